@@ -1,6 +1,7 @@
 """The coordinator itself, stepped here as Tune steps it, with real client actors."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 import ray
 
-from raysafl import FedAvg, Hardware, Key, Run
+from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core import Algorithm, Round, State
 from raysafl.runtime import Worker
 from raysafl.runtime.actors import Clients
@@ -18,6 +19,9 @@ from raysafl.sweep.session import in_process
 from raysafl.sweep.trial import Context, Trial
 
 pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+CHAINS = Markov(mean=0.3, correlation=0.8)
 
 
 class Broken(Algorithm):
@@ -40,7 +44,12 @@ def store(tmp_path: Path) -> Store:
 def start(store: Store, tiny: Run) -> Iterator[Any]:
     """Start a coordinator for runs by name; it is cleaned up in the end."""
     made: list[Trial] = []
-    runs = {"tiny": tiny, "other": tiny.replace(seed=9), "broken": tiny.replace(algorithm=Broken())}
+    runs = {
+        "tiny": tiny,
+        "other": tiny.replace(seed=9),
+        "broken": tiny.replace(algorithm=Broken()),
+        "chains": tiny.replace(participation=CHAINS),
+    }
 
     def make(config: dict[str, Any]) -> Run:
         return runs[config["run"]]
@@ -131,6 +140,42 @@ def test_a_stopped_trial_goes_on_from_where_it_was(start: Any, store: Store, tin
     assert (store.path / "checkpoints" / f"{tiny.id}.safetensors").is_file()
     results = to_the_end(start("tiny"))
     assert [r["round"] for r in results] == [2, 3, 4]
+    assert len(store.rounds(tiny.id)) == 8
+
+
+def test_a_lost_client_actor_leaves_no_checkpoint_of_half_a_round(
+    start: Any, store: Store, tiny: Run
+) -> None:
+    """Markov chains have a state, which the round that is cut has already moved."""
+    first = start("chains")
+    first.train()
+    first.session.flush()
+    kept = next((store.path / "checkpoints").glob("*.safetensors")).read_bytes()
+    ray.kill(first.actors[0])
+    with pytest.raises(ray.exceptions.RayActorError):
+        first.train()
+    first.cleanup()
+    assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept
+    to_the_end(start("chains"))
+    run = tiny.replace(participation=CHAINS)
+    reference = Store(store.path.parent / "reference")
+    reference.create()
+    in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
+    facts = ["replicate", "round", "test_accuracy", "test_loss"]
+    pd.testing.assert_frame_equal(store.rounds()[facts], reference.rounds()[facts])
+
+
+def test_a_second_trial_of_the_same_run_waits_for_the_first(
+    start: Any, store: Store, tiny: Run
+) -> None:
+    first, second = start("tiny"), start("tiny")
+    first.train()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second.train)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=1)
+        last = to_the_end(first)[-1]
+        assert waiting.result(timeout=30)["test_accuracy"] == last["test_accuracy"]
     assert len(store.rounds(tiny.id)) == 8
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 import torch
+from filelock import FileLock
 from ray import tune
 
 from raysafl.core import Dataset
@@ -65,14 +66,20 @@ class Trial(tune.Trainable):
         """Keep nothing of the last run."""
         self.session: Session | None = None
         self.run: Run | None = None
+        self.alone: FileLock | None = None
         self.begun = False
         self.key = str(config.get("run", "")) or sample_key(config)
 
     def _begin(self) -> None:
-        """Make the run ready, unless it has ended in an earlier sweep."""
+        """Make the run ready, unless it has ended before; wait for a trial with the same run.
+
+        Two samples may be one run, and a killed driver's trials live on for a moment.
+        """
         self.begun = True
         self.run = self.context.make(self.config)
         self.key = self.run.id
+        self.alone = FileLock(self.store.path / "tune" / f"{self.key}.lock")
+        self.alone.acquire()
         if not self._ended_before():
             self.session = self._open(self.run)
 
@@ -104,11 +111,12 @@ class Trial(tune.Trainable):
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics()
         except ray.exceptions.RayActorError:
+            self._close()  # without a checkpoint: the round is cut in two
             raise
         except Exception as error:
             self._fail(error)
         if result["done"]:
-            self.session = None
+            self._close()
         return {"run_id": self.key, **result}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
@@ -125,12 +133,18 @@ class Trial(tune.Trainable):
         self.store.write_ledger(self.key, ended(self.run, "failed", reason, **self.context.origin))
         if self.session is not None:
             self.session.write_rows()
-            self.session = None
+        self._close()
 
     def _stop(self) -> None:
         if self.session is not None:
             self.session.flush()
-            self.session = None
+        self._close()
+
+    def _close(self) -> None:
+        """Let the run go; another trial may have it."""
+        self.session = None
+        if self.alone is not None:
+            self.alone.release()
 
     def cleanup(self) -> None:
         """The trial is over: keep what an early stop leaves, and let the actors go."""
