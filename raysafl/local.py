@@ -10,21 +10,21 @@ Suffixes: _T tasks, _P flat parameters, _K local steps, _B batch, _R replicates.
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysafl.autotune import choose
 from raysafl.core import SGD, Dataset, Key, Samples, Task, Update
-from raysafl.engines import ENGINES, choose
+from raysafl.descent import Descent, reach
+from raysafl.engines import ENGINES, Engine
 from raysafl.models import FlatModel
 
-CHUNK = 32  # tasks stacked at once: fixed, so that results do not depend on the machine
-EVAL_BATCH = 1000
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch
+EVAL_BATCH = {"cpu": 250, "cuda": 2000}  # small enough for a core's cache, large for a GPU
 GRADIENT_BATCH = 250
 
 
@@ -38,12 +38,10 @@ def batches(samples: int, sgd: SGD, rng: np.random.Generator) -> NDArray[np.int6
     steps, size = sgd.num_steps(samples), sgd.batch_size
     per_pass = -(-samples // size)
     width = size if samples >= size else min(size, -(-samples // 8) * 8)
-    padding = np.full(per_pass * width - samples, -1)
-    passes = [
-        np.concatenate([rng.permutation(samples), padding]).reshape(per_pass, width)
-        for _ in range(-(-steps // per_pass))
-    ]
-    return np.concatenate(passes)[:steps]
+    picks = np.full((-(-steps // per_pass), per_pass * width), -1)
+    for one_pass in picks:
+        one_pass[:samples] = rng.permutation(samples)
+    return picks.reshape(-1, width)[:steps]
 
 
 class Inputs:
@@ -59,9 +57,12 @@ class Inputs:
 
     def at(self, index_TB: Tensor) -> tuple[Tensor, Tensor]:
         """(x float32 or tokens, y) at these positions, in the shape of the index."""
-        flat = index_TB.flatten()
-        x, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
-        return self._scaled(x).view(*index_TB.shape, *x.shape[1:]), y.view_as(index_TB)
+        return self.x_at(index_TB), self.y[index_TB]
+
+    def x_at(self, index_TB: Tensor) -> Tensor:
+        """The inputs alone."""
+        x = self.x.index_select(0, index_TB.flatten())
+        return self._scaled(x).view(*index_TB.shape, *x.shape[1:])
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """(x float32 or tokens, y) of a run of samples."""
@@ -85,7 +86,8 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 class LocalTrainer:
     """Trains tasks and evaluates models on one device.
 
-    `held(replicate, client)` gives the training samples of a client (or SERVER).
+    `held(replicate, client)` gives the training samples of a client (or SERVER). `batch_size` is
+    the usual one, for which the engine is chosen.
     """
 
     def __init__(
@@ -95,15 +97,28 @@ class LocalTrainer:
         held: Callable[[int, int], NDArray[np.int64]],
         device: str = "cpu",
         engine: str = "auto",
+        batch_size: int = 32,
     ) -> None:
         self.device = torch.device(device)
         self.model = model
         model.module.to(self.device)
-        self.engine_name = choose(model, self.device) if engine == "auto" else engine
-        self.engine = ENGINES[self.engine_name](model)
+        self._asked, self._batch_size = engine, batch_size
         self.inputs = Inputs(dataset.train, self.device)
         self.test = Inputs(dataset.test, self.device)
         self.held = held
+
+    @cached_property
+    def engine_name(self) -> str:
+        """The engine asked for; with "auto" the one that is fastest on batches of this size."""
+        if self._asked != "auto":
+            return self._asked
+        size = min(self._batch_size, len(self.inputs.y))
+        return choose(self.model, *self.inputs.at(torch.arange(size, device=self.device)[None]))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """How gradients and logits are computed."""
+        return ENGINES[self.engine_name](self.model)
 
     @torch.no_grad()
     def train(self, tasks: Sequence[Task]) -> Update:
@@ -115,17 +130,22 @@ class LocalTrainer:
         """
         before = self._generator()
         plans = [self._plan(task) for task in tasks]
-        rows: dict[int, tuple[Tensor, ...]] = {}
-        for chunk in _chunks(tasks, plans):
-            update = self._train([tasks[i] for i in chunk], [plans[i] for i in chunk])
-            rows |= dict(zip(chunk, zip(*update, strict=True), strict=True))
+        update, order = _empty(len(tasks), self.model.size), list[int]()
+        for chunk in _chunks(tasks, plans, self.engine.stacked):
+            rows = slice(len(order), len(order) + len(chunk))
+            part = self._train([tasks[i] for i in chunk], [plans[i] for i in chunk])
+            for column, new in zip(update, part, strict=True):
+                column[rows] = new
+            order += chunk
         if not torch.equal(self._generator(), before):
             raise ValueError(
                 "the model draws from torch's global generator (F.dropout or torch.rand in its "
                 "forward?), so its runs could not be repeated; use nn.Dropout layers, which "
                 "raysafl seeds for every client"
             )
-        return Update(*map(torch.stack, zip(*(rows[i] for i in range(len(tasks))), strict=True)))
+        if order == sorted(order):
+            return update
+        return Update(*(column[np.argsort(order)] for column in update))
 
     def _generator(self) -> Tensor:
         """The state of the generator that random layers on this device would draw from."""
@@ -138,36 +158,39 @@ class LocalTrainer:
         held = self.held(task.replicate, task.client)
         rng = Key(task.seed, task.round)(f"batches {task.call}", task.client)
         picks = batches(len(held), task.sgd, rng)
-        return np.where(picks < 0, -1, held[picks])
+        rows = held[picks]
+        rows[picks < 0] = -1
+        return rows
 
     def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """Steps of tasks with one batch width and kind of optimizer, the longest first."""
-        steps = torch.tensor([len(plan) for plan in plans])
-        index_KTB = torch.full((int(steps[0]), len(tasks), plans[0].shape[1]), -1)
+        steps_T = torch.tensor([len(plan) for plan in plans])
+        stacked = np.full((len(plans[0]), len(tasks), plans[0].shape[1]), -1)
         for t, plan in enumerate(plans):
-            index_KTB[: len(plan), t] = torch.from_numpy(plan)
-        counts_KT = (index_KTB >= 0).sum(-1)
-        active_K = (counts_KT > 0).sum(-1).tolist()
+            stacked[: len(plan), t] = plan
+        active_K = (stacked[..., 0] >= 0).sum(-1).tolist()
+        index_KTB = torch.from_numpy(stacked).to(self.device)
+        valid_KTB = index_KTB >= 0
+        counts_KT = valid_KTB.sum(-1)
+        weight_KTB = valid_KTB / counts_KT.clamp_min(1).unsqueeze(-1)
+        y_KTB = self.inputs.y[index_KTB.clamp_min_(0)]
         start_TP = torch.stack([task.w_P for task in tasks]).to(self.device)
         w_TP = start_TP.clone()
         descent, seed_KT = Descent(tasks, start_TP), self._seeds(tasks, plans)
-        sums_2T = torch.zeros(2, len(tasks), dtype=torch.float64, device=self.device)
-        index_KTB, counts_KT = index_KTB.to(self.device), counts_KT.to(self.device)
+        loss_KTB = torch.zeros(index_KTB.shape, device=self.device)
+        correct_KTB = torch.zeros_like(valid_KTB)
         for k, a in enumerate(active_K):
-            index_TB = index_KTB[k, :a]
-            valid_TB = index_TB >= 0
-            x_TB, y_TB = self.inputs.at(index_TB.clamp_min(0))
-            g_TP, loss_TB, correct_TB = self.engine.gradients(
-                w_TP[:a], x_TB, y_TB, valid_TB / counts_KT[k, :a, None], seed_KT[k, :a]
+            x_TB = self.inputs.x_at(index_KTB[k, :a])
+            g_TP, loss_KTB[k, :a], correct_KTB[k, :a] = self.engine.gradients(
+                w_TP[:a], x_TB, y_KTB[k, :a], weight_KTB[k, :a], seed_KT[k, :a]
             )
             descent.step(w_TP[:a], g_TP)
-            sums_2T[0, :a] += (loss_TB * valid_TB).sum(-1)
-            sums_2T[1, :a] += (correct_TB & valid_TB).sum(-1)
         samples_T = counts_KT.sum(0)
-        loss_T, accuracy_T = sums_2T / samples_T
-        rate_T = descent.lr_T1[:, 0].cpu() * reach(tasks, steps)
-        rows = (start_TP - w_TP, steps, rate_T, samples_T, loss_T, accuracy_T)
-        return Update(*(row.cpu() for row in rows))
+        loss_T = (loss_KTB * valid_KTB).sum((0, 2), dtype=torch.float64) / samples_T
+        accuracy_T = (correct_KTB & valid_KTB).sum((0, 2)).double() / samples_T
+        rate_T = descent.lr_T1[:, 0].cpu() * reach(tasks, steps_T)
+        delta_TP = start_TP.sub_(w_TP)
+        return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _seeds(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Tensor:
         """Each task's seed for dropout at each of its steps (zeros if the model has none)."""
@@ -181,9 +204,10 @@ class LocalTrainer:
     @torch.no_grad()
     def gradients(self, w_TP: Tensor, held: Sequence[NDArray[np.int64]]) -> Tensor:
         """Gradients of the mean cross-entropy over `held[t]`, each at its own w_TP[t]; [T, P]."""
+        size = self.engine.stacked
         rows = [
-            self._gradients(w_TP[t : t + CHUNK], held[t : t + CHUNK])
-            for t in range(0, len(held), CHUNK)
+            self._gradients(w_TP[t : t + size], held[t : t + size])
+            for t in range(0, len(held), size)
         ]
         return torch.cat(rows).cpu()
 
@@ -208,93 +232,29 @@ class LocalTrainer:
         """Test accuracy (fraction) and mean cross-entropy of each model, [R] float64."""
         w_RP = w_RP.to(self.device)
         sums_2R = torch.zeros(2, len(w_RP), dtype=torch.float64, device=self.device)
-        total = len(self.test.y)
-        for start in range(0, total, EVAL_BATCH):
-            x_B, y_B = self.test.span(start, start + EVAL_BATCH)
+        total, size = len(self.test.y), EVAL_BATCH[self.device.type]
+        for start in range(0, total, size):
+            x_B, y_B = self.test.span(start, start + size)
             logits_RBC = self.engine.logits(w_RP, x_B)
-            sums_2R[0] += (logits_RBC.argmax(-1) == y_B).sum(-1)
-            flat = F.cross_entropy(
-                logits_RBC.flatten(0, 1), y_B.repeat(len(w_RP)), reduction="none"
-            )
-            sums_2R[1] += flat.view(len(w_RP), -1).sum(-1, dtype=torch.float64)
+            sums_2R[0] += (logits_RBC.max(-1).indices == y_B).sum(-1)
+            right_RB = logits_RBC.gather(-1, y_B.expand(len(w_RP), -1).unsqueeze(-1)).squeeze(-1)
+            loss_RB = logits_RBC.logsumexp(-1) - right_RB
+            sums_2R[1] += loss_RB.sum(-1, dtype=torch.float64)
         accuracy_R, loss_R = (sums_2R / total).cpu()
         return accuracy_R, loss_R
 
 
-class Descent:
-    """The steps of stacked tasks, each with its own rate, terms and buffers (see core.SGD).
-
-    Terms that no task has are not computed. Tasks that have taken their steps are at the end
-    of the stack: `step` is given the first ones, which are still active.
-    """
-
-    def __init__(self, tasks: Sequence[Task], start_TP: Tensor) -> None:
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, device=start_TP.device).unsqueeze(1)
-
-        self.start_TP, self.steps = start_TP, 0
-        self.lr_T1 = column([task.sgd.rate(task.round) for task in tasks])
-        prox, decay, momentum = zip(
-            *((task.prox, task.sgd.weight_decay, task.sgd.momentum) for task in tasks), strict=True
-        )
-        self.prox_T1 = column(list(prox)) if any(prox) else None
-        self.decay_T1 = column(list(decay)) if any(decay) else None
-        self.momentum_T1 = column(list(momentum)) if any(momentum) else None
-        self.offset_TP = _offsets(tasks, start_TP)
-        self.adam = tasks[0].sgd.optimizer == "adam"
-        if self.adam or any(momentum):
-            self.first_TP = torch.zeros_like(start_TP)
-        if self.adam:
-            self.second_TP = torch.zeros_like(start_TP)
-
-    def step(self, w_TP: Tensor, g_TP: Tensor) -> None:
-        """Change w_TP in place by one step on the loss's gradient g_TP, which is overwritten."""
-        a = len(w_TP)
-        if self.prox_T1 is not None:
-            g_TP += self.prox_T1[:a] * (w_TP - self.start_TP[:a])
-        if self.offset_TP is not None:
-            g_TP += self.offset_TP[:a]
-        if self.decay_T1 is not None:
-            g_TP += self.decay_T1[:a] * w_TP
-        if self.adam:
-            g_TP = self._adam(g_TP)
-        elif self.momentum_T1 is not None:
-            self.first_TP[:a] *= self.momentum_T1[:a]
-            g_TP = self.first_TP[:a].add_(g_TP).clone()
-        w_TP -= g_TP.mul_(self.lr_T1[:a])
-
-    def _adam(self, g_TP: Tensor) -> Tensor:
-        """The direction of Adam's next step, in units of the rate."""
-        self.steps += 1
-        first_TP, second_TP = self.first_TP[: len(g_TP)], self.second_TP[: len(g_TP)]
-        first_TP.lerp_(g_TP, 1 - BETA1)
-        second_TP.mul_(BETA2).addcmul_(g_TP, g_TP, value=1 - BETA2)
-        root_TP = (second_TP / (1 - BETA2**self.steps)).sqrt_()
-        return first_TP / (1 - BETA1**self.steps) / root_TP.add_(EPSILON)
+def _empty(tasks: int, size: int) -> Update:
+    """Rows to be filled in."""
+    steps, samples = (torch.empty(tasks, dtype=torch.int64) for _ in range(2))
+    loss, accuracy = (torch.empty(tasks, dtype=torch.float64) for _ in range(2))
+    return Update(torch.empty(tasks, size), steps, torch.empty(tasks), samples, loss, accuracy)
 
 
-def _offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
-    """The tasks' offsets stacked (absent ones zero), or None if no task has one."""
-    if all(task.offset_P is None for task in tasks):
-        return None
-    zero_P = torch.zeros_like(like_TP[0], device="cpu")
-    rows = [zero_P if task.offset_P is None else task.offset_P for task in tasks]
-    return torch.stack(rows).to(like_TP.device)
-
-
-def reach(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
-    """How many plain steps K steps of a constant gradient amount to; K without momentum.
-
-    With momentum m the buffer adds up: the sum over k <= K of (1 - m^k) / (1 - m) is
-    (K - m (1 - m^K) / (1 - m)) / (1 - m).
-    """
-    m_T = torch.tensor([task.sgd.momentum for task in tasks], dtype=torch.float64)
-    reach_T = (steps_T - m_T * (1 - m_T**steps_T) / (1 - m_T)) / (1 - m_T)
-    return reach_T.to(torch.float32)
-
-
-def _chunks(tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]]) -> list[list[int]]:
-    """Tasks of one batch width and optimizer together, longest first, at most CHUNK at once."""
+def _chunks(
+    tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], most: int
+) -> list[list[int]]:
+    """Tasks of one batch width and optimizer together, longest first, at most so many at once."""
 
     def kind(i: int) -> tuple[int, str]:
         return plans[i].shape[1], tasks[i].sgd.optimizer
@@ -302,7 +262,7 @@ def _chunks(tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]]) -> list[l
     chunks: list[list[int]] = []
     for i in sorted(range(len(plans)), key=lambda i: (kind(i), -len(plans[i]))):
         last = chunks[-1] if chunks else []
-        if not last or len(last) == CHUNK or kind(last[0]) != kind(i):
+        if not last or len(last) == most or kind(last[0]) != kind(i):
             chunks.append([])
         chunks[-1].append(i)
     return chunks

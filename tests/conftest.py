@@ -1,6 +1,7 @@
 """Shared by all tests: small real data, and one local Ray for those that need it."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from raysafl import (
 )
 
 torch.set_num_threads(1)
+os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()  # Ray's workers inherit it
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 

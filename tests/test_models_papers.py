@@ -19,11 +19,9 @@ from raysafl import (
     Samples,
 )
 from raysafl.core import Task
-from raysafl.engines import choose
 from raysafl.local import LocalTrainer
 from raysafl.models import FlatModel
 
-CPU = torch.device("cpu")
 Row = tuple[str, tuple[int, ...], int]
 
 # FSL, tables II and III: layer, output shape (here channels first), parameters
@@ -136,9 +134,7 @@ def test_one_local_step_moves_every_layer(
     model: Model, shape: tuple[int, ...], classes: int
 ) -> None:
     flat = FlatModel(model, shape, classes)
-    assert choose(flat, CPU) == "loop" and flat.drops == isinstance(
-        model, FslEmnistNet | FslCifarNet
-    )
+    assert flat.drops == isinstance(model, FslEmnistNet | FslCifarNet)
     update, _ = one_round(flat, images(shape, classes), SGD(lr=0.1, batch_size=8, steps=1))
     assert all(part.any() for part in flat.parts(update.delta_MP[0]).values())
     assert update.delta_MP.isfinite().all()
@@ -184,7 +180,7 @@ def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
     flat = FlatModel(CharLSTM(), (80,), 90)
     lstm = 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2)
     assert flat.size == 90 * 8 + lstm + (256 + 1) * 90
-    assert flat.drops and choose(flat, CPU) == choose(flat, torch.device("cuda")) == "loop"
+    assert flat.drops and flat.recurrent
     tokens = torch.randint(90, (3, 80), generator=torch.Generator().manual_seed(0))
     w_P = flat.init(Key(0))
     net = CharLSTM().build((80,), 90).eval()

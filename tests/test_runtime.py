@@ -23,7 +23,7 @@ def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
     local = Worker(run.data, dataset, run.model, run.seeds)
     actors = start_actors(hardware)
     ref = ray.put(dataset)
-    ray.get([a.configure.remote(run.data, ref, run.model, run.seeds, "auto") for a in actors])
+    ray.get([a.configure.remote(run.data, ref, run.model, run.seeds, "auto", 32) for a in actors])
 
     try:
         yield OnActors(actors, local)

@@ -182,7 +182,7 @@ def test_a_second_trial_of_the_same_run_waits_for_the_first(
 def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None:
     clients = Clients()  # the actor's body, here
     dataset = tiny.data.load()
-    device, engine = clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto")
+    device, engine = clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto", 32)
     assert (device, engine) == ("cpu", "linear")
     reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
     w = reference.init()

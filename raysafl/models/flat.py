@@ -1,5 +1,7 @@
 """Any module as one flat vector of parameters. Suffixes: _P flat parameters, _B batch."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -50,12 +52,23 @@ class FlatModel:
 
     def logits(self, w_P: Tensor, x_B: Tensor, seed: Tensor | None = None) -> Tensor:
         """[batch, classes]: with dropout drawn from an int64 `seed` in training, else without."""
+        return self.forward(self.parts(w_P), x_B, seed)
+
+    def forward(
+        self, parts: Mapping[str, Tensor], x_B: Tensor, seed: Tensor | None = None
+    ) -> Tensor:
+        """The same for parameters by name."""
         training = seed is not None
         if self.module.training != training:
             self.module.train(training)
         with drawing_from(seed if self.drops else None):
-            out: Tensor = torch.func.functional_call(self.module, self.parts(w_P), (x_B,))
+            out: Tensor = torch.func.functional_call(self.module, dict(parts), (x_B,))
         return out
+
+    @property
+    def digest(self) -> str:
+        """A name that equal recipes on equal shapes share."""
+        return f"{type(self._recipe).__name__} {self._recipe.digest()} {self._arguments}"
 
     @property
     def recurrent(self) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from raysafl.core import Dataset, FederatedData, Model, Task, Update
 from raysafl.runtime.hardware import Hardware
+from raysafl.runtime.memory import keep_freed_memory
 from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
@@ -26,17 +27,24 @@ class Clients:
 
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
+        keep_freed_memory()
         self.worker: Worker | None = None
 
     def configure(
-        self, data: FederatedData, dataset: Dataset, model: Model, seeds: list[int], engine: str
+        self,
+        data: FederatedData,
+        dataset: Dataset,
+        model: Model,
+        seeds: list[int],
+        engine: str,
+        batch_size: int,
     ) -> tuple[str, str]:
         """Host the clients of a run; called again when the actor is reused for another one.
 
         Returns the device and the engine in use.
         """
         device = "cuda" if ray.get_gpu_ids() else "cpu"
-        self.worker = Worker(data, dataset, model, seeds, device, engine)
+        self.worker = Worker(data, dataset, model, seeds, device, engine, batch_size)
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
 

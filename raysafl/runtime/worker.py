@@ -25,12 +25,13 @@ class Worker:
         seeds: Sequence[int],
         device: str = "cpu",
         engine: str = "auto",
+        batch_size: int = 32,
     ) -> None:
         self.splits = [data.split(dataset, seed) for seed in seeds]
         self.seeds = seeds
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
         self.trainer = LocalTrainer(
-            flat, dataset, lambda r, client: self.splits[r].of(client), device, engine
+            flat, dataset, lambda r, client: self.splits[r].of(client), device, engine, batch_size
         )
 
     def init(self) -> list[Tensor]:

@@ -89,7 +89,9 @@ class Trial(tune.Trainable):
     def _open(self, run: Run) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
         calls = [
-            actor.configure.remote(run.data, ref, run.model, run.seeds, self.context.engine)
+            actor.configure.remote(
+                run.data, ref, run.model, run.seeds, self.context.engine, run.local.batch_size
+            )
             for actor in self.actors
         ]
         reference = Worker(run.data, ray.get(ref), run.model, run.seeds)

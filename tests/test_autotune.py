@@ -1,0 +1,82 @@
+"""The choice of an engine: measured once, kept, and never a wrong one."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysafl import CNN, MLP, CharLSTM, Logistic, Model
+from raysafl.autotune import cache_file, choose
+from raysafl.engines import ENGINES, Gradients, Loop
+from raysafl.models import FlatModel
+
+X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+Y_NB = torch.arange(15).view(3, 5) % 4
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSAFL_CACHE", str(tmp_path / "cache"))
+
+
+def flat(model: Model) -> FlatModel:
+    return FlatModel(model, (1, 8, 8), 4)
+
+
+def test_linear_and_recurrent_models_need_no_measurement() -> None:
+    tokens = torch.zeros(1, 2, 80, dtype=torch.int64)
+    assert choose(flat(Logistic()), X_NB, Y_NB) == "linear"
+    assert choose(FlatModel(CharLSTM(), (80,), 90), tokens, Y_NB[:1, :2]) == "loop"
+    assert not cache_file().exists()
+
+
+def test_a_choice_is_measured_once_and_kept_for_this_model_and_shape() -> None:
+    first = choose(flat(MLP()), X_NB, Y_NB)
+    (key,) = json.loads(cache_file().read_text())
+    times = {"loop": 2.0, "vmap": 1.0} if first == "loop" else {"loop": 1.0, "vmap": 2.0}
+    cache_file().write_text(json.dumps({key: times}))
+    assert choose(flat(MLP()), X_NB, Y_NB) == min(times, key=times.get) != first
+    choose(flat(CNN()), X_NB, Y_NB)
+    choose(flat(MLP()), X_NB[:, :4], Y_NB[:, :4])
+    assert len(json.loads(cache_file().read_text())) == 3
+
+
+def test_a_damaged_file_is_measured_anew() -> None:
+    cache_file().parent.mkdir(parents=True)
+    for text in ("{", "[1]"):
+        cache_file().write_text(text)
+        assert choose(flat(MLP()), X_NB, Y_NB) in ("loop", "vmap")
+
+
+def test_a_faster_engine_with_wrong_gradients_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(Loop):
+        def gradients(
+            self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        ) -> Gradients:
+            return Gradients(torch.zeros_like(w_TP), torch.zeros(y_TB.shape), y_TB == 0)
+
+    monkeypatch.setitem(ENGINES, "vmap", Wrong)
+    assert choose(flat(CNN()), X_NB, Y_NB) == "loop"
+
+
+class Branching(Model):
+    """vmap does not allow a branch on data."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(64, num_classes)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(x.flatten(1) * (2 if x.sum() > 0 else 1))
+
+        return Net()
+
+
+def test_a_model_that_vmap_cannot_run_is_trained_in_a_loop() -> None:
+    assert choose(flat(Branching()), X_NB, Y_NB) == "loop"
+    (times,) = json.loads(cache_file().read_text()).values()
+    assert list(times) == ["loop"]
