@@ -269,9 +269,14 @@ class FederatedData(Component):
 
 
 class Model(Component):
-    """A recipe for an `nn.Module`. Define `build` in your own file to bring your own."""
+    """A recipe for an `nn.Module`. Define `build` in your own file to bring your own.
+
+    `precision="bfloat16"` computes its layers in bfloat16 where torch's autocast does so:
+    about twice as fast for convolutions. Parameters, gradients and averages stay float32.
+    """
 
     abstract: ClassVar[bool] = True
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @abstractmethod
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:

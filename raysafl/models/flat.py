@@ -1,6 +1,7 @@
 """Any module as one flat vector of parameters. Suffixes: _P flat parameters, _B batch."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class FlatModel:
     """
 
     def __init__(self, model: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
+        self.half = model.precision == "bfloat16"
         self._recipe, self._arguments = model, (input_shape, num_classes)
         with torch.random.fork_rng(devices=[]):  # building draws parameters, which are not used
             self.module = model.build(*self._arguments).requires_grad_(False)
@@ -61,9 +63,10 @@ class FlatModel:
         training = seed is not None
         if self.module.training != training:
             self.module.train(training)
-        with drawing_from(seed if self.drops else None):
+        half = torch.autocast(x_B.device.type, torch.bfloat16) if self.half else nullcontext()
+        with drawing_from(seed if self.drops else None), half:
             out: Tensor = torch.func.functional_call(self.module, dict(parts), (x_B,))
-        return out
+        return out.float()
 
     @property
     def digest(self) -> str:
@@ -77,7 +80,9 @@ class FlatModel:
 
     @property
     def linear(self) -> tuple[int, int] | None:
-        """(classes, inputs) if the module is one linear layer on flattened inputs, else None."""
+        """(classes, inputs) if the module is one float32 linear layer on flattened inputs."""
+        if self.half:
+            return None
         match list(self.module.children()):
             case [nn.Flatten(start_dim=1, end_dim=-1), nn.Linear(bias=bias) as layer] if (
                 type(self.module) is nn.Sequential and type(layer) is nn.Linear and bias is not None

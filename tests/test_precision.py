@@ -1,0 +1,56 @@
+"""bfloat16: close to float32, and nothing that is kept or sent becomes coarse."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from raysafl import CNN, Key, Logistic
+from raysafl.engines import ENGINES
+from raysafl.models import FlatModel
+
+SHAPE = (1, 8, 8)
+
+
+X_TB = torch.rand(2, 16, *SHAPE, generator=torch.Generator().manual_seed(0))
+Y_TB = torch.arange(32).view(2, 16) % 4
+
+
+def ours(engine: str) -> torch.Tensor:
+    flat = FlatModel(CNN(precision="bfloat16"), SHAPE, 4)
+    w_TP = torch.stack([flat.init(Key(r)) for r in range(2)])
+    batch = w_TP, X_TB, Y_TB, torch.full((2, 16), 1 / 16), torch.arange(2)
+    return ENGINES[engine](flat).gradients(*batch).g_TP
+
+
+def as_a_user_would(half: bool) -> torch.Tensor:
+    """The same gradients from a module, torch.autocast and backward()."""
+    rows = []
+    for r in range(2):
+        module = CNN().build(SHAPE, 4)
+        w_P = FlatModel(CNN(), SHAPE, 4).init(Key(r))
+        torch.nn.utils.vector_to_parameters(w_P, module.parameters())
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            logits = module(X_TB[r])
+        F.cross_entropy(logits.float(), Y_TB[r]).backward()
+        rows.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_bfloat16_gradients_are_float32_numbers_and_those_of_autocast(engine: str) -> None:
+    found, reference, fine = ours(engine), as_a_user_would(half=True), as_a_user_would(half=False)
+    assert found.dtype == torch.float32
+    assert not torch.allclose(reference, fine, rtol=1e-4)  # the reference is coarse indeed
+    assert (found - reference).norm() < 0.5 * (fine - reference).norm()
+
+
+def test_bfloat16_is_part_of_the_run_and_float32_is_the_default() -> None:
+    assert CNN().precision == "float32"
+    assert CNN().digest() != CNN(precision="bfloat16").digest()
+    with pytest.raises(ValueError, match="bfloat16"):
+        CNN(precision="half")
+
+
+def test_a_linear_model_in_bfloat16_is_not_done_by_hand() -> None:
+    assert FlatModel(Logistic(precision="bfloat16"), SHAPE, 4).linear is None
+    assert FlatModel(Logistic(), SHAPE, 4).linear == (4, 64)
