@@ -102,7 +102,7 @@ def pack(parts: Sequence[Ints]) -> Parts:
     if isinstance(parts, Parts):
         return parts
     sizes = np.array([len(part) for part in parts], np.int64)
-    flat = np.concatenate([np.empty(0, np.int64), *(part for part in parts if len(part))])
+    flat = np.concatenate([part for part in parts if len(part)] or [np.empty(0, np.int64)])
     if flat.dtype.kind not in "iu":
         raise ValueError(
             f"clients hold positions of samples, which are whole numbers, not {flat.dtype}; "
