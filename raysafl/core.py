@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from raysafl.component import Component
+from raysafl.parts import pack
 
 SERVER = -1  # the id under which the server trains on its own data
 EVERYONE = -2  # the id under which all clients' data is trained on as one: centralised SGD
@@ -229,18 +230,26 @@ class Dataset:
     outside: int = 0  # the last so many training samples are the server's alone
 
 
-@dataclass(frozen=True)
 class Split:
-    """Which training samples each client and the server hold."""
+    """Which training samples each client and the server hold.
 
-    clients: list[NDArray[np.int64]]
-    server: NDArray[np.int64]
+    `clients` reads like a list of arrays; a list that is given is packed into one.
+    """
+
+    def __init__(self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]) -> None:
+        self.clients, self.server = pack(clients), server
 
     def of(self, client: int) -> NDArray[np.int64]:
         """The samples of a client, of SERVER, or of EVERYONE: all clients' as one."""
         if client == EVERYONE:
-            return np.concatenate(self.clients)
+            return self.clients.together()
         return self.server if client == SERVER else self.clients[client]
+
+    def size(self, client: int) -> int:
+        """How many these are."""
+        if client == EVERYONE:
+            return int(self.clients.sizes.sum())
+        return len(self.server) if client == SERVER else int(self.clients.sizes[client])
 
 
 class FederatedData(Component):
@@ -262,6 +271,10 @@ class FederatedData(Component):
     @abstractmethod
     def load(self) -> Dataset:
         """Read the dataset. Raises ValueError naming the folder and files that are missing."""
+
+    def split_seed(self, seed: int) -> int:
+        """What of a replicate's seed the split depends on: equal ones, equal splits."""
+        return seed
 
     @abstractmethod
     def split(self, dataset: Dataset, seed: int) -> Split:

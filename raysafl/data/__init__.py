@@ -4,7 +4,7 @@ from raysafl.data.datasets import Digits, ParquetImages, Source, data_root
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
 from raysafl.data.outside import STL10_AS_CIFAR10, Glyphs, Other
-from raysafl.data.partitions import ClassesPerClient, Iid, Natural, Partition
+from raysafl.data.partitions import ClassesPerClient, Iid, Natural, Overlapping, Partition
 from raysafl.data.server import DrawnServer, FromClients, IidServer, ServerData, StratifiedServer
 from raysafl.data.synthetic import Synthetic
 from raysafl.data.text import Shakespeare
@@ -28,6 +28,7 @@ __all__ = [
     "Mnist",
     "Natural",
     "Other",
+    "Overlapping",
     "ParquetImages",
     "Partition",
     "ServerData",

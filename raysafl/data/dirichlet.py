@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from raysafl.data.partitions import Ints, Partition
+from raysafl.data.partitions import Partition
+from raysafl.parts import Ints, Packed, deal
 
 TRIES = 1000  # draws until every client holds min_samples
 
@@ -42,7 +43,7 @@ class Dirichlet(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> list[Ints]:
+    ) -> Packed:
         """Balanced: up to M - 1 random samples stay unused, so that all clients are alike."""
         if clients * self.min_samples > len(labels):
             raise ValueError(
@@ -54,7 +55,7 @@ class Dirichlet(Partition):
             return self._equal(pools, clients, rng)
         for _ in range(TRIES):
             parts = self._cut(pools, clients, rng)
-            if min(map(len, parts)) >= self.min_samples:
+            if parts.sizes.min() >= self.min_samples:
                 return parts
         raise ValueError(
             f"alpha = {self.alpha} left some of {clients} clients with fewer than min_samples = "
@@ -62,36 +63,36 @@ class Dirichlet(Partition):
             "clients, or use balanced=True"
         )
 
-    def _equal(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> list[Ints]:
+    def _equal(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> Packed:
         left = np.array([len(pool) for pool in pools])
         size = left.sum() // clients
         prior = rng.dirichlet(np.full(len(pools), self.alpha), clients) * (left > 0)
         turns = rng.permutation(np.repeat(np.arange(clients), size))
         draws = rng.random(len(turns))
         chances: NDArray[np.float64] = np.cumsum(prior, axis=1)
-        parts: list[list[int]] = [[] for _ in range(clients)]
-        for client, u in zip(turns.tolist(), draws.tolist(), strict=True):
+        samples = np.empty(len(turns), np.int64)
+        for at, (client, u) in enumerate(zip(turns.tolist(), draws.tolist(), strict=True)):
             row = chances[client]
             if row[-1] < 1e-300:  # nothing left for it, or too little to be told from nothing
                 row = np.cumsum(left)
             c = int(np.searchsorted(row, u * row[-1], side="right"))
-            parts[client].append(int(pools[c][left[c] - 1]))
+            samples[at] = pools[c][left[c] - 1]
             left[c] -= 1
             if left[c] == 0:
                 prior[:, c] = 0
                 chances = np.cumsum(prior, axis=1)
-        return [np.sort(np.array(part, np.int64)) for part in parts]
+        return deal(turns, samples, clients)
 
-    def _cut(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> list[Ints]:
+    def _cut(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> Packed:
         fair = sum(map(len, pools)) / clients
-        parts: list[list[Ints]] = [[] for _ in range(clients)]
+        owner = []
         sizes = np.zeros(clients, np.int64)
         for pool in pools:
             share = rng.dirichlet(np.full(clients, self.alpha)) * (sizes < fair)
             if share.sum() == 0:  # all the mass is on clients that are full
                 share = (sizes < fair).astype(float) if (sizes < fair).any() else np.ones(clients)
             ends = (np.cumsum(share / share.sum()) * len(pool)).astype(int)[:-1]
-            for client, piece in enumerate(np.split(pool, ends)):
-                parts[client].append(piece)
-                sizes[client] += len(piece)
-        return [np.sort(np.concatenate(part)) for part in parts]
+            pieces = np.diff(np.concatenate([[0], ends, [len(pool)]]))
+            owner.append(np.repeat(np.arange(clients), pieces))
+            sizes += pieces
+        return deal(np.concatenate(owner), np.concatenate(pools), clients)

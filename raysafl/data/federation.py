@@ -7,8 +7,9 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core import Dataset, FederatedData, Key, Samples, Split
 from raysafl.data.datasets import Digits, Source
-from raysafl.data.partitions import Iid, Ints, Partition
+from raysafl.data.partitions import Iid, Partition
 from raysafl.data.server import ServerData
+from raysafl.parts import Ints, Parts, pack
 
 
 class Federation(FederatedData):
@@ -69,9 +70,13 @@ class Federation(FederatedData):
         )
         return replace(dataset, train=joined, outside=len(extra))
 
+    def split_seed(self, seed: int) -> int:
+        """The federation's own seed, if it has one."""
+        return seed if self.seed is None else self.seed
+
     def split(self, dataset: Dataset, seed: int) -> Split:
         """Who holds which training samples, in replicate `seed`."""
-        key = Key(seed if self.seed is None else self.seed)
+        key = Key(self.split_seed(seed))
         own = len(dataset.train) - dataset.outside
         labels, users = dataset.train.y[:own], dataset.train.users
         held = np.empty(0, np.int64)
@@ -85,18 +90,18 @@ class Federation(FederatedData):
             key("partition"),
             None if users is None else users[free],
         )
-        clients = [free[part] for part in parts]
+        clients = pack(parts).within(free)
         if self.server is not None:
-            given, clients = self.server.collect(clients, key("from clients"))
+            given, left = self.server.collect(clients, key("from clients"))
+            clients = pack(left)
             held = np.concatenate([held, given, np.arange(own, len(dataset.train))])
         return Split(self._shared(clients, held, key), held)
 
-    def _shared(self, clients: list[Ints], held: Ints, key: Key) -> list[Ints]:
+    def _shared(self, clients: Parts, held: Ints, key: Key) -> Parts:
         """Each client's samples, and behind them the fraction of D0 that it gets."""
         count = round(self.share * len(held))
         if not count:
             return clients
-        draws = [
-            np.sort(key("share", i).choice(held, count, replace=False)) for i in range(len(clients))
-        ]
-        return [np.concatenate([own, extra]) for own, extra in zip(clients, draws, strict=True)]
+        return clients.extended(
+            count, lambda i: np.sort(key("share", i).choice(held, count, replace=False))
+        )

@@ -1,15 +1,17 @@
-"""How the training set is spread over clients: disjoint, and a function of the seed alone."""
+"""How the training set is spread over clients: a function of the seed alone."""
 
+import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from raysafl.component import Component
-
-Ints = NDArray[np.int64]
+from raysafl.core import Key
+from raysafl.parts import Ints, Made, Parts, deal
 
 
 class Partition(Component):
@@ -25,10 +27,10 @@ class Partition(Component):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> list[Ints]:
-        """Positions in `labels` for each client, disjoint. Raises ValueError if impossible.
+    ) -> Sequence[Ints]:
+        """Positions in `labels` for each client. Raises ValueError if impossible.
 
-        `users` says who made each sample, if the dataset knows.
+        A list of arrays will do. `users` says who made each sample, if the dataset knows.
         """
 
 
@@ -42,11 +44,13 @@ class Iid(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> list[Ints]:
+    ) -> Parts:
         """Every sample is used once."""
         if clients > len(labels):
             raise ValueError(f"{clients} clients cannot share {len(labels)} training samples")
-        return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+        each, more = divmod(len(labels), clients)
+        owner = np.repeat(np.arange(clients), each + (np.arange(clients) < more))
+        return deal(owner, rng.permutation(len(labels)), clients)
 
 
 class ClassesPerClient(Partition):
@@ -68,7 +72,7 @@ class ClassesPerClient(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> list[Ints]:
+    ) -> Parts:
         """Some samples of the larger classes stay unused, so that all clients are alike."""
         if self.p > num_classes:
             raise ValueError(
@@ -84,20 +88,27 @@ class ClassesPerClient(Partition):
                 f"{clients} clients with p = {self.p} classes each are too many for "
                 f"{len(labels)} training samples: some class has fewer samples than holders"
             )
-        parts: list[list[Ints]] = [[] for _ in range(clients)]
-        for c, pool in enumerate(pools):
-            for slot, client in enumerate(np.flatnonzero(held[:, c])):
-                parts[client].append(pool[slot * share : (slot + 1) * share])
-        return [np.sort(np.concatenate(part)) for part in parts]
+        owner = [np.repeat(np.flatnonzero(column), share) for column in held.T]
+        dealt = [pool[: len(own)] for pool, own in zip(pools, owner, strict=True)]
+        return deal(np.concatenate(owner), np.concatenate(dealt), clients)
 
     def _choose(
         self, num_classes: int, clients: int, rng: np.random.Generator
     ) -> NDArray[np.bool_]:
-        """[clients, classes]: who holds what. The least held classes go first, ties at random."""
+        """[clients, classes]: who holds what. The least held classes go first, ties at random.
+
+        After `period` clients all classes are held equally often and it starts over, so that
+        the first clients of all periods choose at once, then the second, and so on.
+        """
+        period = num_classes // math.gcd(num_classes, self.p)
+        ties = rng.random((clients, num_classes))
         held = np.zeros((clients, num_classes), bool)
-        for client in range(clients):
-            order: NDArray[Any] = np.lexsort((rng.random(num_classes), held.sum(axis=0)))
-            held[client, order[: self.p]] = True
+        count = np.zeros((-(-clients // period), num_classes), np.int64)
+        for turn in range(min(period, clients)):
+            mine = ties[turn::period]
+            order = np.lexsort((mine, count[: len(mine)]))[:, : self.p]
+            np.put_along_axis(held[turn::period], order, values=True, axis=1)
+            count[: len(mine)] += held[turn::period]
         return held
 
 
@@ -115,7 +126,7 @@ class Natural(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> list[Ints]:
+    ) -> Parts:
         """All samples of each user taken."""
         if users is None:
             raise ValueError(
@@ -129,4 +140,41 @@ class Natural(Partition):
                 f"samples; set clients={len(known)} or fewer"
             )
         largest = np.argsort(-counts, kind="stable")[:clients]
-        return [np.flatnonzero(users == user) for user in np.sort(known[largest])]
+        taken = np.sort(known[largest])
+        samples = np.flatnonzero(np.isin(users, taken))
+        return deal(np.searchsorted(taken, users[samples]), samples, clients)
+
+
+class Overlapping(Partition):
+    """Each client draws its own samples from the training set, so two may hold the same ones.
+
+    `samples` of them, uniformly and without replacement, as a pure function of (seed, client)
+    that is computed when the client trains: any number of clients, also many more than there
+    are samples, and no memory for those that do not come. For studies of scale: the clients are
+    IID, and two share samples^2 / (size of the training set) samples on average.
+    """
+
+    samples: int = Field(gt=0)
+
+    def spread(
+        self,
+        labels: Ints,
+        num_classes: int,
+        clients: int,
+        rng: np.random.Generator,
+        users: Ints | None = None,
+    ) -> Parts:
+        """Nothing is drawn yet."""
+        available = len(labels)
+        if self.samples > available:
+            raise ValueError(
+                f"samples = {self.samples} for each client, but the clients' training set has "
+                f"{available}; choose samples up to that"
+            )
+        key = Key(int(rng.integers(2**63)))
+
+        def draw(client: int) -> Ints:
+            drawn = key("overlapping", client).choice(available, self.samples, replace=False)
+            return np.sort(drawn)
+
+        return Made(clients, self.samples, draw)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from raysafl.component import Component
 from raysafl.core import Dataset, Samples
-from raysafl.data.partitions import Ints
+from raysafl.parts import Ints
 
 NOTHING = np.empty(0, np.int64)
 
@@ -23,9 +23,11 @@ class ServerData(Component):
         """Positions in `labels` that no client gets. Raises ValueError if impossible."""
         return NOTHING
 
-    def collect(self, clients: Sequence[Ints], rng: np.random.Generator) -> tuple[Ints, list[Ints]]:
+    def collect(
+        self, clients: Sequence[Ints], rng: np.random.Generator
+    ) -> tuple[Ints, Sequence[Ints]]:
         """Samples taken from the clients, and what these hold afterwards."""
-        return NOTHING, list(clients)
+        return NOTHING, clients
 
     def outside(self, dataset: Dataset) -> Samples | None:
         """Samples that are not in the dataset, in the form of its training samples."""
@@ -92,24 +94,27 @@ class FromClients(ServerData):
     per_client: int = Field(gt=0)
     copies: bool = True
 
-    def collect(self, clients: Sequence[Ints], rng: np.random.Generator) -> tuple[Ints, list[Ints]]:
+    def collect(
+        self, clients: Sequence[Ints], rng: np.random.Generator
+    ) -> tuple[Ints, Sequence[Ints]]:
         """n0 = c * per_client samples, without replacement; as skewed as the clients are."""
         if self.c > len(clients):
             raise ValueError(
                 f"server data from c = {self.c} clients, but there are {len(clients)}; lower c"
             )
-        parts = list(clients)
         givers = np.sort(rng.choice(len(clients), self.c, replace=False))
-        given = []
+        given, left = [], {}
         for i in givers.tolist():
-            held = len(parts[i])
+            own = clients[i]
+            held = len(own)
             if self.per_client > held or (self.per_client == held and not self.copies):
                 rest = "" if self.copies else " and must keep one (copies=False)"
                 raise ValueError(
                     f"client {i} cannot give per_client = {self.per_client} samples: it holds "
                     f"{held}{rest}; lower per_client"
                 )
-            given.append(np.sort(rng.choice(parts[i], self.per_client, replace=False)))
-            if not self.copies:
-                parts[i] = np.setdiff1d(parts[i], given[-1], assume_unique=True)
-        return np.concatenate(given), parts
+            given.append(np.sort(rng.choice(own, self.per_client, replace=False)))
+            left[i] = np.setdiff1d(own, given[-1], assume_unique=True)
+        if self.copies:
+            return np.concatenate(given), clients
+        return np.concatenate(given), [left.get(i, own) for i, own in enumerate(clients)]

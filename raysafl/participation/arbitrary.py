@@ -1,5 +1,6 @@
 """Arbitrary participation: clients come by probabilities that a distribution gives them."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,23 @@ from pydantic import Field, SerializeAsAny
 
 from raysafl.core import Key, Participation
 from raysafl.participation.distributions import Distribution
-from raysafl.participation.draws import check_m, come, weighted
+from raysafl.participation.draws import Floats, check_m, come, weighted
+
+
+@lru_cache(maxsize=8)
+def masses(dist: Distribution, num_clients: int) -> Floats:
+    """The clients' probabilities: every round has the same."""
+    mass_M = dist.masses(num_clients)
+    mass_M.flags.writeable = False  # it is cached
+    return mass_M
+
+
+@lru_cache(maxsize=32)  # replicates take turns
+def rates(dist: Distribution, num_clients: int, seed: int) -> Floats:
+    """The clients' rates: every round of a seed has the same."""
+    rate_M = dist.rates(num_clients, Key(seed)("rates"))
+    rate_M.flags.writeable = False  # it is cached
+    return rate_M
 
 
 class Arbitrary(Participation):
@@ -26,7 +43,7 @@ class Arbitrary(Participation):
     def check(self, num_clients: int) -> None:
         """There is mass on [0, 1], and at least m clients have some."""
         check_m(self.m, num_clients)
-        able = int(np.count_nonzero(self.dist.masses(num_clients)))
+        able = int(np.count_nonzero(masses(self.dist, num_clients)))
         if able < self.m:
             raise ValueError(
                 f"m = {self.m} clients a round, but {self.dist!r} gives only {able} of "
@@ -37,7 +54,7 @@ class Arbitrary(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, list[int]]:
         """A weighted draw without replacement."""
-        return state, weighted(self.dist.masses(num_clients), self.m, key("arbitrary"))
+        return state, weighted(masses(self.dist, num_clients), self.m, key("arbitrary"))
 
 
 class ArbitraryRates(Participation):
@@ -56,12 +73,14 @@ class ArbitraryRates(Participation):
     def check(self, num_clients: int) -> None:
         """There is mass on [0, 1], and m is at most M."""
         check_m(self.m, num_clients)
-        self.dist.masses(num_clients)
+        masses(self.dist, num_clients)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, list[int]]:
         """By the clients' rates."""
-        rate_M = self.dist.rates(num_clients, Key(key.seed)("rates"))
+        rate_M = rates(self.dist, num_clients, key.seed)
         rng = key("arbitrary rates")
-        return state, come(rate_M, rng)[1] if self.m is None else weighted(rate_M, self.m, rng)
+        if self.m is not None:
+            return state, weighted(rate_M, self.m, rng)
+        return state, come(rate_M, rng)[1].tolist()

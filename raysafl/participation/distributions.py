@@ -19,6 +19,9 @@ class Distribution(Component):
 
     abstract: ClassVar[bool] = True
 
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
     @abstractmethod
     def law(self) -> tuple[str, dict[str, float]]:
         """Its name in scipy.stats, and the arguments there (shapes, loc, scale)."""

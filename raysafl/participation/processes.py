@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from raysafl.core import Key, Participation
-from raysafl.participation.draws import Floats, at_most, check_m, come
+from raysafl.participation.draws import Floats, Ints, at_most, check_m, come
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -106,22 +106,27 @@ class Cyclic(Participation):
     length: int = Field(default=1, gt=0)
     m: int | None = Field(default=None, gt=0)
 
-    def members(self, num_clients: int) -> list[list[int]]:
-        """The ids of each group."""
-        if isinstance(self.groups, int):
-            return [g.tolist() for g in np.array_split(np.arange(num_clients), self.groups)]
-        return self.groups
+    def group(self, number: int, num_clients: int) -> Ints:
+        """The ids of a group."""
+        if not isinstance(self.groups, int):
+            return np.array(self.groups[number], np.int64)
+        each, more = divmod(num_clients, self.groups)
+        return np.arange(
+            number * each + min(number, more), (number + 1) * each + min(number + 1, more)
+        )
 
     def check(self, num_clients: int) -> None:
         """No group is empty, repeats a client or names one that does not exist."""
         check_m(self.m, num_clients)
-        if isinstance(self.groups, int) and self.groups > num_clients:
-            raise ValueError(
-                f"groups = {self.groups} groups cannot be made of M = {num_clients} clients"
-            )
+        if isinstance(self.groups, int):
+            if self.groups > num_clients:
+                raise ValueError(
+                    f"groups = {self.groups} groups cannot be made of M = {num_clients} clients"
+                )
+            return
         if self.groups == []:
             raise ValueError("groups is empty: give a number of groups, or the ids of each")
-        for number, ids in enumerate(self.members(num_clients)):
+        for number, ids in enumerate(self.groups):
             known = all(0 <= i < num_clients for i in ids)
             if not ids or not known or len(set(ids)) < len(ids):
                 raise ValueError(
@@ -133,5 +138,6 @@ class Cyclic(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, list[int]]:
         """The group whose turn it is."""
-        groups = self.members(num_clients)
-        return state, at_most(groups[key.round // self.length % len(groups)], self.m, key)
+        count = self.groups if isinstance(self.groups, int) else len(self.groups)
+        turn = key.round // self.length % count
+        return state, at_most(self.group(turn, num_clients), self.m, key)

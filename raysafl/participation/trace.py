@@ -9,15 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from raysafl.component import nearest
 from raysafl.core import Key, Participation
-from raysafl.participation.draws import at_most, check_m
+from raysafl.participation.draws import Ints, at_most, check_m
 
 COLUMNS = ("client", "start", "end")
-Ints = NDArray[np.int64]
 
 
 def _content(file: str) -> bytes:
@@ -128,5 +126,5 @@ class Trace(Participation):
         """Whoever has an interval around this round."""
         client, start, end = intervals(self.file, self.sha256).T
         t = key.round % end.max()
-        there = np.unique(client[(start <= t) & (t < end)]).tolist()
+        there = np.unique(client[(start <= t) & (t < end)])
         return state, at_most(there, self.m, key)

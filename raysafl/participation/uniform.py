@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
 from raysafl.core import Key, Participation
-from raysafl.participation.draws import check_m, draw
+from raysafl.participation.draws import ascending, check_m, draw
 
 
 class Full(Participation):
@@ -39,7 +40,7 @@ class Uniform(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, list[int]]:
         """A uniform draw."""
-        return state, draw(range(num_clients), self.m, key)
+        return state, ascending(draw(num_clients, self.m, key))
 
 
 class Absent(Participation):
@@ -78,5 +79,8 @@ class Absent(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, list[int]]:
         """A uniform draw from those that can come."""
-        away = self.absentees(num_clients)
-        return state, draw([i for i in range(num_clients) if i not in away], self.m, key)
+        ids = draw(num_clients - self.s, self.m, key)  # among those that can come, by number
+        if self.clients is not None:
+            away = np.sort(self.clients)
+            ids += np.searchsorted(away - np.arange(self.s), ids, side="right")
+        return state, ascending(ids)

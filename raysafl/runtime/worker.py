@@ -27,7 +27,8 @@ class Worker:
         engine: str = "auto",
         batch_size: int = 32,
     ) -> None:
-        self.splits = [data.split(dataset, seed) for seed in seeds]
+        made = {own: data.split(dataset, own) for own in set(map(data.split_seed, seeds))}
+        self.splits = [made[data.split_seed(seed)] for seed in seeds]
         self.seeds = seeds
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
         self.trainer = LocalTrainer(
@@ -40,7 +41,7 @@ class Worker:
 
     def sizes(self) -> list[tuple[list[int], int]]:
         """How many samples each client and the server hold, in each replicate."""
-        return [([len(held) for held in s.clients], len(s.server)) for s in self.splits]
+        return [(s.clients.sizes.tolist(), len(s.server)) for s in self.splits]
 
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train all tasks; rows in the order given."""
