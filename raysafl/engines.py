@@ -207,11 +207,10 @@ class Linear:
         return Gradients(g_TP, loss_TB, correct_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """All models in one matrix product."""
+        """One product per model: as one for all, its rounding would depend on their number."""
         w_RCD, b_RC = self._parts(w_RP)
-        x_DB = x_B.flatten(1).T
-        logits_NB = torch.addmm(b_RC.reshape(-1, 1), w_RCD.reshape(-1, self.inputs), x_DB)
-        return logits_NB.view(*b_RC.shape, -1).transpose(1, 2)
+        x_RDB = x_B.flatten(1).T.expand(len(w_RP), -1, -1)
+        return torch.bmm(w_RCD, x_RDB).add_(b_RC.unsqueeze(2)).transpose(1, 2)
 
 
 ENGINES: dict[str, Callable[[FlatModel], Engine]] = {
