@@ -18,7 +18,8 @@ UNMEASURED = "Not measured yet: no `{}` here."
 
 def read(name):
     file = HERE / name
-    return json.loads(file.read_text()) if file.is_file() else None
+    text = file.read_text() if file.is_file() else ""
+    return json.loads(text) if text.strip() else None  # empty: a run that failed
 
 
 def table(head, body):

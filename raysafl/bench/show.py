@@ -88,7 +88,8 @@ def headline(found: dict[str, Any]) -> str:
     """Where and when it was measured, with what."""
     cores, versions = found["cores"], found["versions"]
     return (
-        f"{found['machine']}, {cores['logical']} logical cores ({cores['physical']} physical); "
+        f"{found['machine']}, {cores['logical']} logical cores ({cores['physical']} physical, "
+        f"{cores['usable'] or 'all'} usable); "
         f"{found['date']}; commit {found['commit'] or 'unknown'}; "
         f"{', '.join(f'{name} {number}' for name, number in versions.items())}; "
         f"medians of {found['repeats']}"

@@ -1,6 +1,7 @@
 """All measures of `raysafl bench`, as one JSON object of ratios."""
 
 import datetime
+import os
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +101,11 @@ def origin() -> dict[str, Any]:
     return {
         "machine": f"{_processor()}, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
         f"{platform.system()}",
-        "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
+        "cores": {
+            "logical": psutil.cpu_count(),
+            "physical": psutil.cpu_count(logical=False),
+            "usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        },
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(Path(__file__).parent),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in names}},
