@@ -187,6 +187,24 @@ def list_(
 
 
 @app.command()
+def bench(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object")] = False,
+    only: Annotated[
+        str, typer.Option(help="With commas: W1,W2,W3,W4,actors,replicates,empty,S1,trials")
+    ] = "",
+    repeats: Annotated[int, typer.Option(help="Medians of so many")] = 3,
+    full: Annotated[bool, typer.Option("--full", help="The slow parts too: S1, trials")] = False,
+) -> None:
+    """Measure raysafl against a plain PyTorch loop, and what its rounds and trials cost.
+
+    Ten minutes; S1 (SAFARI's table 8) and trials (1,000 trivial ones) with --full or by name.
+    """
+    from raysafl.bench.show import report
+
+    report(console, json, [name.strip() for name in only.split(",") if name.strip()], repeats, full)
+
+
+@app.command()
 def doctor(
     root: Annotated[Path, typer.Option(help="Folder of the results")] = Path("results"),
 ) -> None:

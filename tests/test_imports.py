@@ -36,6 +36,10 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
         *("core", "component", "models", "simulation", "checkpoint", "runtime", "tracking"),
         *("store", "manifest", "summary", "report", "version"),
     },
+    "bench": {
+        *("core", "component", "data", "models", "participation", "algorithms", "simulation"),
+        *("runtime", "sweep"),
+    },
     **dict.fromkeys(
         ("cli", "ui", "experiment", "doctor", "quickstart", "catalogue", "show", "__init__"), ANY
     ),

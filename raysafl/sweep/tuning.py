@@ -181,11 +181,12 @@ class Tuning:
         return Watch(self.store, self._make(), self.show, self.tracker, labels, sampled)
 
 
-def commit() -> str:
-    """The git commit of the folder we are called from, `-dirty` if changed; empty without git."""
+def commit(folder: Path | None = None) -> str:
+    """The git commit of a folder (default: here), `-dirty` if changed; empty without git."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=10,

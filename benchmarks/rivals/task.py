@@ -1,0 +1,87 @@
+"""What every rival is given: a workload's data, split and numbers; and what it must print.
+
+A rival runs in its own environment as `python SCRIPT SPEC.json`, without raysafl. The spec is
+written by ../rivals.py: `data` names a .npz with x, y, test_x, test_y and the clients' sample
+numbers [M, n]; inputs are x * scale + shift. The last line it prints is one JSON object:
+seconds of each round, and the test accuracy at the end.
+"""
+
+import functools
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+@functools.cache
+def spec(path=None):
+    """The workload: data, scale, shift, m, lr, batch, rounds, eval_every, channels, hidden."""
+    return json.loads(Path(path or sys.argv[1]).read_text())
+
+
+@functools.cache
+def arrays(path=None):
+    """(x, y), (test_x, test_y) as float32 and int64, and the clients' samples [M, n]."""
+    task = spec(path)
+    with np.load(task["data"]) as file:
+        part = {name: file[name] for name in file.files}
+    x, test_x = (
+        part[name].astype(np.float32) * np.float32(task["scale"]) + np.float32(task["shift"])
+        for name in ("x", "test_x")
+    )
+    return (x, part["y"]), (test_x, part["test_y"]), part["clients"]
+
+
+def torch_model(path=None):
+    """The workload's network in torch: logistic regression from zero, or convolutions."""
+    from torch import nn
+
+    task = spec(path)
+    if not task["channels"]:
+        layer = nn.Linear(784, 10)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        return nn.Sequential(nn.Flatten(), layer)
+    first, second = task["channels"]
+    return nn.Sequential(
+        *(nn.Conv2d(3, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(second * 64, task["hidden"]), nn.ReLU()),
+        nn.Linear(task["hidden"], 10),
+    )
+
+
+def torch_accuracy(model, test, batch=1000):
+    """The fraction of the test set that a torch model gets right."""
+    import torch
+
+    with torch.no_grad():
+        pairs = zip(test[0].split(batch), test[1].split(batch), strict=True)
+        right = sum(int((model(x).argmax(-1) == y).sum()) for x, y in pairs)
+    return right / len(test[1])
+
+
+def due(round_, path=None):
+    """Whether the model is evaluated after this round, counted from 1."""
+    task = spec(path)
+    return round_ % task["eval_every"] == 0 or round_ == task["rounds"]
+
+
+class Clock:
+    """Seconds between ticks, one per round."""
+
+    def __init__(self):
+        self.at, self.seconds = time.perf_counter(), []
+
+    def tick(self):
+        """A round is over."""
+        now = time.perf_counter()
+        self.seconds.append(now - self.at)
+        self.at = now
+
+
+def report(seconds, accuracy):
+    """Print the result."""
+    print(json.dumps({"seconds": seconds, "accuracy": float(accuracy)}), flush=True)

@@ -1,0 +1,206 @@
+"""A measured process: it makes ready, waits for the word, does one job and says how long it took.
+
+Run as `python -m raysafl.bench.child`, with a `Job` as one line of JSON on its input. It answers
+`ready`, waits for a line, and prints its result as one line of JSON.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from raysafl.component import Component
+from raysafl.core import Dataset, Record
+from raysafl.simulation import Run, Simulation
+
+Step = Callable[[], float | None]  # one round; the test accuracy if it was evaluated
+
+
+class Job(Component):
+    """What a process measures.
+
+    plain    the plain loop, as process `part` of `parts`
+    ours     raysafl in this process: `Simulation` and `Worker`
+    actors   raysafl on `actors` Ray actors
+    sweep    the runs as a sweep, `trials` at once, on Ray, with logging (as `raysafl run` does)
+    bare     the runs one after the other in this process, without Ray or logging
+    """
+
+    what: Literal["plain", "ours", "actors", "sweep", "bare"]
+    runs: list[Run] = Field(min_length=1)
+    env: dict[str, str] = Field(default_factory=dict)
+    part: int = 0
+    parts: int = 1
+    actors: int = Field(default=1, gt=0)
+    trials: int = Field(default=1, gt=0)
+    engine: str = "auto"
+
+
+@contextmanager
+def plain(job: Job) -> Iterator[Step]:
+    """The plain loop."""
+    from raysafl.bench.plain import PlainLoop
+
+    run = job.runs[0]
+    yield PlainLoop(run, run.data.load(), part=job.part, parts=job.parts).step
+
+
+@contextmanager
+def ours(job: Job) -> Iterator[Step]:
+    """raysafl in this process."""
+    from raysafl.runtime import Worker
+
+    run = job.runs[0]
+    work = Worker(run.data, run.data.load(), run.model, run.seeds, engine=job.engine)
+    yield _stepper(Simulation(run, work))
+
+
+@contextmanager
+def on_actors(job: Job) -> Iterator[Step]:
+    """raysafl on client actors of a Ray of its own, without trials or logging."""
+    import ray
+
+    from raysafl.runtime import Hardware, OnActors, Worker
+    from raysafl.runtime.actors import start_actors
+    from raysafl.sweep.tuning import ray_session
+
+    run = job.runs[0]
+    dataset = run.data.load()
+    with ray_session(None):
+        actors, ref = start_actors(Hardware(actors=job.actors)), ray.put(dataset)
+        arguments = (run.data, ref, run.model, run.seeds, job.engine)
+        ray.get([actor.configure.remote(*arguments) for actor in actors])
+        reference = Worker(run.data, dataset, run.model, run.seeds)
+        yield _stepper(Simulation(run, OnActors(actors, reference)))
+
+
+def _stepper(simulation: Simulation) -> Step:
+    def step() -> float | None:
+        records = simulation.step()
+        return _mean([record.test_accuracy for record in records]) if records else None
+
+    return step
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def rounds(step: Step, count: int) -> dict[str, Any]:
+    """Seconds of each of `count` rounds, and the last accuracy."""
+    seconds, accuracy = [], None
+    for _ in range(count):
+        began = time.perf_counter()
+        now = step()
+        seconds.append(time.perf_counter() - began)
+        accuracy = accuracy if now is None else now
+    return {"seconds": seconds, "accuracy": accuracy}
+
+
+def bare(job: Job) -> dict[str, Any]:
+    """Seconds of all runs together, data loaded once; mean accuracy of their last rounds."""
+    from raysafl.runtime import Worker
+
+    began, finals = time.perf_counter(), list[float]()
+    datasets: dict[str, Dataset] = {}
+    for run in job.runs:
+        if run.data.source_key not in datasets:
+            datasets[run.data.source_key] = run.data.load()
+        dataset = datasets[run.data.source_key]
+        simulation = Simulation(run, Worker(run.data, dataset, run.model, run.seeds))
+        records = list[Record]()
+        while not simulation.done:
+            records = simulation.step() or records
+        finals.append(_mean([record.test_accuracy for record in records]))
+    return {"seconds": [time.perf_counter() - began], "accuracy": _mean(finals)}
+
+
+def sweep(job: Job) -> dict[str, Any]:
+    """Seconds of the sweep from start to report, Ray's start included; memory of the driver."""
+    from raysafl.runtime import Hardware
+    from raysafl.sweep.definition import Sweep
+    from raysafl.sweep.driver import Runner
+
+    whole = Sweep("bench", runs={(str(i),): run for i, run in enumerate(job.runs)}, axes=("run",))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, _memory() as memory:
+        hardware = Hardware(actors=job.actors, trials=job.trials)
+        outcome = Runner(whole, Path(folder) / "bench", hardware, quiet=True).run()
+        seconds = time.perf_counter() - began
+    if not outcome.ok:
+        raise ValueError(f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad")
+    final = float(outcome.runs["final"].mean())
+    return {"seconds": [seconds], "accuracy": final, "driver_rss_mb": memory}
+
+
+@contextmanager
+def _memory() -> Iterator[list[float]]:
+    """This process's resident memory in MB at a quarter of the block's time and at its end."""
+    import psutil
+
+    seen, out, over = list[float](), list[float](), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            seen.append(psutil.Process().memory_info().rss / 1e6)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield out
+    finally:
+        over.set()
+        watcher.join()
+    if seen:
+        out += [round(seen[len(seen) // 4]), round(seen[-1])]
+
+
+STEPS: Mapping[str, Any] = {"plain": plain, "ours": ours, "actors": on_actors}
+WHOLE: Mapping[str, Callable[[Job], dict[str, Any]]] = {"bare": bare, "sweep": sweep}
+
+
+def serve(job: Job, say: Callable[[Any], None]) -> None:
+    """Do a job; then go on with further rounds until told to stop.
+
+    Processes that are measured side by side thus keep each other busy until all are done.
+    """
+    with ExitStack() as stack:
+        step: Step | None = None
+        if job.what in STEPS:
+            step = stack.enter_context(STEPS[job.what](job))
+        say("ready")
+        sys.stdin.readline()
+        say(rounds(step, job.runs[0].rounds) if step else WHOLE[job.what](job))
+        told = threading.Thread(target=sys.stdin.read, daemon=True)
+        told.start()
+        while told.is_alive():
+            if step and job.parts > 1:
+                step()
+            else:
+                told.join()
+
+
+def main() -> None:
+    """Answer on the real standard output; whatever else is printed goes to the error output."""
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def say(what: Any) -> None:
+        print(json.dumps(what), file=channel)
+
+    try:
+        serve(Job.from_json(sys.stdin.readline()), say)
+    except ValueError as error:
+        say({"error": str(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Jobs in fresh processes of one thread each, with peak memory of the process tree."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+import psutil
+
+from raysafl.bench.child import Job
+
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+SAMPLE_SECONDS = 0.2
+PATIENCE = 60.0  # seconds a child may take to end after its result
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job's process said, and its memory."""
+
+    seconds: list[float]
+    accuracy: float | None
+    peak_rss_mb: float  # largest sum of resident memory over the process and its descendants
+    more: Mapping[str, Any]
+
+
+class Child:
+    """A process that does one job (see `raysafl.bench.child`); ended when the block ends."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.errors: IO[str] = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "raysafl.bench.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env={**os.environ, **THREADS, **job.env},
+        )
+        self.tell(job.to_json())
+
+    def tell(self, line: str) -> None:
+        """Send a line."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died: `hear` says so
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        """The next answer.
+
+        Raises:
+            ValueError: the job could not be done, with its reason.
+            RuntimeError: the process ended without an answer, with the end of what it printed.
+        """
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.errors.seek(0)
+            said = self.errors.read()[-2000:]
+            raise RuntimeError(f"the process that measures '{self.job.what}' died:\n{said}")
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise ValueError(answer["error"])
+        return answer
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        if kind is not None:
+            self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+@contextmanager
+def peak_memory(*pids: int) -> Iterator[list[float]]:
+    """The largest resident memory in MB of each process and its descendants, sampled."""
+    peaks, over = [0.0 for _ in pids], threading.Event()
+
+    def watch() -> None:
+        while True:
+            for i, pid in enumerate(pids):
+                peaks[i] = max(peaks[i], tree_memory(pid))
+            if over.wait(SAMPLE_SECONDS):
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        over.set()
+        watcher.join()
+
+
+def tree_memory(pid: int) -> float:
+    """Resident memory in MB of a process and its descendants now; 0 if it is gone.
+
+    Memory that processes share counts once for each.
+    """
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return 0.0
+    for process in tree:
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total / 1e6
+
+
+def together(jobs: Sequence[Job]) -> list[Result]:
+    """Do jobs at the same time, each in its own fresh process; they start when all are ready."""
+    with ExitStack() as stack:
+        children = [stack.enter_context(Child(job)) for job in jobs]
+        peaks = stack.enter_context(peak_memory(*(child.process.pid for child in children)))
+        for child in children:
+            child.hear()
+        for child in children:
+            child.tell("go")
+        answers = [child.hear() for child in children]
+    return [
+        Result(answer.pop("seconds"), answer.pop("accuracy"), peak, {"what": job.what, **answer})
+        for job, answer, peak in zip(jobs, answers, peaks, strict=True)
+    ]
+
+
+def interleaved(
+    kinds: Mapping[str, Sequence[Job]], repeats: int, say: Callable[[str], None]
+) -> dict[str, list[list[Result]]]:
+    """Each kind (jobs done at the same time) so many times, taking turns."""
+    results: dict[str, list[list[Result]]] = {name: [] for name in kinds}
+    for repeat in range(repeats):
+        for name, jobs in kinds.items():
+            done = together(jobs)
+            results[name].append(done)
+            spent = max(sum(result.seconds) for result in done)
+            say(f"{name} [{repeat + 1}/{repeats}]: {spent:.2f} s measured")
+    return results
+
+
+def median(values: Sequence[float]) -> float:
+    """The median, as a float."""
+    return float(statistics.median(values))

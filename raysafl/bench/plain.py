@@ -1,0 +1,111 @@
+"""The plain loop that raysafl is measured against: one process, one client after the other.
+
+What a careful user of PyTorch writes in an afternoon: samples as float tensors in memory, one
+gather per batch, one `nn.Module` that every client is loaded into, one `torch.optim.SGD`, a
+running mean of the clients' parameters. No DataLoader, no copies of the model.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raysafl.core import Dataset, Key, Samples
+from raysafl.models import FlatModel
+from raysafl.participation import Uniform
+from raysafl.simulation import Run
+
+EVAL_BATCH = 1000
+
+
+class Draws(NamedTuple):
+    """The loop's randomness: a round's cohort, and the order (round, client, n) of n samples."""
+
+    cohort: Callable[[int], Sequence[int]]
+    order: Callable[[int, int, int], Tensor]
+
+
+def own_draws(run: Run) -> Draws:
+    """Cohorts and orders from one generator each, as a plain script has them."""
+    assert isinstance(run.participation, Uniform)
+    m, rng = run.participation.m, np.random.default_rng(run.seed)
+    shuffle = torch.Generator().manual_seed(run.seed)
+    return Draws(
+        lambda _: rng.choice(run.data.clients, m, replace=False).tolist(),
+        lambda _round, _client, n: torch.randperm(n, generator=shuffle),
+    )
+
+
+class PlainLoop:
+    """FedAvg with local epochs of plain SGD, the first replicate of a run.
+
+    With `parts` > 1 it is one of so many processes that know nothing of each other: it trains
+    every `parts`-th client of each cohort and evaluates on that share of the test set, so that
+    together they do one run's arithmetic.
+    """
+
+    def __init__(
+        self, run: Run, dataset: Dataset, draws: Draws | None = None, part: int = 0, parts: int = 1
+    ) -> None:
+        self.run, self.draws, self.round = run, draws or own_draws(run), 0
+        self.part, self.parts = part, parts
+        self.x, self.y = _floats(dataset.train)
+        self.test_x, self.test_y = (column[part::parts].clone() for column in _floats(dataset.test))
+        self.held = [torch.from_numpy(h) for h in run.data.split(dataset, run.seed).clients]
+        shape = dataset.train.x.shape[1:]
+        self.model = run.model.build(shape, dataset.num_classes)
+        w_P = FlatModel(run.model, shape, dataset.num_classes).init(Key(run.seed))
+        nn.utils.vector_to_parameters(w_P, self.model.parameters())
+        self.parameters = list(self.model.parameters())
+        self.w = [p.detach().clone() for p in self.parameters]
+        self.optimizer = torch.optim.SGD(self.parameters, run.local.lr)
+
+    def step(self) -> float | None:
+        """One round; the test accuracy if it is an evaluated one."""
+        cohort = list(self.draws.cohort(self.round))[self.part :: self.parts]
+        total = [torch.zeros_like(w) for w in self.w]
+        for client in cohort:
+            self._load()
+            self._train(client)
+            for t, p in zip(total, self.parameters, strict=True):
+                t += p.detach()
+        self.w = [t / len(cohort) for t in total]
+        self.round += 1
+        due = self.round % self.run.eval_every == 0 or self.round == self.run.rounds
+        return self.evaluate()[0] if due else None
+
+    def _load(self) -> None:
+        """Put the global parameters into the module."""
+        with torch.no_grad():
+            for p, w in zip(self.parameters, self.w, strict=True):
+                p.copy_(w)
+
+    def _train(self, client: int) -> None:
+        held, size = self.held[client], self.run.local.batch_size
+        for _ in range(self.run.local.epochs or 1):
+            order = held[self.draws.order(self.round, client, len(held))]
+            for batch in order.split(size):
+                self.optimizer.zero_grad()
+                F.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()
+                self.optimizer.step()
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[float, float]:
+        """Accuracy and mean cross-entropy on the test set (or this process's share of it)."""
+        self._load()
+        correct = loss = 0.0
+        batches = zip(self.test_x.split(EVAL_BATCH), self.test_y.split(EVAL_BATCH), strict=True)
+        for x, y in batches:
+            logits = self.model(x)
+            correct += float((logits.argmax(-1) == y).sum())
+            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+        return correct / len(self.test_y), loss / len(self.test_y)
+
+
+def _floats(samples: Samples) -> tuple[Tensor, Tensor]:
+    """Scaled float inputs, made once, and labels."""
+    x = torch.from_numpy(samples.x).to(torch.float32)
+    return x.mul_(samples.scale).add_(samples.shift), torch.from_numpy(samples.y)

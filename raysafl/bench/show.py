@@ -1,0 +1,111 @@
+"""The measures of `raysafl bench` as a table, beside what is aimed at."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from raysafl.bench.suite import bench
+from raysafl.bench.workloads import STANDARD
+
+
+class Row(NamedTuple):
+    """One measure: its value, what it is made of, what is aimed at, and whether it is reached."""
+
+    name: str
+    value: str
+    made_of: str
+    target: str
+    reached: bool
+
+
+def rows(found: dict[str, Any]) -> Iterator[Row]:
+    """The measures that were made, in the order of the targets."""
+    for name in STANDARD:
+        if found.get(name):
+            yield _speedup(name, found[name], STANDARD[name].target)
+    for name, pair in (found.get("actors") or {}).items():
+        gain, most = pair["two_actors_speedup"], pair["two_processes_ceiling"]
+        times = (pair["one_actor_seconds_per_round"], pair["two_actors_seconds_per_round"])
+        yield Row(
+            f"{name}: two client actors over one",
+            f"{gain:.2f}x",
+            f"{_seconds(times[0])} and {_seconds(times[1])} a round; two plain processes "
+            f"over one {most:.2f}x",
+            f">= {0.95 * most:.2f}x (0.95 of the plain processes)",
+            gain >= 0.95 * most,
+        )
+    limits = (
+        ("replicates8_over_1", "8 replicates of W4 over one", "x", 3.0),
+        ("s1_over_ideal", "S1: the sweep over two bare processes", "x", 1.25),
+        ("empty_round_ms", "empty round on Ray", " ms", 4.0),
+        ("trivial_trial_s", "trivial trial", " s", 0.15),
+    )
+    for key, name, unit, limit in limits:
+        if found[key] is not None:
+            value, made_of = found[key], _made_of(key, found)
+            yield Row(name, f"{value:.3g}{unit}", made_of, f"<= {limit:g}{unit}", value <= limit)
+
+
+def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
+    value = found["speedup_vs_plain"]
+    made_of = (
+        f"{_seconds(found['seconds_per_round'])} a round, "
+        f"plain {_seconds(found['plain_seconds_per_round'])}; "
+        f"{found['samples_per_s']:,.0f} samples/s; {found['peak_rss_mb']:.0f} MB, "
+        f"plain {found['plain_peak_rss_mb']:.0f}; accuracy {found['accuracy']:.3f}, "
+        f"plain {found['plain_accuracy']:.3f}"
+    )
+    return Row(
+        f"{name}: over the plain loop", f"{value:.2f}x", made_of, f">= {target:g}x", value >= target
+    )
+
+
+def _made_of(key: str, found: dict[str, Any]) -> str:
+    if key == "empty_round_ms":
+        return ", ".join(f"{name}: {ms:.2f} ms" for name, ms in found["empty"].items())
+    if key == "s1_over_ideal":
+        s1 = found["s1"]
+        return ", ".join(
+            f"{name}: {min(s1['seconds'][name]):.0f} to {max(s1['seconds'][name]):.0f} s, "
+            f"accuracy {s1['accuracy'][name]:.4f}"
+            for name in s1["seconds"]
+        )
+    if key == "trivial_trial_s":
+        quarter, end = found["trials"]["driver_rss_mb"] or (0, 0)
+        return f"driver {quarter} MB after a quarter, {end} MB at the end"
+    seconds = found["replicates"]["seconds_per_round"]
+    return ", ".join(f"{n}: {_seconds(sorted(s)[len(s) // 2])} a round" for n, s in seconds.items())
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def headline(found: dict[str, Any]) -> str:
+    """Where and when it was measured, with what."""
+    cores, versions = found["cores"], found["versions"]
+    return (
+        f"{found['machine']}, {cores['logical']} logical cores ({cores['physical']} physical, "
+        f"{cores['usable'] or 'all'} usable); "
+        f"{found['date']}; commit {found['commit'] or 'unknown'}; "
+        f"{', '.join(f'{name} {number}' for name, number in versions.items())}; "
+        f"medians of {found['repeats']}"
+    )
+
+
+def report(console: Console, as_json: bool, only: Sequence[str], repeats: int, full: bool) -> None:
+    """Measure, telling the error output how far it is; then print one JSON object or a table."""
+    errors = Console(stderr=True, highlight=False)
+    found = bench(only, repeats, full, say=lambda line: errors.print(line, markup=False))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    table = Table("measure", "value", "aim", "", "from")
+    for row in rows(found):
+        mark = "[green]yes[/]" if row.reached else "[red]no[/]"
+        table.add_row(row.name, row.value, row.target, mark, row.made_of)
+    console.print(table)
+    console.print(headline(found), soft_wrap=True)
