@@ -95,7 +95,7 @@ def in_process(run: Run, seconds: float) -> Point:
 
     data, before = run.data.load(), resident()
     began = time.perf_counter()
-    work = Worker(run.data, data, run.model, run.seeds)
+    work = Worker(run.data, data, run.model, run.seeds, batch_size=run.local.batch_size)
     simulation = Simulation(run, work)
     ready = time.perf_counter() - began
     return {
@@ -120,7 +120,7 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     data = run.data.load()
     with ray_session(None):
         hosts, ref = start_actors(Hardware(actors=actors)), ray.put(data)
-        told = (run.data, ref, run.model, run.seeds, "auto")
+        told = (run.data, ref, run.model, run.seeds, "auto", run.local.batch_size)
         engine = ray.get([host.configure.remote(*told) for host in hosts])[0][1]
         reference = Worker(run.data, data, run.model, run.seeds)
         took = rounds(Simulation(run, OnActors(hosts, reference)), seconds)

@@ -59,7 +59,8 @@ def ours(job: Job) -> Iterator[Step]:
     from raysafl.runtime import Worker
 
     run = job.runs[0]
-    work = Worker(run.data, run.data.load(), run.model, run.seeds, engine=job.engine)
+    size = run.local.batch_size
+    work = Worker(run.data, run.data.load(), run.model, run.seeds, "cpu", job.engine, size)
     yield _stepper(Simulation(run, work))
 
 
@@ -76,7 +77,7 @@ def on_actors(job: Job) -> Iterator[Step]:
     dataset = run.data.load()
     with ray_session(None):
         actors, ref = start_actors(Hardware(actors=job.actors)), ray.put(dataset)
-        arguments = (run.data, ref, run.model, run.seeds, job.engine)
+        arguments = (run.data, ref, run.model, run.seeds, job.engine, run.local.batch_size)
         ray.get([actor.configure.remote(*arguments) for actor in actors])
         reference = Worker(run.data, dataset, run.model, run.seeds)
         yield _stepper(Simulation(run, OnActors(actors, reference)))
