@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,21 @@ from raysafl import (
 
 torch.set_num_threads(1)
 os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()  # Ray's workers inherit it
+CHAOS = pytest.StashKey[list[str]]()  # lines for the summary
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much chaos: see test_chaos.py."""
+    parser.addoption("--chaos", type=int, default=20, help="kills in the chaos test")
+    parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """What the chaos test did."""
+    for line in config.stash.get(CHAOS, []):
+        terminalreporter.write_line(f"chaos: {line}")
 
 
 @pytest.fixture(autouse=True)
