@@ -14,6 +14,7 @@ from raysafl.simulation import Counts, Replicate, Simulation
 
 def dump(simulation: Simulation, **extra: Any) -> bytes:
     """The whole state; `extra` (JSON) comes back from `restore`."""
+    assert simulation.settled, "records that wait for an evaluation would be lost"
     tensors: dict[str, torch.Tensor] = {}
     rest = []
     for r, rep in enumerate(simulation.replicates):

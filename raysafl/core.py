@@ -6,7 +6,7 @@ tasks, _R replicates (seeds) of one run.
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -108,6 +108,8 @@ class Train:
     """An algorithm's request: these clients train from w_P on g + offset + prox*(w - w_P).
 
     An offset is a client's own memory and moves nothing; what is sent besides w_P is declared.
+    With `mean`, the update's delta_MP has one row, the mean over the clients asked: where a rule
+    needs no more, each machine sums what it has trained, and only sums travel.
     """
 
     w_P: Tensor
@@ -118,6 +120,7 @@ class Train:
     extra_up: int = 0  # vectors of P parameters a client sends up besides its update
     extra_down: int = 0  # vectors of P parameters a client is sent besides its start
     w_MP: Tensor | None = None  # each client's own start, in place of w_P
+    mean: bool = False  # only the mean of the updates is needed
 
     @classmethod
     def server(cls, w_P: Tensor, sgd: SGD) -> "Train":
@@ -128,7 +131,7 @@ class Train:
 class Update(NamedTuple):
     """What comes back: one row per client asked, in the order asked."""
 
-    delta_MP: Tensor  # w_start - w_end: points like a gradient
+    delta_MP: Tensor  # w_start - w_end: points like a gradient; one row if `Train.mean`
     steps_M: Tensor  # local steps taken
     rate_M: Tensor  # sum of these steps' rates, momentum included: delta / rate is a mean gradient
     #                 (of plain SGD; with momentum or Adam a mean step direction)
@@ -330,6 +333,11 @@ class Task(NamedTuple):
     call: int  # the how-many-th request of this round, so that no two draw the same batches
     offset_P: Tensor | None
     prox: float
+    mean: bool = False  # give the mean over the replicate's tasks in place of this one's row
+
+
+Scores: TypeAlias = dict[int, tuple[float, float]]
+"""Test accuracy and mean loss by replicate."""
 
 
 class Work(Protocol):
@@ -342,7 +350,13 @@ class Work(Protocol):
         """How many samples each client and the server hold, in each replicate."""
 
     def train(self, tasks: Sequence[Task]) -> Update:
-        """Train all tasks, of any clients and replicates; rows in the order given."""
+        """Train all tasks, of any clients and replicates; rows in the order given.
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> dict[int, tuple[float, float]]:
-        """Test accuracy and mean loss of each replicate's parameters."""
+        Tasks with `mean` have one row per replicate in delta_MP, where its first one stands.
+        """
+
+    def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
+        """Have each replicate's parameters evaluated; call what is returned for the scores.
+
+        Training may be asked for in between: the scores are those of the parameters given.
+        """

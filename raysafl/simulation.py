@@ -4,9 +4,10 @@ All replicates (seeds) of a run advance together: each round of an algorithm is 
 training requests, and the requests of all replicates go to `Work` as one batch.
 """
 
+import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from raysafl.core import (
     Participation,
     Record,
     Round,
+    Scores,
     Setting,
     State,
     Task,
@@ -112,11 +114,17 @@ class _Turn:
 
 
 class Simulation:
-    """The rounds of a run. `step` does one; `round`, `replicates` are the whole state."""
+    """The rounds of a run. `step` does one; `round`, `replicates` are the whole state.
+
+    `advance` does not wait for a round's evaluation, which so runs beside the next round; its
+    records come from the next `advance` or from `settle`. A checkpoint needs them settled.
+    """
 
     def __init__(self, run: Run, work: Work) -> None:
         self.run, self.work, self.round = run, work, 0
         self._since = time.monotonic()
+        self._scores: Callable[[], Scores] | None = None  # of the evaluation under way,
+        self._drafts: list[Record] = []  # and the records that wait for them
         self.algorithms = [
             run.algorithm.prepare(Setting(len(held), sum(held) / len(held), server, run.local))
             for held, server in work.sizes()
@@ -131,16 +139,38 @@ class Simulation:
         """All rounds are run, or every replicate has diverged."""
         return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
 
+    @property
+    def settled(self) -> bool:
+        """Whether no record waits for its evaluation."""
+        return self._scores is None
+
     def step(self) -> list[Record]:
         """Run one round of every replicate; records if it is an evaluated one."""
+        return [*self.advance(), *self.settle()]
+
+    def advance(self) -> list[Record]:
+        """Run one round of every replicate, and have it evaluated if it is due.
+
+        Returns the records of the evaluation that was under way.
+        """
         turns = self._begin()
         self._train(turns)
+        records = self.settle()
         for r, turn in turns.items():
             self._check(r, turn)
-        due = (self.round + 1) % self.run.eval_every == 0 or self.round + 1 == self.run.rounds
-        records = self._evaluate(turns) if due else []
+        if (self.round + 1) % self.run.eval_every == 0 or self.round + 1 == self.run.rounds:
+            self._evaluate(turns)
         self.round += 1
         return records
+
+    def settle(self) -> list[Record]:
+        """Wait for the evaluation under way, if there is one; its records."""
+        wait, drafts, self._scores, self._drafts = self._scores, self._drafts, None, []
+        if wait is None:
+            return []
+        scores = wait()
+        found = [(draft, *scores[draft.replicate]) for draft in drafts]
+        return [replace(d, test_accuracy=accuracy, test_loss=loss) for d, accuracy, loss in found]
 
     def _begin(self) -> dict[int, _Turn]:
         """Pick the cohorts and start the algorithm's round in each live replicate."""
@@ -173,16 +203,14 @@ class Simulation:
         self, requests: Mapping[int, Train], turns: Mapping[int, _Turn]
     ) -> dict[int, Update]:
         """One batch of training for the requests of several replicates."""
-        tasks: list[Task] = []
-        ends: dict[int, tuple[int, int]] = {}
-        for r, request in requests.items():
-            start = len(tasks)
-            tasks += self._tasks(r, request, turns[r])
-            ends[r] = start, len(tasks)
-        rows = self.work.train(tasks)
-        updates = {r: Update(*(row[a:b] for row in rows)) for r, (a, b) in ends.items()}
-        for r, update in updates.items():
-            self._count(r, requests[r], update)
+        asked = {r: self._tasks(r, request, turns[r]) for r, request in requests.items()}
+        rows = self.work.train([task for tasks in asked.values() for task in tasks])
+        updates, first, delta = {}, 0, 0
+        for r, tasks in asked.items():
+            last, deltas = first + len(tasks), delta + (1 if tasks[0].mean else len(tasks))
+            updates[r] = Update(rows[0][delta:deltas], *(column[first:last] for column in rows[1:]))
+            first, delta = last, deltas
+            self._count(r, requests[r], updates[r])
         return updates
 
     def _tasks(self, r: int, request: Train, turn: _Turn) -> list[Task]:
@@ -194,8 +222,9 @@ class Simulation:
             [None] * len(request.ids) if request.offset_MP is None else list(request.offset_MP)
         )
         starts = [request.w_P] * len(request.ids) if request.w_MP is None else list(request.w_MP)
+        mean = request.mean and len(request.ids) > 1  # one row is its own mean
         return [
-            Task(r, i, w_P, sgd, seed, self.round, turn.calls, offset_P, request.prox)
+            Task(r, i, w_P, sgd, seed, self.round, turn.calls, offset_P, request.prox, mean)
             for i, w_P, offset_P in zip(request.ids, starts, offsets, strict=True)
         ]
 
@@ -222,25 +251,24 @@ class Simulation:
                 f"{rep.train_loss}); lower the learning rates"
             )
 
-    def _evaluate(self, turns: Mapping[int, _Turn]) -> list[Record]:
+    def _evaluate(self, turns: Mapping[int, _Turn]) -> None:
+        """Have the live replicates evaluated, and draft their records."""
         live = {r: self.replicates[r] for r in turns if not self.replicates[r].diverged}
         if not live:
-            return []
-        scores = self.work.evaluate({r: rep.state.w_P for r, rep in live.items()})
+            return
+        self._scores = self.work.evaluate({r: rep.state.w_P for r, rep in live.items()})
         now = time.monotonic()
         seconds, self._since = now - self._since, now
-        records = []
         for r, rep in live.items():
-            accuracy, loss = scores[r]
-            records.append(
+            self._drafts.append(
                 Record(
                     replicate=r,
                     seed=rep.seed,
                     round=self.round,
                     kind="+".join(sorted(turns[r].trained)),
                     cohort=turns[r].cohort,
-                    test_accuracy=accuracy,
-                    test_loss=loss,
+                    test_accuracy=math.nan,
+                    test_loss=math.nan,
                     train_accuracy=rep.train_accuracy,
                     train_loss=rep.train_loss,
                     q=rep.q,
@@ -249,4 +277,3 @@ class Simulation:
                 )
             )
             rep.counts = Counts()
-        return records

@@ -9,12 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import CNN, SGD, Hardware, Run, Safari
+from raysafl import AFL, CNN, MLP, SGD, FedAvg, Hardware, Run, Safari, Scaffold
 from raysafl.runtime import OnActors, Worker
-from raysafl.runtime.actors import place, start_actors
+from raysafl.runtime.actors import LARGE, place, start_actors
 from raysafl.simulation import Simulation
 
 CPU = {"CPU": 2.0}
+# a mean and a server's row; rows and offsets; rows and a start of each client's own
+ALGORITHMS = (Safari(q=0.6), Scaffold(), AFL(max_delay=2))
 
 
 @contextmanager
@@ -33,10 +35,11 @@ def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
 
 
 def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Tensor]]:
-    sim, accuracies = Simulation(run, work), []
+    sim, records = Simulation(run, work), []
     while not sim.done:
-        accuracies += [record.test_accuracy for record in sim.step()]
-    return accuracies, [rep.state.w_P for rep in sim.replicates]
+        records += sim.advance()
+    records += sim.settle()
+    return [record.test_accuracy for record in records], [rep.state.w_P for rep in sim.replicates]
 
 
 @pytest.mark.usefixtures("ray_local")
@@ -44,13 +47,26 @@ def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Ten
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     tiny: Run, actors: int
 ) -> None:
-    run = tiny.replace(algorithm=Safari(q=0.6), replicates=5)
+    run = tiny.replace(replicates=5)
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
-        accuracies, w = play(run, work)
-    expected, w_expected = play(run, reference)
+        for algorithm in ALGORITHMS:
+            accuracies, w = play(run.replace(algorithm=algorithm), work)
+            expected, w_expected = play(run.replace(algorithm=algorithm), reference)
+            assert accuracies == expected
+            assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None:
+    run = tiny.replace(model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2)
+    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    assert reference.init()[0].nbytes > LARGE
+    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
+        accuracies, (w_P,) = play(run, work)
+    expected, (w_expected_P,) = play(run, reference)
     assert accuracies == expected
-    assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
+    torch.testing.assert_close(w_P, w_expected_P)
 
 
 @pytest.mark.usefixtures("ray_local")
@@ -66,12 +82,18 @@ def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
         torch.testing.assert_close(a, b)
 
 
-@given(costs=st.lists(st.integers(1, 100), max_size=30), actors=st.integers(1, 5))
-def test_placement_gives_every_task_once_and_balances(costs: list[int], actors: int) -> None:
-    shares = place(costs, actors)
+@given(
+    costs=st.lists(st.integers(1, 100), max_size=30),
+    before=st.lists(st.integers(0, 50), min_size=1, max_size=5),
+)
+def test_placement_gives_every_task_once_and_balances(costs: list[int], before: list[int]) -> None:
+    shares = place(costs, before)
     assert sorted(i for share in shares for i in share) == list(range(len(costs)))
-    loads = [sum(costs[i] for i in share) for share in shares]
-    assert max(loads) - min(loads) <= max(costs, default=0)  # longest first guarantees that
+    loads = [
+        load + sum(costs[i] for i in share) for load, share in zip(before, shares, strict=True)
+    ]
+    largest = max(*costs, *before, 0)
+    assert max(loads) - min(loads) <= largest  # longest first guarantees that
 
 
 @pytest.mark.parametrize("gpus", [0.3, 0.7, 1.5])

@@ -1,7 +1,7 @@
 """Rounds: lock-step replicates, checkpoints, limits, divergence, counting."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from raysafl import MLP, SGD, FedAvg, Federation, Key, Run, Safari, Uniform
 from raysafl.checkpoint import dump, restore
-from raysafl.core import Algorithm, Record, Round, State, Train
+from raysafl.core import Algorithm, Record, Round, Scores, State, Train
 from raysafl.runtime import Worker
 from raysafl.simulation import Simulation
 
@@ -79,6 +79,46 @@ def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
     assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
     for a, b in zip(whole.replicates, second.replicates, strict=True):
         assert torch.equal(a.state.w_P, b.state.w_P)
+
+
+class Late(Worker):
+    """Evaluates when the scores are asked for: as late as any actor could."""
+
+    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
+        return lambda: super(Late, self).evaluate(w)()
+
+
+def late(run: Run) -> Simulation:
+    return Simulation(run, Late(run.data, run.data.load(), run.model, run.seeds))
+
+
+@pytest.mark.parametrize("eval_every", [1, 3])
+def test_records_of_evaluations_that_end_later_are_the_same_in_the_same_order(
+    tiny: Run, eval_every: int
+) -> None:
+    run = tiny.replace(rounds=7, eval_every=eval_every, algorithm=Safari(q=0.5))
+    sim, records = late(run), list[Record]()
+    while not sim.done:
+        records += sim.advance()
+        assert all(record.round < sim.round - 1 for record in records)  # not of this round
+    records += sim.settle()
+    expected = finish(simulation(run))
+    assert [(x.round, x.replicate) for x in records] == [(x.round, x.replicate) for x in expected]
+    assert [facts(records, r) for r in (0, 1)] == [facts(expected, r) for r in (0, 1)]
+
+
+def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(tiny: Run) -> None:
+    run = tiny.replace(rounds=6, eval_every=2)
+    undisturbed = finish(simulation(run))
+    first, second = late(run), late(run)
+    records = [record for _ in range(4) for record in first.advance()]
+    with pytest.raises(AssertionError, match="would be lost"):
+        dump(first)
+    records += first.settle()
+    assert first.settled and first.settle() == []
+    restore(second, dump(first))
+    records += finish(second)
+    assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
 
 
 def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:

@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from ray import tune
 from rich.console import Console
 
 from raysafl import SGD, Absent, FedAvg, Hardware, Key, Outcome, Run, Runner, Safari, Sweep
-from raysafl.core import Algorithm, Round, State
+from raysafl.core import Algorithm, Round, Scores, State
 from raysafl.runtime import Worker
 from raysafl.store import Store, SweepBusyError
 from raysafl.sweep.collect import collect
@@ -322,6 +323,34 @@ def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
     second = Session(tiny, cut, worker, {})
     assert second.simulation.round == 1
     second.advance(np.inf)
+    pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
+
+
+class Late(Worker):
+    """Evaluates when the scores are asked for: as late as any actor could."""
+
+    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
+        return lambda: super(Late, self).evaluate(w)()
+
+
+@pytest.mark.parametrize("flush_seconds", [0.0, 30.0])
+@pytest.mark.parametrize("seconds", [0.0, np.inf])
+def test_a_session_whose_evaluations_end_later_writes_the_same_rows_and_each_in_time(
+    tiny: Run, tmp_path: Path, seconds: float, flush_seconds: float
+) -> None:
+    run = tiny.replace(rounds=5, eval_every=2)
+    data = (run.data, run.data.load(), run.model, run.seeds)
+    whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
+    for store in (whole, cut):
+        store.create()
+    in_process(run, whole, Worker(*data))
+    session = Session(run, cut, Late(*data), {}, flush_seconds)
+    while not session.advance(seconds):
+        assert cut.rounds()["round"].max() == session.metrics()["round"] - 1
+        session = Session(run, cut, Late(*data), {}, flush_seconds)  # as after a crash
+        assert session.simulation.round == (0 if flush_seconds else cut.rounds()["round"].max() + 1)
+        if flush_seconds:
+            seconds = np.inf
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
 
 

@@ -425,7 +425,7 @@ def test_finish_returns_in_time_from_a_server_that_is_silent(
     for thread in threading.enumerate():
         if thread.name == "mlflow":
             thread.join(60)
-    assert len(said) == 1 and "is not done after 0.5 s" in said[0]
+    assert len(said) == 1 and "does nothing for 0.5 s" in said[0]
 
 
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:

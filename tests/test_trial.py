@@ -186,5 +186,5 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     assert (device, engine) == ("cpu", "linear")
     reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
     w = reference.init()
-    scores = clients.evaluate({1: w[1].numpy()})
-    assert scores == reference.evaluate({1: w[1]})
+    scores = clients.evaluate([1], w[1].numpy())
+    assert scores == reference.evaluate({1: w[1]})()

@@ -27,7 +27,7 @@ class FedAmplify(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        w_P = state.w_P - (yield Train(state.w_P, ids)).delta_MP.mean(0)
+        w_P = state.w_P - (yield Train(state.w_P, ids, mean=True)).delta_MP.mean(0)
         start_P, count = state.server["start"], state.server["count"] + 1
         if int(count) == self.P:
             w_P = w_P + (self.eta - 1) * (w_P - start_P)

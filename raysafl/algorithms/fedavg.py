@@ -36,7 +36,7 @@ class FedAvg(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        update = yield Train(state.w_P, ids, prox=self.prox)
+        update = yield Train(state.w_P, ids, prox=self.prox, mean=True)
         lr, v_P = global_rate(self.lr, ids), update.delta_MP.mean(0)
         if not self.momentum:
             return replace(state, w_P=state.w_P - lr * v_P)

@@ -35,7 +35,7 @@ class FedOpt(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        d_P = (yield Train(state.w_P, ids)).delta_MP.mean(0)
+        d_P = (yield Train(state.w_P, ids, mean=True)).delta_MP.mean(0)
         m_P = self.beta1 * state.server["m"] + (1 - self.beta1) * d_P
         v_P = self.second(state.server["v"], d_P)
         w_P = state.w_P - self.lr * m_P / (v_P.sqrt() + self.tau)

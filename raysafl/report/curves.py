@@ -53,18 +53,20 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
     Args:
         rounds: the run's rows, as in `rounds/`.
     """
-    figure = blank(6.4, 4.0)
+    count = rounds["replicate"].nunique()
+    note = f"mean ± std of {count} replicates" if count > 1 else ""
+    title = f"{folded(title, 6.0)}\n{note}".strip()
+    figure = blank(6.4, 4.0, layout=None)  # a layout would draw every run's curve twice
+    figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
     axes = figure.subplots()
     tidy(axes)
-    count = rounds["replicate"].nunique()
     for _, rows in rounds.groupby("replicate") if count > 1 else []:
         axes.plot(rows["round"], 100 * rows["test_accuracy"], color=GREY, linewidth=0.5, alpha=0.5)
     draw_curve(axes, rounds, colours(1)[0])
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     axes.set_xlabel(ROUND, fontsize=LETTERS)
     axes.set_ylabel(ACCURACY, fontsize=LETTERS)
-    note = f"mean ± std of {count} replicates" if count > 1 else ""
-    axes.set_title(f"{folded(title, 6.0)}\n{note}".strip(), fontsize=LETTERS + 1)
+    axes.set_title(title, fontsize=LETTERS + 1)
     return png(figure)
 
 

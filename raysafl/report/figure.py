@@ -2,6 +2,7 @@
 
 import io
 import textwrap
+from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -37,9 +38,11 @@ def folded(text: str, width: float) -> str:
     return plain(textwrap.fill(text, max(10, int(width * CHARACTERS))))
 
 
-def blank(width: float, height: float) -> Figure:
+def blank(
+    width: float, height: float, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
     """An empty figure, in inches, on a canvas that only writes files."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 

@@ -1,25 +1,30 @@
 """`Work` on Ray actors: each hosts all clients and trains those it is given, as one batch.
 
 One message per actor and round carries its tasks and the start parameters once per replicate;
-one reply carries the rows. Tasks are placed longest first, which is deterministic, and rows are
-put back in the order asked, so results do not depend on the number of actors.
+one reply carries sums or rows. Tasks are placed longest first, which is deterministic; sums are
+exact and rows are put back in the order asked, so results do not depend on the number of actors.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core import Dataset, FederatedData, Model, Task, Update
+from raysafl.core import Dataset, FederatedData, Model, Scores, Task, Update
+from raysafl.local import as_tensor
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.memory import keep_freed_memory
+from raysafl.runtime.sums import Reply, combine
 from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
+LARGE = 100_000  # bytes that Ray does not send inside a message
+TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
 
 
 class Clients:
@@ -48,17 +53,15 @@ class Clients:
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
 
-    def train(self, starts: list[Array], tasks: list[tuple[int, Task]]) -> list[Array]:
-        """Train tasks, each from the start parameters of its index."""
+    def train(self, message: bytes, offset_KP: Array, *starts: Array) -> tuple[Any, ...]:
+        """Train the tasks that `_pack` packed; a `Reply`."""
         assert self.worker is not None
-        w = [torch.from_numpy(start.copy()) for start in starts]
-        update = self.worker.train([task._replace(w_P=w[start]) for start, task in tasks])
-        return [row.numpy() for row in update]
+        return tuple(self.worker.reply(_unpack(message, offset_KP, starts)))
 
-    def evaluate(self, w: dict[int, Array]) -> dict[int, tuple[float, float]]:
+    def evaluate(self, replicates: list[int], *w: Array) -> Scores:
         """Test accuracy and loss of some replicates."""
         assert self.worker is not None
-        return self.worker.evaluate({r: torch.from_numpy(w_P.copy()) for r, w_P in w.items()})
+        return self.worker.evaluate(dict(zip(replicates, map(as_tensor, w), strict=True)))()
 
 
 def start_actors(hardware: Hardware) -> list[Any]:
@@ -68,10 +71,14 @@ def start_actors(hardware: Hardware) -> list[Any]:
     return [remote.remote(threads) for _ in range(hardware.actors)]
 
 
-def place(costs: Sequence[int], actors: int) -> list[list[int]]:
-    """Longest first onto the least loaded actor; ties by number. Each share in rising order."""
-    heap = [(0, actor) for actor in range(actors)]
-    shares: list[list[int]] = [[] for _ in range(actors)]
+def place(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
+    """Longest first onto the least loaded actor; ties by number. Each share in rising order.
+
+    `loads` is what each actor has to do before.
+    """
+    heap = [(load, actor) for actor, load in enumerate(loads)]
+    heapq.heapify(heap)
+    shares: list[list[int]] = [[] for _ in loads]
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         load, actor = heapq.heappop(heap)
         shares[actor].append(i)
@@ -88,49 +95,62 @@ class OnActors:
     def __init__(self, actors: Sequence[Any], reference: Worker) -> None:
         self.actors, self.reference = actors, reference
         self.init, self.sizes = reference.init, reference.sizes
+        self._loads = [0] * len(actors)  # evaluations that each has yet to do, in samples trained
 
     def _samples(self, task: Task) -> int:
         """What a task costs: the samples it will see."""
-        held = len(self.reference.splits[task.replicate].of(task.client))
+        held = self.reference.splits[task.replicate].size(task.client)
         return task.sgd.num_steps(held) * task.sgd.batch_size
 
     def train(self, tasks: Sequence[Task]) -> Update:
-        """Train all tasks; rows in the order given."""
-        shares = place([self._samples(task) for task in tasks], len(self.actors))
-        waiting = [
-            actor.train.remote(*_pack([tasks[i] for i in share]))
-            for actor, share in zip(self.actors, shares, strict=True)
+        """Train all tasks; rows in the order given, means where tasks ask for them."""
+        shares = place([self._samples(task) for task in tasks], self._loads)
+        self._loads = [0] * len(self.actors)
+        starts = self._sent({id(task.w_P): task.w_P for task in tasks})
+        asked = {
+            actor: self.actors[actor].train.remote(*_pack([tasks[i] for i in share], starts))
+            for actor, share in enumerate(shares)
             if share
-        ]
-        replies: list[list[Array]] = ray.get(waiting)
-        back = torch.tensor([i for share in shares for i in share]).argsort()
-        columns = zip(*replies, strict=True)
-        return Update(
-            *(torch.cat([torch.from_numpy(part.copy()) for part in c])[back] for c in columns)
-        )
+        }
+        replies = [Reply(*reply) for reply in ray.get(list(asked.values()))]
+        return combine(tasks, [shares[actor] for actor in asked], replies)
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> dict[int, tuple[float, float]]:
+    def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Test accuracy and loss; replicates are dealt out to the actors."""
-        arrays = [(r, w_P.numpy()) for r, w_P in w.items()]
-        shares = [dict(arrays[i :: len(self.actors)]) for i in range(len(self.actors))]
-        waiting = [
-            actor.evaluate.remote(share)
-            for actor, share in zip(self.actors, shares, strict=True)
-            if share
-        ]
-        replies: list[dict[int, tuple[float, float]]] = ray.get(waiting)
-        scores = {r: score for reply in replies for r, score in reply.items()}
-        return {r: scores[r] for r in w}
+        arrays, names = self._sent(w), list(w)
+        asked = []
+        for i, actor in enumerate(self.actors):
+            share = names[i :: len(self.actors)]
+            if share:
+                asked.append(actor.evaluate.remote(share, *(arrays[r] for r in share)))
+            self._loads[i] += len(share) * self.reference.trainer.test.y.numel() // TEST_SHARE
+        return lambda: {r: score for scores in ray.get(asked) for r, score in scores.items()}
+
+    def _sent(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
+        """Parameters as they are sent: large ones for several actors go to the store once."""
+        arrays = {name: w_P.numpy() for name, w_P in w.items()}
+        if len(self.actors) == 1:
+            return arrays
+        return {k: ray.put(a) if a.nbytes > LARGE else a for k, a in arrays.items()}
 
 
-def _pack(tasks: list[Task]) -> tuple[list[Array], list[tuple[int, Task]]]:
-    """Tasks without their start parameters, which go along once each."""
-    index: dict[int, int] = {}
-    starts: list[Array] = []
-    packed = []
-    for task in tasks:
-        at = index.setdefault(id(task.w_P), len(starts))
-        if at == len(starts):
-            starts.append(task.w_P.numpy())
-        packed.append((at, task._replace(w_P=torch.empty(0))))
-    return starts, packed
+def _pack(tasks: Sequence[Task], starts: Mapping[int, Any]) -> tuple[Any, ...]:
+    """The arguments of `Clients.train`: tasks as bytes, offsets, and each start once."""
+    used = dict.fromkeys(id(task.w_P) for task in tasks)
+    at = {name: k for k, name in enumerate(used)}
+    bare = [
+        (*task[:2], at[id(task.w_P)], *task[3:7], task[7] is not None, *task[8:]) for task in tasks
+    ]
+    offsets = [task.offset_P.numpy() for task in tasks if task.offset_P is not None]
+    offset_KP = np.stack(offsets) if offsets else np.empty((0, 0))
+    return ray.cloudpickle.dumps(bare), offset_KP, *(starts[name] for name in used)
+
+
+def _unpack(message: bytes, offset_KP: Array, starts: Sequence[Array]) -> list[Task]:
+    """The tasks that were packed."""
+    w, offsets = [as_tensor(start) for start in starts], iter(as_tensor(offset_KP))
+    tasks = [Task(*fields) for fields in ray.cloudpickle.loads(message)]
+    return [
+        task._replace(w_P=w[task.w_P], offset_P=next(offsets) if task.offset_P else None)
+        for task in tasks
+    ]

@@ -1,13 +1,14 @@
 """The readable reference of `Work`: everything in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from raysafl.core import Dataset, FederatedData, Key, Model, Task, Update
+from raysafl.core import Dataset, FederatedData, Key, Model, Scores, Task, Update
 from raysafl.local import LocalTrainer
 from raysafl.models import FlatModel
+from raysafl.runtime.sums import Reply, combine, reduce
 
 
 class Worker:
@@ -44,13 +45,19 @@ class Worker:
         return [(s.clients.sizes.tolist(), len(s.server)) for s in self.splits]
 
     def train(self, tasks: Sequence[Task]) -> Update:
-        """Train all tasks; rows in the order given."""
-        return self.trainer.train(tasks)
+        """Train all tasks; rows in the order given, means where tasks ask for them."""
+        return combine(tasks, [range(len(tasks))], [self.reply(tasks)])
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> dict[int, tuple[float, float]]:
-        """Test accuracy and mean loss of each replicate's parameters."""
+    def reply(self, tasks: Sequence[Task]) -> Reply:
+        """Train tasks that may be a share of all; `combine` makes the update of it."""
+        return reduce(tasks, self.trainer.train(tasks))
+
+    def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
+        """Test accuracy and mean loss of each replicate's parameters, at once."""
         accuracy_R, loss_R = self.trainer.evaluate(torch.stack(list(w.values())))
-        return dict(zip(w, zip(accuracy_R.tolist(), loss_R.tolist(), strict=True), strict=True))
+        scores = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
+        found = dict(zip(w, scores, strict=True))
+        return lambda: found
 
     def gradients(self, replicate: int, w_NP: Tensor) -> Tensor:
         """Full gradients of all clients' objectives, client i at w_NP[i]; [N, P]."""

@@ -146,6 +146,8 @@ class Runner:
             show.stop()
             collect(store)
             write_report(store)
+            if tracker is not None and tracker.waiting and not self.quiet:
+                self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
             synced = tracker.finish() if tracker is not None else True
         return synced
 

@@ -74,31 +74,35 @@ class Session:
         """
         begin = time.monotonic()
         while not self.simulation.done:
-            records = self.simulation.step()
-            self._rows += [asdict(record) for record in records]
-            self.latest = records or self.latest
-            now = time.monotonic()
+            self._take(self.simulation.advance())
+            evaluated, now = not self.simulation.settled, time.monotonic()
             if now - self._flushed > self.flush_seconds:
                 self.flush()
-            if records and now - begin >= seconds:
+            if evaluated and now - begin >= seconds:
                 break
+        self._take(self.simulation.settle())
         if self.simulation.done:
             self._end()
         elif not seconds:
             self.write_rows()
         return self.simulation.done
 
+    def _take(self, records: list[Record]) -> None:
+        self._rows += [asdict(record) for record in records]
+        self.latest = records or self.latest
+
     def flush(self) -> None:
         """Write the rows since the last checkpoint, then a new checkpoint."""
+        self.write_rows()
         now = time.monotonic()
         self.spent, self._clock = self.spent + now - self._clock, now
-        self.write_rows()
         content = dump(self.simulation, spent=self.spent, started=self.started)
         atomic_write(self.checkpoint, content)
         self._interval, self._rows, self._flushed = self.simulation.round, [], now
 
     def write_rows(self) -> None:
         """Write the rows since the last checkpoint, again if they were written before."""
+        self._take(self.simulation.settle())
         if self._rows:
             self.store.write_part(self.run.id, self._interval, self._rows)
 

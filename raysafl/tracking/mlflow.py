@@ -26,7 +26,7 @@ from raysafl.tracking.connect import (
 )
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
+    from mlflow.entities import Metric, Run, RunTag
 
 __all__ = ["Configs", "Curve", "Projection", "default_uri", "sync"]
 
@@ -58,8 +58,10 @@ class Projection:
         self._experiment = self._open_experiment(artifacts(uri))
         self._places = self.manifest.labels()
         self._runs: dict[str, str] = {}  # to MLflow's ids
+        self._found: dict[str, Run] = {}  # as they are, until they are changed
         self._parent = ""
-        self._summaries: dict[str, dict[str, float]] = {}
+        self._summaries: dict[str, dict[str, float]] = {}  # of the runs whose end is logged
+        self.looked = 0  # how many runs have been looked at: a sign of life
         self._last = 0  # when the last of the runs ended
         self._find_runs()
         self._open_parent()
@@ -69,25 +71,39 @@ class Projection:
         disconnect(self._client)
 
     def sync_run(self, run_id: str, live: bool = True) -> None:
-        """Log what is new of a run. `live`: a run that has not ended is still running."""
+        """Log what is new of a run. `live`: a run that has not ended is still running.
+
+        A run whose end this object has logged is not looked at again.
+        """
+        self.looked += 1
+        if run_id in self._summaries:
+            return
         rows, ending = self.store.rounds(run_id), self.store.ledger_entry(run_id)
         run = self._child(run_id, rows, ending)
-        stamp = self._stamp(run_id, rows, ending)
         end = run.info.start_time + points.lasted(ending, rows)
         self._last = max(self._last, end)
         if ending:
-            self._summaries[run_id] = points.summary(rows)
-            if run.data.tags.get(STAMP) == stamp and run.info.status in ("FINISHED", "FAILED"):
-                return
-        self._log_params(run, ending.get("config") or self._configs.get(run_id) or {})
-        self._log_rounds(run, rows)
-        if ending:
-            self._log(run, self._summaries[run_id])
-            self._upload(run, self._files(run_id, rows, ending))
-            self._client.set_terminated(run.info.run_id, folder.outcome([ending]), end)
-            self._tag(run, self._tags(run_id) | folder.facts(ending) | {STAMP: stamp})
+            self._end(run, run_id, rows, ending, end)
         else:
+            self._log_run(run, rows, self._configs.get(run_id) or {}, {}, {})
             self._mark(run, "RUNNING" if live else "KILLED", end)
+
+    def _end(
+        self, run: "Run", run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any], end: int
+    ) -> None:
+        """Log a run that has ended, unless it is all there."""
+        stamp, known = self._stamp(run_id, rows, ending), run.data
+        if known.tags.get(STAMP) == stamp and run.info.status in ("FINISHED", "FAILED"):
+            there = {k: v for k, v in known.metrics.items() if k.startswith("summary.")}
+            self._summaries[run_id] = there
+            return
+        self._upload(run, self._files(run_id, rows, ending))
+        config = ending.get("config") or self._configs.get(run_id) or {}
+        summary = points.summary(rows)
+        tags = self._tags(run_id) | folder.facts(ending) | {STAMP: stamp}
+        self._log_run(run, rows, config, summary, tags)
+        self._client.set_terminated(run.info.run_id, folder.outcome([ending]), end)
+        self._summaries[run_id] = summary
 
     def sync_sweep(self) -> int:
         """Log all that is new, of every run and of the whole, when nothing runs any more.
@@ -131,7 +147,7 @@ class Projection:
             for run in page:
                 tags = run.data.tags
                 if tags.get(KIND) == "child" and RUN in tags:
-                    self._runs[tags[RUN]] = run.info.run_id
+                    self._runs[tags[RUN]], self._found[tags[RUN]] = run.info.run_id, run
                 elif tags.get(KIND) == "parent":
                     self._parent = run.info.run_id
             token = page.token or ""
@@ -140,23 +156,23 @@ class Projection:
         if not self._parent:
             starts = [points.started(e) for e in self.store.ledger().values()]
             tags = {SWEEP: self.manifest.name, KIND: "parent", NOTE: folder.note(self.store, TEXT)}
-            self._parent = self._create(self.manifest.name, tags, [s for s in starts if s])
+            made = self._create(self.manifest.name, tags, [s for s in starts if s])
+            self._parent = made.info.run_id
         else:
             self._client.update_run(self._parent, "RUNNING")
 
-    def _create(self, name: str, tags: Mapping[str, str], starts: list[int]) -> str:
-        run = self._client.create_run(
+    def _create(self, name: str, tags: Mapping[str, str], starts: list[int]) -> "Run":
+        return self._client.create_run(
             self._experiment,
             start_time=min(starts, default=_now()),
             tags=dict(tags),
             run_name=name[:250],
         )
-        return str(run.info.run_id)
 
     def _child(self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]) -> "Run":
         """The MLflow run of these rows, made if there is none or if it holds others."""
         if run_id in self._runs:
-            run = self._client.get_run(self._runs[run_id])
+            run = self._found.pop(run_id, None) or self._client.get_run(self._runs[run_id])
             tags = run.data.tags
             logged = points.digest(rows, int(tags.get(LOGGED, -1)))
             if run.info.lifecycle_stage == "active" and tags.get(DIGEST, logged) == logged:
@@ -166,8 +182,9 @@ class Projection:
                 self._client.delete_run(run.info.run_id)
         start = points.started(ending) or _now() - points.lasted(ending, rows)
         tags = self._tags(run_id) | {"status": "running"}
-        self._runs[run_id] = self._create(self._title(run_id), tags, [start])
-        return self._client.get_run(self._runs[run_id])
+        run = self._create(self._title(run_id), tags, [start])
+        self._runs[run_id] = run.info.run_id
+        return run
 
     def _labels(self, run_id: str) -> dict[str, Any]:
         if run_id not in self._places:  # a search adds runs while it goes
@@ -187,18 +204,37 @@ class Projection:
         rest = [points.digest(rows, 2**31), ending, self._tags(run_id), self._curve is None]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
-    def _log_params(self, run: "Run", config: Mapping[str, Any]) -> None:
+    def _log_run(
+        self,
+        run: "Run",
+        rows: pd.DataFrame,
+        config: Mapping[str, Any],
+        summary: Mapping[str, float],
+        tags: Mapping[str, str],
+    ) -> None:
+        """Log the rounds that are new, and with the last of them all the rest, in one request."""
         from mlflow.entities import Param
 
         values = {_key(k): str(v)[:PARAM] for k, v in flatten(config).items()}
-        fresh = [Param(k, v) for k, v in values.items() if k not in run.data.params]
-        self._client.log_batch(run.info.run_id, params=fresh)
+        params = [Param(k, v) for k, v in values.items() if k not in run.data.params]
+        *batches, (metrics, marks) = self._rounds(run, rows)
+        for batch, marked in batches:
+            self._client.log_batch(run.info.run_id, batch, tags=_run_tags(marked))
+        metrics += _fresh(run, summary)
+        self._client.log_batch(run.info.run_id, metrics, params, _run_tags({**marks, **tags}))
 
-    def _log_rounds(self, run: "Run", rows: pd.DataFrame) -> None:
-        from mlflow.entities import Metric, RunTag
+    def _rounds(
+        self, run: "Run", rows: pd.DataFrame
+    ) -> list[tuple[list["Metric"], dict[str, str]]]:
+        """The points of the rounds that are new, in batches, with tags that tell how far each is.
+
+        At least one batch, which may be empty.
+        """
+        from mlflow.entities import Metric
 
         lines, times = points.curves(rows), points.elapsed(rows)
         lines = lines[lines.index > int(run.data.tags.get(LOGGED, -1))]
+        batches = []
         for first in range(0, len(lines), ROUNDS_PER_BATCH):
             batch = lines.iloc[first : first + ROUNDS_PER_BATCH]
             metrics = [
@@ -206,23 +242,15 @@ class Projection:
                 for step, name, value in points.finite(batch)
             ]
             last = int(batch.index[-1])
-            tags = [RunTag(LOGGED, str(last)), RunTag(DIGEST, points.digest(rows, last))]
-            self._client.log_batch(run.info.run_id, metrics, tags=tags)
+            batches.append((metrics, {LOGGED: str(last), DIGEST: points.digest(rows, last)}))
+        return batches or [([], {})]
 
     def _log(self, run: "Run", values: Mapping[str, float]) -> None:
         """Log numbers that have no round, where they are not what they were."""
-        from mlflow.entities import Metric
-
-        now, known = _now(), run.data.metrics
-        fresh = {k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v}
-        metrics = [Metric(_key(name), value, now, 0) for name, value in fresh.items()]
-        self._client.log_batch(run.info.run_id, metrics)
+        self._client.log_batch(run.info.run_id, _fresh(run, values))
 
     def _tag(self, run: "Run", tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        cut = [RunTag(_key(name), text[:TEXT]) for name, text in tags.items()]
-        self._client.log_batch(run.info.run_id, tags=cut)
+        self._client.log_batch(run.info.run_id, tags=_run_tags(tags))
 
     def _mark(self, run: "Run", status: str, end: int) -> None:
         """Say of a run that has not ended whether it runs or was interrupted."""
@@ -275,6 +303,21 @@ def _sync_sweep(store: Store, uri: str, say: Callable[[str], None], curve: Curve
         runs = projection.sync_sweep()
     say(f"{store.path}: {runs} runs in MLflow at {redacted(uri)}")
     return runs
+
+
+def _fresh(run: "Run", values: Mapping[str, float]) -> list["Metric"]:
+    """Finite numbers that have no round, where they are not what the run has."""
+    from mlflow.entities import Metric
+
+    now, known = _now(), run.data.metrics
+    fresh = {k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v}
+    return [Metric(_key(name), value, now, 0) for name, value in fresh.items()]
+
+
+def _run_tags(tags: Mapping[str, str]) -> list["RunTag"]:
+    from mlflow.entities import RunTag
+
+    return [RunTag(_key(name), text[:TEXT]) for name, text in tags.items()]
 
 
 def _now() -> int:

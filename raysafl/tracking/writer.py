@@ -29,6 +29,7 @@ class Tracker:
         self._pending: dict[str, None] = {}  # in order, each run once
         self._changed = threading.Condition()
         self._closing = self._warned = self._synced = False
+        self._projection: Projection | None = None
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
@@ -38,20 +39,34 @@ class Tracker:
             self._pending[run_id] = None
             self._changed.notify()
 
-    def finish(self, timeout: float = 60.0) -> bool:
-        """Log what is left and the whole sweep; False if it could not be done in time."""
+    @property
+    def waiting(self) -> int:
+        """How many runs have something new to be logged."""
+        return len(self._pending)
+
+    def finish(self, patience: float = 60.0) -> bool:
+        """Log what is left and the whole sweep; False if MLflow fails, or stands still.
+
+        It stands still if no run is dealt with for `patience` seconds.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(timeout)
+        before = -1
+        while self._thread.is_alive() and before != self._looked():
+            before = self._looked()
+            self._thread.join(patience)
         if self._thread.is_alive():
-            self._warn(f"is not done after {timeout:g} s")
+            self._warn(f"does nothing for {patience:g} s")
         return self._synced
+
+    def _looked(self) -> int:
+        return self._projection.looked if self._projection else 0
 
     def _next(self) -> str | None:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
-            if self._closing:
+            if not self._pending:
                 return None
             run_id = next(iter(self._pending))
             del self._pending[run_id]
@@ -60,6 +75,7 @@ class Tracker:
     def _work(self) -> None:
         try:
             projection = Projection(self._store, self._uri, self._configs, self._curve)
+            self._projection = projection
             with closing(projection):
                 while run_id := self._next():
                     projection.sync_run(run_id)

@@ -1,0 +1,88 @@
+"""What tasks come to, share by share: means that do not depend on who summed what, bitwise.
+
+A float32 number is rounded to a multiple of 2^-40 and summed in float64, which adds such numbers
+without rounding while sums stay below 2^53 of these units: 8,192. So a sum is the same in any
+order and over any shares. Rounding moves a number by at most 2^-41 = 5e-13, and one of 2^-17 or
+more, whose own 24 bits end there, not at all. NaN and infinity come through.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysafl.core import Task, Update
+
+UNITS = 2.0**40
+AT_ONCE = 2**18  # numbers that are widened to float64 at once
+
+Array = NDArray[Any]
+
+
+class Reply(NamedTuple):
+    """What a share of the tasks comes to, as arrays: this is what an actor sends back."""
+
+    columns_5T: Array  # an update's other columns
+    delta_KP: Array  # of the tasks that want rows, in order
+    replicates: list[int]  # that want the mean,
+    sum_GP: Array  # and for each the sum over the share
+
+
+def exact_sum(rows_MP: Tensor) -> Tensor:
+    """The sum of float32 rows in units of 2^-40: [P] whole numbers, as float64."""
+    sum_P = torch.zeros(rows_MP.shape[1], dtype=torch.float64)
+    for part in rows_MP.split(max(1, AT_ONCE // max(1, rows_MP.shape[1]))):
+        sum_P += part.double().mul_(UNITS).round_().sum(0)
+    return sum_P
+
+
+def reduce(tasks: Sequence[Task], update: Update) -> Reply:
+    """Rows of the tasks that want them, and sums of those that want the mean."""
+    delta_TP, *columns = update
+    own = [i for i, task in enumerate(tasks) if not task.mean]
+    members: dict[int, list[int]] = {}
+    for i, task in enumerate(tasks):
+        if task.mean:
+            members.setdefault(task.replicate, []).append(i)
+    sums = [exact_sum(delta_TP[at]) for at in members.values()]
+    return Reply(
+        torch.stack([column.double() for column in columns]).numpy(),
+        delta_TP[own].numpy(),
+        list(members),
+        (torch.stack(sums) if sums else torch.zeros(0, 0)).numpy(),
+    )
+
+
+def combine(
+    tasks: Sequence[Task], shares: Sequence[Sequence[int]], replies: Sequence[Reply]
+) -> Update:
+    """The update of all tasks from the replies to shares of them."""
+    columns_5T = np.empty((5, len(tasks)))
+    rows: dict[int, Array] = {}
+    sums: dict[int, Array] = {}
+    for share, reply in zip(shares, replies, strict=True):
+        columns_5T[:, share] = reply.columns_5T
+        rows |= zip((i for i in share if not tasks[i].mean), reply.delta_KP, strict=True)
+        for r, sum_P in zip(reply.replicates, reply.sum_GP, strict=True):
+            sums[r] = sums[r] + sum_P if r in sums else sum_P
+    counts = Counter(task.replicate for task in tasks if task.mean)
+    deltas = []
+    for i, task in enumerate(tasks):
+        if not task.mean:
+            deltas.append(rows[i])
+        elif task.replicate in sums:
+            mean_P = sums.pop(task.replicate) / (UNITS * counts[task.replicate])
+            deltas.append(mean_P.astype(np.float32))
+    steps, rate, samples, loss, accuracy = torch.from_numpy(columns_5T)
+    return Update(
+        torch.from_numpy(np.stack(deltas)),
+        steps.long(),
+        rate.float(),
+        samples.long(),
+        loss,
+        accuracy,
+    )
