@@ -13,7 +13,7 @@ import ray
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core import Algorithm, Round, State
 from raysafl.runtime import Worker
-from raysafl.runtime.actors import Clients
+from raysafl.runtime.actors import Clients, own_device
 from raysafl.store import Store
 from raysafl.sweep.session import in_process
 from raysafl.sweep.trial import Context, Trial
@@ -143,20 +143,36 @@ def test_a_stopped_trial_goes_on_from_where_it_was(start: Any, store: Store, tin
     assert len(store.rounds(tiny.id)) == 8
 
 
-def test_a_lost_client_actor_leaves_no_checkpoint_of_half_a_round(
+def test_a_lost_client_actor_is_replaced_within_the_trial(
     start: Any, store: Store, tiny: Run
 ) -> None:
     """Markov chains have a state, which the round that is cut has already moved."""
+    trial = start("chains")
+    trial.train()
+    ray.kill(trial.actors.actors[0])
+    to_the_end(trial)
+    check_chains(store, tiny)
+
+
+def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
+    start: Any, store: Store, tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = start("chains")
     first.train()
     first.session.flush()
     kept = next((store.path / "checkpoints").glob("*.safetensors")).read_bytes()
-    ray.kill(first.actors[0])
-    with pytest.raises(ray.exceptions.RayActorError):
-        first.train()
-    first.cleanup()
+    monkeypatch.setattr("raysafl.runtime.fleet.RETRIES", 0)
+    ray.kill(first.actors.actors[0])
+    to_the_end(first)
+    reason = store.ledger_entry(first.key)["reason"]
+    assert reason.startswith("LostActorsError: the client actor that was to train was lost 1 times")
     assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept
     to_the_end(start("chains"))
+    check_chains(store, tiny)
+
+
+def check_chains(store: Store, tiny: Run) -> None:
+    """The rows are those of the reference."""
     run = tiny.replace(participation=CHAINS)
     reference = Store(store.path.parent / "reference")
     reference.create()
@@ -188,3 +204,15 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     w = reference.init()
     scores = clients.evaluate({1: w[1].numpy()})
     assert scores == reference.evaluate({1: w[1]})
+
+
+def test_a_gpu_that_torch_does_not_see_is_an_error_unless_gpus_are_only_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This machine's torch may see GPUs; Ray's answer is what this test makes up."""
+    monkeypatch.setattr("ray.get_gpu_ids", lambda: [3])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"GPU 3 of .* sees no CUDA device .* --gpus 0"):
+        own_device()
+    monkeypatch.setenv("RAYSAFL_LOGICAL_GPUS", "1")
+    assert own_device() == "cpu"

@@ -6,6 +6,8 @@ put back in the order asked, so results do not depend on the number of actors.
 """
 
 import heapq
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core import Dataset, FederatedData, Model, Task, Update
+from raysafl.runtime.fleet import Fleet
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
+LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
 
 class Clients:
@@ -35,7 +39,7 @@ class Clients:
 
         Returns the device and the engine in use.
         """
-        device = "cuda" if ray.get_gpu_ids() else "cpu"
+        device = own_device()
         self.worker = Worker(data, dataset, model, seeds, device, engine)
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
@@ -53,11 +57,28 @@ class Clients:
         return self.worker.evaluate({r: torch.from_numpy(w_P.copy()) for r, w_P in w.items()})
 
 
-def start_actors(hardware: Hardware) -> list[Any]:
+def own_device() -> str:
+    """The device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
+
+    Raises:
+        ValueError: Ray gave a GPU that torch does not see. A silent fallback would waste it.
+    """
+    given = ray.get_gpu_ids()
+    if not given or os.environ.get(LOGICAL_GPUS) == "1":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client actor, "
+            f"but torch {torch.__version__} sees no CUDA device there; install a driver and a "
+            f"torch that fit each other, or run with --gpus 0 (or, if the GPUs are only numbers "
+            f"to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
+        )
+    return "cuda"
+
+
+def start_actors(hardware: Hardware) -> Fleet:
     """Client actors with their shares; inside a trial they land in its placement group."""
-    threads = max(1, int(hardware.cpus))
-    remote = ray.remote(Clients).options(num_cpus=hardware.cpus, num_gpus=hardware.gpus)
-    return [remote.remote(threads) for _ in range(hardware.actors)]
+    return Fleet(Clients, hardware)
 
 
 def place(costs: Sequence[int], actors: int) -> list[list[int]]:
@@ -77,7 +98,7 @@ class OnActors:
     Initial parameters and sizes come from the reference, so that they are its own.
     """
 
-    def __init__(self, actors: Sequence[Any], reference: Worker) -> None:
+    def __init__(self, actors: Fleet, reference: Worker) -> None:
         self.actors, self.reference = actors, reference
         self.init, self.sizes = reference.init, reference.sizes
 
@@ -90,11 +111,11 @@ class OnActors:
         """Train all tasks; rows in the order given."""
         shares = place([self._samples(task) for task in tasks], len(self.actors))
         waiting = [
-            actor.train.remote(*_pack([tasks[i] for i in share]))
-            for actor, share in zip(self.actors, shares, strict=True)
+            self.actors.send(place, "train", *_pack([tasks[i] for i in share]))
+            for place, share in enumerate(shares)
             if share
         ]
-        replies: list[list[Array]] = ray.get(waiting)
+        replies: list[list[Array]] = self.actors.get(waiting)
         back = torch.tensor([i for share in shares for i in share]).argsort()
         columns = zip(*replies, strict=True)
         return Update(
@@ -106,11 +127,11 @@ class OnActors:
         arrays = [(r, w_P.numpy()) for r, w_P in w.items()]
         shares = [dict(arrays[i :: len(self.actors)]) for i in range(len(self.actors))]
         waiting = [
-            actor.evaluate.remote(share)
-            for actor, share in zip(self.actors, shares, strict=True)
+            self.actors.send(place, "evaluate", share)
+            for place, share in enumerate(shares)
             if share
         ]
-        replies: list[dict[int, tuple[float, float]]] = ray.get(waiting)
+        replies: list[dict[int, tuple[float, float]]] = self.actors.get(waiting)
         scores = {r: score for reply in replies for r, score in reply.items()}
         return {r: scores[r] for r in w}
 
