@@ -13,7 +13,7 @@ import ray
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core import Algorithm, Round, State
 from raysafl.runtime import Worker
-from raysafl.runtime.actors import Clients, own_device
+from raysafl.runtime.actors import Clients
 from raysafl.store import Store
 from raysafl.sweep.session import in_process
 from raysafl.sweep.trial import Context, Trial
@@ -204,15 +204,3 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     w = reference.init()
     scores = clients.evaluate({1: w[1].numpy()})
     assert scores == reference.evaluate({1: w[1]})
-
-
-def test_a_gpu_that_torch_does_not_see_is_an_error_unless_gpus_are_only_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """This machine's torch may see GPUs; Ray's answer is what this test makes up."""
-    monkeypatch.setattr("ray.get_gpu_ids", lambda: [3])
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"GPU 3 of .* sees no CUDA device .* --gpus 0"):
-        own_device()
-    monkeypatch.setenv("RAYSAFL_LOGICAL_GPUS", "1")
-    assert own_device() == "cpu"
