@@ -121,11 +121,11 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     with ray_session(None):
         hosts, ref = start_actors(Hardware(actors=actors)), ray.put(data)
         told = (run.data, ref, run.model, run.seeds, "auto", run.local.batch_size)
-        engine = ray.get([host.configure.remote(*told) for host in hosts])[0][1]
+        hosts.configure(*told)
         reference = Worker(run.data, data, run.model, run.seeds)
+        engine = hosts.ready()[0][1]
         took = rounds(Simulation(run, OnActors(hosts, reference)), seconds)
-        for host in hosts:
-            ray.kill(host)
+        hosts.kill()
     return {"seconds": took, "memory": resident(), "engine": engine}
 
 

@@ -73,7 +73,9 @@ def sweep(seed: int) -> Sweep:
         "momentum": base,
         "memory": base.replace(algorithm=Scaffold(), participation=chains),
         "safari": base.replace(algorithm=Safari(q=0.7)),
-        "adaptive": base.replace(participation=Snapshot(base=chains, uniform=Uniform(m=5), adapt=0.5)),
+        "adaptive": base.replace(
+            participation=Snapshot(base=chains, uniform=Uniform(m=5), adapt=0.5)
+        ),
     }
     return Sweep("chaos", {(name,): run for name, run in runs.items()}, axes=("what",))
 

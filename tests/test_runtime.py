@@ -25,13 +25,12 @@ def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
     local = Worker(run.data, dataset, run.model, run.seeds)
     actors = start_actors(hardware)
     ref = ray.put(dataset)
-    ray.get([a.configure.remote(run.data, ref, run.model, run.seeds, "auto", 32) for a in actors])
-
+    actors.configure(run.data, ref, run.model, run.seeds, "auto", 32)
+    actors.ready()
     try:
         yield OnActors(actors, local)
     finally:
-        for actor in actors:
-            ray.kill(actor)
+        actors.kill()
 
 
 def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Tensor]]:

@@ -143,20 +143,36 @@ def test_a_stopped_trial_goes_on_from_where_it_was(start: Any, store: Store, tin
     assert len(store.rounds(tiny.id)) == 8
 
 
-def test_a_lost_client_actor_leaves_no_checkpoint_of_half_a_round(
+def test_a_lost_client_actor_is_replaced_within_the_trial(
     start: Any, store: Store, tiny: Run
 ) -> None:
     """Markov chains have a state, which the round that is cut has already moved."""
+    trial = start("chains")
+    trial.train()
+    ray.kill(trial.actors.actors[0])
+    to_the_end(trial)
+    check_chains(store, tiny)
+
+
+def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
+    start: Any, store: Store, tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = start("chains")
     first.train()
     first.session.flush()
     kept = next((store.path / "checkpoints").glob("*.safetensors")).read_bytes()
-    ray.kill(first.actors[0])
-    with pytest.raises(ray.exceptions.RayActorError):
-        first.train()
-    first.cleanup()
+    monkeypatch.setattr("raysafl.runtime.fleet.RETRIES", 0)
+    ray.kill(first.actors.actors[0])
+    to_the_end(first)
+    reason = store.ledger_entry(first.key)["reason"]
+    assert reason.startswith("LostActorsError: the client actor that was to train was lost 1 times")
     assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept
     to_the_end(start("chains"))
+    check_chains(store, tiny)
+
+
+def check_chains(store: Store, tiny: Run) -> None:
+    """The rows are those of the reference."""
     run = tiny.replace(participation=CHAINS)
     reference = Store(store.path.parent / "reference")
     reference.create()

@@ -78,14 +78,16 @@ def on_actors(job: Job) -> Iterator[Step]:
     with ray_session(None):
         actors, ref = start_actors(Hardware(actors=job.actors)), ray.put(dataset)
         arguments = (run.data, ref, run.model, run.seeds, job.engine, run.local.batch_size)
-        ray.get([actor.configure.remote(*arguments) for actor in actors])
+        actors.configure(*arguments)
         reference = Worker(run.data, dataset, run.model, run.seeds)
+        actors.ready()
         yield _stepper(Simulation(run, OnActors(actors, reference)))
 
 
 def _stepper(simulation: Simulation) -> Step:
     def step() -> float | None:
-        records = simulation.step()
+        records = simulation.advance()
+        records += simulation.settle() if simulation.done else []
         return _mean([record.test_accuracy for record in records]) if records else None
 
     return step

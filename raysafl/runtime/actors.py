@@ -6,6 +6,8 @@ exact and rows are put back in the order asked, so results do not depend on the 
 """
 
 import heapq
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from raysafl.core import Dataset, FederatedData, Model, Scores, Task, Update
 from raysafl.local import as_tensor
+from raysafl.runtime.fleet import Fleet
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.memory import keep_freed_memory
 from raysafl.runtime.sums import Reply, combine
@@ -25,6 +28,7 @@ from raysafl.runtime.worker import Worker
 Array = NDArray[Any]
 LARGE = 100_000  # bytes that Ray does not send inside a message
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
+LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
 
 class Clients:
@@ -42,13 +46,13 @@ class Clients:
         model: Model,
         seeds: list[int],
         engine: str,
-        batch_size: int,
+        batch_size: int = 32,
     ) -> tuple[str, str]:
         """Host the clients of a run; called again when the actor is reused for another one.
 
         Returns the device and the engine in use.
         """
-        device = "cuda" if ray.get_gpu_ids() else "cpu"
+        device = own_device()
         self.worker = Worker(data, dataset, model, seeds, device, engine, batch_size)
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
@@ -64,11 +68,28 @@ class Clients:
         return self.worker.evaluate(dict(zip(replicates, map(as_tensor, w), strict=True)))()
 
 
-def start_actors(hardware: Hardware) -> list[Any]:
+def own_device() -> str:
+    """The device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
+
+    Raises:
+        ValueError: Ray gave a GPU that torch does not see. A silent fallback would waste it.
+    """
+    given = ray.get_gpu_ids()
+    if not given or os.environ.get(LOGICAL_GPUS) == "1":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client actor, "
+            f"but torch {torch.__version__} sees no CUDA device there; install a driver and a "
+            f"torch that fit each other, or run with --gpus 0 (or, if the GPUs are only numbers "
+            f"to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
+        )
+    return "cuda"
+
+
+def start_actors(hardware: Hardware) -> Fleet:
     """Client actors with their shares; inside a trial they land in its placement group."""
-    threads = max(1, int(hardware.cpus))
-    remote = ray.remote(Clients).options(num_cpus=hardware.cpus, num_gpus=hardware.gpus)
-    return [remote.remote(threads) for _ in range(hardware.actors)]
+    return Fleet(Clients, hardware)
 
 
 def place(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
@@ -92,7 +113,7 @@ class OnActors:
     Initial parameters and sizes come from the reference, so that they are its own.
     """
 
-    def __init__(self, actors: Sequence[Any], reference: Worker) -> None:
+    def __init__(self, actors: Fleet, reference: Worker) -> None:
         self.actors, self.reference = actors, reference
         self.init, self.sizes = reference.init, reference.sizes
         self._loads = [0] * len(actors)  # evaluations that each has yet to do, in samples trained
@@ -108,23 +129,23 @@ class OnActors:
         self._loads = [0] * len(self.actors)
         starts = self._sent({id(task.w_P): task.w_P for task in tasks})
         asked = {
-            actor: self.actors[actor].train.remote(*_pack([tasks[i] for i in share], starts))
-            for actor, share in enumerate(shares)
+            i: self.actors.send(i, "train", *_pack([tasks[at] for at in share], starts))
+            for i, share in enumerate(shares)
             if share
         }
-        replies = [Reply(*reply) for reply in ray.get(list(asked.values()))]
-        return combine(tasks, [shares[actor] for actor in asked], replies)
+        replies = [Reply(*reply) for reply in self.actors.get(list(asked.values()))]
+        return combine(tasks, [shares[i] for i in asked], replies)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Test accuracy and loss; replicates are dealt out to the actors."""
         arrays, names = self._sent(w), list(w)
         asked = []
-        for i, actor in enumerate(self.actors):
+        for i in range(len(self.actors)):
             share = names[i :: len(self.actors)]
             if share:
-                asked.append(actor.evaluate.remote(share, *(arrays[r] for r in share)))
+                asked.append(self.actors.send(i, "evaluate", share, *(arrays[r] for r in share)))
             self._loads[i] += len(share) * self.reference.trainer.test.y.numel() // TEST_SHARE
-        return lambda: {r: score for scores in ray.get(asked) for r, score in scores.items()}
+        return lambda: {r: s for scores in self.actors.get(asked) for r, s in scores.items()}
 
     def _sent(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
         """Parameters as they are sent: large ones for several actors go to the store once."""

@@ -42,7 +42,8 @@ class Trial(tune.Trainable):
     """The coordinator of one run after the other.
 
     A run that raises is recorded as failed, with the reason, and the trial ends in good order;
-    only a lost process is an error of the trial, which Tune tries again from the checkpoint.
+    so does one whose client actors are lost again and again. Only the loss of the coordinator's
+    own process is an error of the trial, which Tune tries again from the checkpoint.
     """
 
     def setup(self, config: dict[str, Any], context: Context | None = None) -> None:
@@ -88,14 +89,10 @@ class Trial(tune.Trainable):
 
     def _open(self, run: Run) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
-        calls = [
-            actor.configure.remote(
-                run.data, ref, run.model, run.seeds, self.context.engine, run.local.batch_size
-            )
-            for actor in self.actors
-        ]
+        setup = run.data, ref, run.model, run.seeds, self.context.engine, run.local.batch_size
+        self.actors.configure(*setup)
         reference = Worker(run.data, ray.get(ref), run.model, run.seeds)
-        device, engine = ray.get(calls)[0]
+        device, engine = self.actors.ready()[0]
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference)
         return Session(run, self.store, work, origin, self.context.flush_seconds)
@@ -112,9 +109,6 @@ class Trial(tune.Trainable):
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics()
-        except ray.exceptions.RayActorError:
-            self._close()  # without a checkpoint: the round is cut in two
-            raise
         except Exception as error:
             self._fail(error)
         if result["done"]:
@@ -151,5 +145,4 @@ class Trial(tune.Trainable):
     def cleanup(self) -> None:
         """The trial is over: keep what an early stop leaves, and let the actors go."""
         self._stop()
-        for actor in self.actors:
-            ray.kill(actor)
+        self.actors.kill()
