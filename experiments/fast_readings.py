@@ -2,11 +2,11 @@
 
 Readings: how a draw becomes a client (the distribution's mass on the client's part of [0, 1]; or
 draws as the clients' rates, of which ten clients are taken by weight, or each comes on its own),
-and what a client runs: one or five local epochs of SGD, SGD with momentum 0.9, or Adam, all at the printed rate. Not tried:
-whose training accuracy drives q (the policy is told the cohort's, while it trains). Cells: the
-baseline, half of the rounds enforced, and adaptive with lambda = 7 under Beta; uniform. Weibull's
-rates are near 1, so that with `rates, free` about 95 of 100 clients would come, against the printed
-10 %: that reading is tried for Beta alone, where about nine come.
+and what a client runs: one or five local epochs of SGD, SGD with momentum 0.9, or Adam, all at the
+printed rate. Not tried: whose training accuracy drives q (the policy is told the cohort's, while it
+trains). Cells: the baseline, half of the rounds enforced, and adaptive with lambda = 7 under Beta;
+uniform. Weibull's rates are near 1, so that with `rates, free` about 95 of 100 clients would come,
+against the printed 10 %: that reading is tried for Beta alone, where about nine come.
 """
 
 from _fast import NOTES, SCALES, cell
