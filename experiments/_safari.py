@@ -19,6 +19,7 @@ from raysafl import (
     Safari,
     Subset,
 )
+from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
 
@@ -116,7 +117,15 @@ def small(run):
     )
 
 
-SCALES = {"small": small}
+def smoke(run):
+    """Two rounds, with a narrow network."""
+    run = two_rounds(run)
+    if not isinstance(run.model, CNN):
+        return run
+    return run.replace({"model.channels": [4] * len(run.model.channels), "model.hidden": 8})
+
+
+SCALES = {"small": small, "smoke": smoke}
 
 
 def no_difference(keys, axes):

@@ -67,9 +67,9 @@ def measure(datasets, shrink, rounds):
     return pd.DataFrame(rows, columns=["dataset", "C", "n0", "t", "xi2", "G2"])
 
 
-def table(frame):
+def table(frame, scale):
     """Means over t, beside the sentences of the text."""
-    out = Table(title="Mean over t of xi^2 and G^2 along FSL")
+    out = Table(title=f"Mean over t of xi^2 and G^2 along FSL (scale: {scale})")
     for column in ("dataset", "C", "n0", "xi^2", "G^2", "xi^2 < G^2 at"):
         out.add_column(column, justify="right")
     for (name, C, n0), rows in frame.groupby(["dataset", "C", "n0"], sort=False):
@@ -87,9 +87,9 @@ def draw(frame):
     for axes, (name, C) in zip(grid.flat, ((n, c) for n in names for c in CLASSES), strict=True):
         own = frame[(frame.dataset == name) & (frame.C == C)]
         for i, (_, rows) in enumerate(own.groupby("n0")):
-            axes.plot(rows.t, rows.xi2, color=paint[i], label=f"server, n0 no. {i + 1}")
+            axes.plot(rows.t, rows.xi2, color=paint[i], label=f"ξ², {('smaller', 'larger')[i]} n0")
             if i == 0:
-                axes.plot(rows.t, rows.G2, color=paint[2], linestyle="--", label="clients, G²")
+                axes.plot(rows.t, rows.G2, color=paint[2], linestyle="--", label="G², clients")
         axes.set_title(f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS)
         axes.set_yscale("log")
         tidy(axes)
@@ -115,7 +115,7 @@ def main(arguments=None):
     frame = measure(options.dataset or list(SIZES), shrink, options.rounds)
     assert np.isfinite(frame[["xi2", "G2"]]).all().all()
     console = Console(highlight=False, width=None if Console().is_terminal else 120)
-    console.print(table(frame))
+    console.print(table(frame, options.scale))
     options.out.mkdir(parents=True, exist_ok=True)
     frame.to_csv(options.out / "fsl_figure9.csv", index=False)
     (options.out / "fsl_figure9.png").write_bytes(draw(frame))
