@@ -46,10 +46,8 @@ STATISTICS = {  # of a run, in runs.parquet
     "total_bytes": "bytes to and from clients",
 }
 
-FRACTIONS = (  # statistics in [0, 1], which tables show in per cent
-    *("final", "last5", "last5_std", "last10", "rolling20", "best", "after_server"),
-    "arbitrary_ratio",
-)
+ACCURACIES = ("final", "last5", "last10", "rolling20", "best", "after_server")
+FRACTIONS = (*ACCURACIES, "last5_std", "arbitrary_ratio")  # tables show them in per cent
 
 
 def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float) -> float:

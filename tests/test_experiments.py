@@ -17,7 +17,7 @@ from small_data import write_all
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
 from raysafl.core import Dataset
 from raysafl.experiment import load_sweep
-from raysafl.report import write_report
+from raysafl.report import markdown, write_report
 from raysafl.report.claims import judge
 from raysafl.report.numbers import matches, unplaced
 from raysafl.runtime.worker import Worker
@@ -100,10 +100,11 @@ def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -
     assert set(runs["run_id"]) == {run.id for run in sweep.labelled().values()}
     assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs["reason"]
     assert runs["final"].between(0, 1).all()
-    text = write_report(store)[0].read_text() if name in DRAWN else ""
-    if name in DRAWN:
-        assert "Scale: smoke" in text and (store.path / "curves.png").is_file()
-        assert "Nothing: every replicate finished." in text
+    text = markdown(runs, store.manifest())
+    assert "Scale: smoke" in text and "Nothing: every replicate finished." in text
+    if name in DRAWN:  # drawing all of them takes minutes
+        assert write_report(store)[0].read_text() == text
+        assert (store.path / "curves.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -245,9 +246,11 @@ def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> No
     """On Ray's workers: what a file shares with its neighbours reaches them."""
     out = tmp_path / "out"
     options = {"out": out, "quiet": True, "track": False, "hardware": Hardware(cpus=0.5)}
-    outcome = Runner(sweep_of("safari_table1_mnist").at("smoke"), **options).run()
-    assert outcome.ok and len(outcome.runs) == 12
-    expected = collect(here.folder(sweep_of("safari_table1_mnist").at("smoke")))
+    sweep = sweep_of("safari_table1_mnist").at("smoke")
+    outcome = Runner(sweep, only={"s": "4"}, **options).run()
+    assert outcome.ok and len(outcome.runs) == 4
+    expected = collect(here.folder(sweep))
+    expected = expected[expected["label.s"] == "4"]
     by_run = [frame.set_index("run_id")["final"].to_dict() for frame in (outcome.runs, expected)]
     assert by_run[0] == by_run[1]
     assert (out / "table.md").is_file() and (out / "curves.png").is_file()

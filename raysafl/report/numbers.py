@@ -13,7 +13,7 @@ import pandas as pd
 
 from raysafl.component import nearest
 from raysafl.manifest import Label, Manifest, Printed, Table
-from raysafl.summary import FRACTIONS, STATISTICS
+from raysafl.summary import ACCURACIES, FRACTIONS, STATISTICS
 
 METHOD_AXES = ("algorithm", "method")
 EVERYWHERE = "all cells"
@@ -153,7 +153,7 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Returns:
         The cells with `paper.mean`, `paper.std` and `diff.<statistic>`; NaN where the paper
-        prints no number.
+        prints no number, and for statistics that are no accuracy (but the table's own).
     """
     found = [
         next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
@@ -164,7 +164,9 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     stds = [math.nan if p is None or p.std is None else p.std for p in found]
     frame["paper.std"] = np.array(stds, dtype=float)
     for name in statistics(manifest.table):
-        frame[f"diff.{name}"] = frame[f"mean.{name}"] - frame["paper.mean"]
+        other = name in STATISTICS and name not in ACCURACIES
+        alike = not other or name == manifest.table.statistic
+        frame[f"diff.{name}"] = frame[f"mean.{name}"] - frame["paper.mean"] if alike else math.nan
     return frame
 
 
