@@ -47,7 +47,7 @@ shows and the text does not name (see each file); glyphs in matplotlib's italic 
 print no numbers: what the text says of them stands here as claims. EMNIST is tested on all 18,000
 images of its 45 classes (printed: 10,000).
 
-Scale `small`: a small CNN, 40 rounds, two seeds, pre-training of 20 epochs; CIFAR-10: 6,000 images,
+Scale `small`: a small CNN, 30 rounds, two seeds, pre-training of 20 epochs, B = 20; CIFAR-10: 6,000 images,
 tested on 1,000, n0 a tenth, N = 100 in scenario 2; EMNIST: the 340 images a class of `emnist47`
 (another split), tested on 900, N = 45. STL-10's place is taken by CIFAR-10 images that no client
 holds, so that FSLsyn is no test of another distribution there. It can only show directions.
@@ -112,17 +112,17 @@ def scenario2(dataset, method, C, lr, gamma=1.0, alpha=0.01, server=None):
 def small(run):
     """A run of minutes (see NOTES)."""
     few = run.data.clients < 100
-    changes = {"model": CNN(channels=[8, 16], hidden=32), "rounds": 40, "replicates": 2}
+    changes = {"model": CNN(channels=[8, 16], hidden=32), "rounds": 30, "replicates": 2}
     if isinstance(run.algorithm, FSL) and run.algorithm.pretrain:
         changes["algorithm.pretrain"] = 20
     if isinstance(run.data.dataset, Emnist):
         whole = Subset(dataset=ParquetImages(path="emnist47"), test=900, classes=45)
-        changes |= {"data.clients": 45, "local.batch_size": 10}
+        changes |= {"data.clients": 45, "local.batch_size": 20}
         if isinstance(run.data.server, Glyphs):
             changes["data.server"] = Glyphs(characters=EMNIST_LABELS[:45])
     else:
         whole = Subset(dataset=run.data.dataset, train=6000, test=1000)
-        changes |= {"data.clients": 10 if few else 100, "local.batch_size": 10}
+        changes |= {"data.clients": 10, "local.batch_size": 20} if few else {"data.clients": 100}
         if isinstance(run.data.server, Other):
             changes["data.server"] = IidServer(n0=run.data.server.n0)
         elif few:
