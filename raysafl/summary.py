@@ -46,6 +46,9 @@ STATISTICS = {  # of a run, in runs.parquet
     "total_bytes": "bytes to and from clients",
 }
 
+ACCURACIES = ("final", "last5", "last10", "rolling20", "best", "after_server")
+FRACTIONS = (*ACCURACIES, "last5_std", "arbitrary_ratio")  # tables show them in per cent
+
 
 def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float) -> float:
     """Rounds run when the accuracy is first evaluated at the target or above; NaN if never.

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from raysafl import Dataset, Dirichlet, Federation, IidServer, Key, Natural, Samples, Synthetic
+from raysafl import (
+    Dataset,
+    Dirichlet,
+    Federation,
+    IidServer,
+    IndependentClasses,
+    Key,
+    Natural,
+    Samples,
+    Shards,
+    Synthetic,
+)
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 BALANCED = st.booleans()
@@ -195,3 +206,51 @@ def test_natural_needs_users_and_enough_of_them() -> None:
         Federation(clients=2, partition=Natural()).split(made(None), 0)
     with pytest.raises(ValueError, match=r"4 clients, but the dataset has 3 users .*clients=3"):
         Federation(clients=4, partition=Natural()).split(made([0, 0, 1, 2]), 0)
+
+
+@given(problems(), st.integers(1, 4), st.integers(0, 10**6))
+def test_shards_hold_one_class_each_and_clients_equally_many(
+    problem: Any, p: int, seed: int
+) -> None:
+    labels, classes, clients = problem
+    try:
+        parts = spread(Shards(p=p), labels, classes, clients, seed)
+    except ValueError as error:
+        assert "too many" in str(error)
+        return
+    used = np.concatenate(parts)
+    assert len(np.unique(used)) == len(used)
+    assert len({len(part) for part in parts}) == 1
+    size = len(parts[0]) // p
+    assert (counts(labels, parts, classes) % size == 0).all()  # whole shards
+
+
+def test_both_shards_of_a_class_go_to_absent_clients_as_often_as_dealing_says() -> None:
+    """20 shards, two a class, 8 of them with 4 absent clients: 10 * (8 * 7) / (20 * 19) lost."""
+    labels = np.repeat(np.arange(10), 100)
+    lost = [
+        (counts(labels, spread(Shards(p=2), labels, 10, 10, seed)[:6], 10).sum(0) == 0).sum()
+        for seed in range(1500)
+    ]
+    assert np.mean(lost) == pytest.approx(10 * 56 / 380, abs=0.1)
+
+
+def test_with_one_shard_each_ten_clients_hold_the_ten_classes() -> None:
+    labels = np.repeat(np.arange(10), 30)
+    held = counts(labels, spread(Shards(p=1), labels, 10, 10), 10)
+    assert (held.sum(0) == 30).all() and (np.count_nonzero(held, axis=1) == 1).all()
+    with pytest.raises(ValueError, match="10 clients with p = 40 shards each are too many"):
+        spread(Shards(p=40), labels, 10, 10)
+
+
+def test_independent_clients_leave_classes_out_as_often_as_chance_says() -> None:
+    """A class is nobody's with probability (1 - p/10)^10."""
+    labels = np.repeat(np.arange(10), 100)
+    for p in (1, 2):
+        held = [
+            counts(labels, spread(IndependentClasses(p=p), labels, 10, 10, seed), 10) > 0
+            for seed in range(500)
+        ]
+        assert all((kinds.sum(axis=1) == p).all() for kinds in held)
+        missing = np.mean([(~kinds.any(axis=0)).sum() for kinds in held])
+        assert missing == pytest.approx(10 * (1 - p / 10) ** 10, abs=0.15)

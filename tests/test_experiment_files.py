@@ -65,7 +65,10 @@ OWN = """
         },
     )
 """
-SCRIPTS = {"safari_theorem1.py"}  # run with python: no sweep of runs (experiments/README.md)
+SCRIPTS = {
+    "safari_theorem1.py",
+    "fsl_figure9.py",
+}  # run with python: no sweep of runs (experiments/README.md)
 ELSEWHERE = """
 import pathlib, pickle, sys
 import torch

@@ -107,10 +107,10 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "auto")
         fleet.ready()
         work = OnActors(fleet, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
-        before = work.evaluate(dict(enumerate(work.init())))
+        before = work.evaluate(dict(enumerate(work.init())))()
         first, second = fleet.actors
         ray.kill(first)
-        assert work.evaluate(dict(enumerate(work.init()))) == before
+        assert work.evaluate(dict(enumerate(work.init())))() == before
         assert fleet.actors[0] is not first and fleet.actors[1] is second
         assert fleet.ready() == [("cpu", "linear")]  # of the new one
         ray.kill(second)  # while nothing is asked: noticed by the next configure

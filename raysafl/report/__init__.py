@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from raysafl.manifest import Manifest
+from raysafl.report.baseline import improvements
 from raysafl.report.curves import curve_of_run, curves
 from raysafl.report.heatmap import heatmap
 from raysafl.report.numbers import aggregate
@@ -43,7 +44,8 @@ def write_report(store: Store) -> list[Path]:
     files = {"table.md": markdown(runs, manifest).encode()}
     for i, page in enumerate(curves(rounds, manifest, runs)):
         files[f"curves-{i + 1}.png" if i else "curves.png"] = page
-    heat = heatmap(aggregate(runs, manifest), manifest)
+    differences, shown = improvements(runs, manifest)
+    heat = heatmap(aggregate(differences, shown), shown)
     if heat is not None:
         files["heatmap.png"] = heat
     for old in [*store.path.glob("curves-[0-9]*.png"), store.path / "heatmap.png"]:

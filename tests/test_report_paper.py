@@ -1,0 +1,185 @@
+"""What a report says of a paper: claims, improvements over a baseline, readings, more numbers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from raysafl import Claim, Run, Sweep, Table
+from raysafl.manifest import Manifest
+from raysafl.report.baseline import improvements
+from raysafl.report.claims import Judged, judge
+from raysafl.report.numbers import aggregate, compare, readings
+from raysafl.report.screen import screen
+from raysafl.report.table import markdown
+from raysafl.store import Store
+
+CELLS = [(n0, p) for n0 in (0, 50, 1000) for p in (1, 10)]
+FINAL = {(0, 1): 0.50, (0, 10): 0.90, (50, 1): 0.60, (50, 10): 0.91, (1000, 1): 0.80}
+
+
+@pytest.fixture
+def sweep(tiny: Run) -> Sweep:
+    """Six cells: n0 samples at the server (0: none used), p classes."""
+    runs = {
+        (n0, p): tiny.replace({"data.server.n0": n0 or 60, "data.partition.p": p})
+        for n0, p in CELLS
+    }
+    return Sweep("x", runs, axes=("n0", "p"))
+
+
+def runs_of(manifest: Manifest, seeds: int = 2, **columns: Any) -> pd.DataFrame:
+    """FINAL, and 0.01 more for each further seed; the cell (1000, 10) has not run."""
+    return pd.DataFrame(
+        [
+            {
+                "run_id": entry.run_id,
+                "replicate": r,
+                "status": "finished",
+                "reason": "",
+                "config.replicates": str(seeds),
+                "final": FINAL[key] + 0.01 * r,
+                "rounds_to_50": 100.0 - key[0] / 100,
+                **columns,
+            }
+            for entry in manifest.entries
+            if (key := (entry.labels["n0"], entry.labels["p"])) in FINAL  # type: ignore[comparison-overlap]
+            for r in range(seeds)
+        ]
+    )
+
+
+def shown(sweep: Sweep, **table: Any) -> Manifest:
+    table = {"rows": ["n0"], "columns": ["p"], "also": []} | table
+    return sweep.manifest().replace(table=Table(**table))
+
+
+def verdict(sweep: Sweep, claim: Claim, **table: Any) -> Judged:
+    manifest = shown(sweep, **table).replace(claims=[claim])
+    return judge(claim, aggregate(runs_of(manifest), manifest), manifest)
+
+
+@pytest.mark.parametrize(
+    ("claim", "told", "effect"),
+    [
+        (Claim(text="", order=[{"n0": 50}, {"n0": 0}]), "holds", (10 + 1) / 2),
+        (Claim(text="", order=[{"n0": 50}, {"n0": 0}], margin=5), "holds at 1 of 2 places", 5.5),
+        (Claim(text="", order=[{"n0": 0}, {"n0": 50}]), "does not hold", -5.5),
+        (Claim(text="", order=[{"n0": 1000}, {"n0": 50}, {"n0": 0}]), "holds", 30),
+        (Claim(text="", order=[{"n0": 1000}, {"n0": 0}], where={"p": 10}), "not yet known", None),
+        (Claim(text="", order=[{"n0": 50}, {"n0": 0}], within=2), "holds at 1 of 2 places", 5.5),
+        (Claim(text="", order=[{"p": 10, "n0": 0}, {"p": 1, "n0": 50}]), "holds", 30),
+        (Claim(text="", where={"n0": 50}, least=60, most=92), "holds", 75.5),
+        (Claim(text="", where={"n0": 50}, most=60), "does not hold", 75.5),
+        (
+            Claim(text="", order=[{"n0": 0}, {"n0": 1000}], statistic="rounds_to_50"),
+            "holds",
+            10,
+        ),
+    ],
+)
+def test_a_claim_is_judged_at_every_place(
+    sweep: Sweep, claim: Claim, told: str, effect: float | None
+) -> None:
+    judged = verdict(sweep, claim)
+    assert judged.verdict == told
+    if effect is None:
+        assert math.isnan(judged.effect) and judged.places == 0 and judged.unknown == 1
+    else:
+        shift = 0.5 if not claim.order else 0.0  # the second seed is 1 % above the first
+        assert judged.effect == pytest.approx(effect + shift)
+
+
+def test_a_claim_that_says_nothing_or_of_unknown_axes_is_refused(sweep: Sweep) -> None:
+    for wrong in ({}, {"order": [{"n0": 1}]}, {"order": [{"n0": 1}, {"n0": 2}], "most": 1}):
+        with pytest.raises(ValueError, match="needs either order"):
+            Claim(text="x", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown axis 'n': did you mean 'n0'"):
+        verdict(sweep, Claim(text="x", where={"n": 1}, least=1))
+
+
+def test_improvements_are_differences_to_the_baseline_seed_by_seed(sweep: Sweep) -> None:
+    manifest = shown(sweep, minus={"n0": 0})
+    runs = runs_of(manifest)
+    late = runs["replicate"] == 1
+    runs.loc[late & (runs["run_id"] == manifest.entries[0].run_id), "final"] = 0.41  # base, p = 1
+    own, rest = improvements(runs, manifest)
+    assert {entry.labels["n0"] for entry in rest.entries} == {50, 1000}
+    cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
+    assert cells.loc[(50, 1), "mean.final"] == pytest.approx((10 + 20) / 2)  # 0.60-0.50, 0.61-0.41
+    assert cells.loc[(50, 1), "std.final"] == pytest.approx(10 / math.sqrt(2))
+    assert cells.loc[(50, 10), "std.final"] == pytest.approx(0, abs=1e-9)
+    assert cells.loc[(1000, 10), "missing"] == 2
+
+
+def test_without_its_baseline_an_improvement_is_missing(sweep: Sweep) -> None:
+    manifest = shown(sweep, minus={"n0": 0})
+    runs = runs_of(manifest)
+    runs.loc[runs["run_id"] == manifest.entries[0].run_id, "status"] = "diverged"
+    own, rest = improvements(runs, manifest)
+    cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
+    assert cells.loc[(50, 1), "missing"] == 2 and math.isnan(cells.loc[(50, 1), "mean.final"])
+    assert cells.loc[(50, 10), "missing"] == 0
+
+
+def test_without_minus_nothing_changes(sweep: Sweep) -> None:
+    manifest = shown(sweep)
+    runs = runs_of(manifest)
+    own, same = improvements(runs, manifest)
+    assert own is runs and same is manifest
+    nothing, _ = improvements(runs.iloc[:0], shown(sweep, minus={"n0": 0}))
+    assert nothing.empty
+
+
+def test_the_nearest_reading_comes_first(sweep: Sweep) -> None:
+    full = Sweep(
+        "x", sweep.runs, axes=("n0", "p"), paper={(n0, 1): (80.0, None) for n0 in (0, 50, 1000)}
+    )
+    table = Table(rows=["n0"], columns=["p"], also=[], readings=["n0"])
+    manifest = full.manifest().replace(
+        table=full.manifest().table.replace(readings=["n0"], also=[])
+    )
+    found = readings(compare(aggregate(runs_of(manifest), manifest), manifest), manifest)
+    assert found["reading"].tolist() == ["n0 = 1000", "n0 = 50", "n0 = 0"]
+    assert found["distance"].tolist() == pytest.approx([0.5, 19.5, 29.5])
+    assert table.readings == ["n0"] and readings(pd.DataFrame(), shown(sweep)).empty
+
+
+def test_other_printed_numbers_keep_their_unit(sweep: Sweep) -> None:
+    claim = Claim(text="more help | more", order=[{"n0": 50}, {"n0": 0}])
+    full = Sweep(
+        "x",
+        sweep.runs,
+        axes=("n0", "p"),
+        more={"rounds_to_50": {(50, 1): (90.0, None)}},
+        claims=[claim],
+        table=Table(rows=["n0"], columns=["p"], also=["final"], readings=["n0"], minus={}),
+        paper={(50, 1): (61.0, 0.1)},
+    )
+    manifest = full.manifest()
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    text = markdown(runs_of(manifest), manifest)
+    assert "| n0 = 50, p = 1 | `rounds_to_50` | 99.50 ± 0.00 | 90.00 | +9.50 |" in text
+    assert "`rounds_to_50`: off by 9.5 in the mean over 1 cell." in text
+    assert "| more help \\| more | `final` | holds | +5.5 |" in text
+    assert "## Which reading of the paper is nearest" in text
+
+
+def test_a_table_of_improvements_says_so(sweep: Sweep, tmp_path: Path) -> None:
+    manifest = shown(sweep, minus={"n0": 0})
+    text = markdown(runs_of(manifest), manifest)
+    assert "minus that of the same seed's n0 = 0" in text
+    assert "| 50 | 10.00 ± 0.00 | 1.00 ± 0.00 |" in text and "\n| 0 |" not in text
+    assert screen(runs_of(manifest), manifest).row_count == 2
+    store = Store(tmp_path)
+    store.create()
+    store.write_manifest(manifest)
+    assert store.manifest().table.minus == {"n0": 0}
+
+
+def test_a_sweep_over_one_axis_takes_plain_labels(tiny: Run) -> None:
+    sweep = Sweep("x", {1: tiny}, axes=("a",), paper={1: (50.0, None)})
+    (printed,) = sweep.manifest().table.paper
+    assert printed.labels == {"a": 1}
