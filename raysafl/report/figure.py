@@ -2,11 +2,13 @@
 
 import io
 import textwrap
+from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 DPI = 150
 LETTERS = 9  # points
@@ -18,13 +20,22 @@ OKABE_ITO = (
 )  # fmt: skip
 
 
+LINES = (*OKABE_ITO[:-1], "#999999")  # their yellow is too pale for a line on white
+MARKS = "os^DvPX*"
+
+
 def colours(n: int) -> list[str]:
     """One colour per line: Okabe and Ito's for up to eight, steps of viridis for more."""
-    if n <= len(OKABE_ITO):
-        return list(OKABE_ITO[:n])
+    if n <= len(LINES):
+        return list(LINES[:n])
     steps = matplotlib.colormaps["viridis"]
     # the pale end of viridis cannot be seen on white
     return [matplotlib.colors.to_hex(steps(0.92 * i / (n - 1))) for i in range(n)]
+
+
+def dashes(n: int) -> list[Literal["-", "--"]]:
+    """One style per line: the fifth to eighth of up to eight are dashed, so that hue is not all."""
+    return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
 
 
 def plain(text: str) -> str:
@@ -54,7 +65,11 @@ def tidy(axes: Axes) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a PNG file."""
+    """The figure as the bytes of a PNG file, in 256 colours: a third of the size, same look."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
+    figure.savefig(buffer, format="rgba", dpi=DPI)
+    size = (int(figure.bbox.width), int(figure.bbox.height))
+    drawn = Image.frombytes("RGBA", size, buffer.getvalue()).convert("RGB")
+    buffer = io.BytesIO()
+    drawn.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", dpi=(DPI, DPI))
     return buffer.getvalue()

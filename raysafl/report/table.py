@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from raysafl.manifest import Manifest
+from raysafl.report.evidence import judge, rule
 from raysafl.report.numbers import (
     aggregate,
     compare,
@@ -30,10 +31,13 @@ from raysafl.report.words import (
     number,
     ours,
     scale_note,
+    signed,
     spread,
     theirs,
 )
 
+ALL_FINISHED = "Nothing: every replicate finished."
+NAMED = 6  # missing runs that are named
 __all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
@@ -41,7 +45,7 @@ def _escape(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
+def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
     """A Markdown table, its first columns flush left, the others flush right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
     return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows])
@@ -61,7 +65,7 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest) -> str:
     columns = keys(manifest, across)
     head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
     rows = [[*map(show, r), *(text((*r, *c)) for c in columns)] for r in keys(manifest, down)]
-    return _grid([*down, *head], rows, len(down))
+    return grid([*down, *head], rows, len(down))
 
 
 def _long(cells: pd.DataFrame, manifest: Manifest) -> str:
@@ -70,19 +74,16 @@ def _long(cells: pd.DataFrame, manifest: Manifest) -> str:
     names = [n for n in statistics(manifest.table) if cells[f"mean.{n}"].notna().any()]
     printed = bool(cells["paper.mean"].notna().any())
     gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
-    head = [*axes, "replicates", *(["paper"] if printed else []), *(f"Δ {n}" for n in gaps), *names]
+    words = ["paper", "verdict"] if printed else []
+    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
     found, rows = by_place(cells, axes), []
     for key in keys(manifest, axes):
         cell = found[key]
-        paper = [spread(cell["paper.mean"], cell["paper.std"], unit)] if printed else []
-        off = [_signed(cell[f"diff.{n}"], unit) for n in gaps]
+        paper = [spread(cell["paper.mean"], cell["paper.std"], unit), cell["verdict"] or NOTHING]
+        off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
         own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
-        rows.append([*map(show, key), str(cell["replicates"]), *paper, *off, *own])
-    return _grid(head, rows, len(axes))
-
-
-def _signed(value: float, unit: str) -> str:
-    return NOTHING if math.isnan(value) else ("+" if value >= 0 else "") + number(value, unit)
+        rows.append([*map(show, key), str(cell["replicates"]), *paper[: len(words)], *off, *own])
+    return grid(head, rows, len(axes))
 
 
 def match_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
@@ -124,18 +125,24 @@ def _paper(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     return lines
 
 
-def _lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> str:
-    """What is not in the means, and why: one line per run and reason."""
+def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """What is not in the means, and why: one line per run and reason; runs not begun together."""
     down, across = table_axes(manifest)
-    lines = []
+    lines, absent = [], []
+    own_rows = dict(list(runs.groupby("run_id"))) if len(runs) else {}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
         where = place(entry.labels, [*down, *across]) or manifest.name
-        own = runs[runs["run_id"] == entry.run_id] if len(runs) else runs
-        for kind, rows in _ends(own):
-            lines.append(f"- {where}: {count(rows, 'replicate')} {kind}")
-        if missing:
-            lines.append(f"- {where}: {count(int(missing), 'replicate')} missing")
-    return "\n".join(lines) or "Nothing: every replicate finished."
+        own = own_rows.get(entry.run_id, runs[:0])
+        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in _ends(own)]
+        if missing and len(own):
+            lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
+        elif missing:
+            absent.append(where)
+    if absent:
+        rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+        told = f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        lines.append(told + "; ".join(absent[:NAMED]) + rest)
+    return lines
 
 
 def _ends(own: pd.DataFrame) -> list[tuple[str, int]]:
@@ -153,7 +160,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
 
     Works on a sweep of which only a part has run; cells without a number have a dash.
     """
-    cells = compare(aggregate(runs, manifest), manifest)
+    cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
     note, source = scale_note(manifest), manifest.table.source
     parts = [
         f"# {manifest.title or manifest.name}",
@@ -161,16 +168,16 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         f"Cells: {caption(manifest)}." + (f" Paper: {source}." if source else ""),
         _pivot(cells, manifest),
         "## All statistics",
-        "Δ is ours minus the paper's." if manifest.table.paper else "",
+        rule(manifest.table) if manifest.table.paper else "",
         _long(cells, manifest),
         "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
         *_paper(cells, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
-        _lost(cells, runs, manifest),
+        "\n".join(f"- {line}" for line in lost(cells, runs, manifest)) or ALL_FINISHED,
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",
-        provenance(runs, manifest),
+        "\n".join(f"- {name}: {value}" for name, value in provenance(runs, manifest).items()),
         *(["To run it again:", f"```sh\n{manifest.command}\n```"] if manifest.command else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
