@@ -255,6 +255,10 @@ class FederatedData(Component):
     def source_key(self) -> str:
         """Equal keys load equal datasets."""
 
+    def tested_on(self, count: int) -> Self:
+        """The same with at most so many test samples, if it can: for trying things out."""
+        return self
+
     @abstractmethod
     def load(self) -> Dataset:
         """Read the dataset. Raises ValueError naming the folder and files that are missing."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raysafl.component import Component, nearest
 
@@ -11,11 +11,46 @@ Label = str | int | float | bool | None
 
 
 class Printed(Component):
-    """A number as the paper prints it: mean and, if given, standard deviation."""
+    """A number as the paper prints it: mean and, if given, standard deviation.
+
+    `statistic` is what it is a value of; empty: the table's own statistic.
+    """
 
     labels: dict[str, Label]
     mean: float
     std: float | None = None
+    statistic: str = ""
+
+
+class Claim(Component):
+    """A sentence of a paper as a comparison of cells, which runs bear out or do not.
+
+    With `order` (labels on some axes, two or more of them): at every place, that is, for all
+    values of the other axes, the `statistic` of the cell with the first labels is higher than
+    that of the second, by more than `margin`, and so on down. With `within` they are said to
+    differ by no more than that instead. Without `order`: the statistic of every cell is at least
+    `least` and at most `most`. Only cells that bear the labels of `where` count. All numbers are
+    in the unit in which the table shows the statistic; the default is the table's own.
+    """
+
+    text: str
+    order: list[dict[str, Label]] = Field(default_factory=list)
+    where: dict[str, Label] = Field(default_factory=dict)
+    statistic: str = ""
+    margin: float = 0.0
+    within: float | None = None
+    least: float | None = None
+    most: float | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Claim":
+        bounded = self.least is not None or self.most is not None
+        if len(self.order) == 1 or bool(self.order) == bounded:
+            raise ValueError(
+                f"claim '{self.text}' needs either order=[...] of two places or more, or "
+                "least=... or most=..."
+            )
+        return self
 
 
 class Table(Component):
@@ -26,6 +61,11 @@ class Table(Component):
     `statistic` is a column of `runs.parquet` (see docs/results.md); cells are its mean and
     standard deviation over replicates, times `scale` (100 for per cent). `also` are further
     statistics, shown beside it, so that a reader sees which of them a printed number matches.
+
+    `minus` are labels of a baseline: the table then shows each cell's improvement over the cell
+    that differs in these labels alone, seed by seed (SAFARI's tables 2 to 4). `readings` are axes
+    whose values are readings of the paper: the report tells which is nearest to the printed
+    numbers. `more` are printed numbers of other statistics (FAST's ratio beside its accuracy).
     """
 
     rows: list[str]
@@ -36,6 +76,9 @@ class Table(Component):
     scale: float = 100.0
     unit: str = "%"
     paper: list[Printed] = Field(default_factory=list)
+    more: list[Printed] = Field(default_factory=list)
+    minus: dict[str, Label] = Field(default_factory=dict)
+    readings: list[str] = Field(default_factory=list)
     source: str = ""  # "SAFARI, table 8"
 
 
@@ -55,6 +98,7 @@ class Manifest(Component):
     axes: list[str]
     entries: list[Entry]
     table: Table
+    claims: list[Claim] = Field(default_factory=list)  # what the paper says in words
     notes: str = ""  # Markdown: what the paper leaves open, and what was chosen
     source: str = ""  # the experiment file's name, if it came from one
     command: str = ""  # how to run it again

@@ -46,6 +46,11 @@ STATISTICS = {  # of a run, in runs.parquet
     "total_bytes": "bytes to and from clients",
 }
 
+FRACTIONS = (  # statistics in [0, 1], which tables show in per cent
+    *("final", "last5", "last5_std", "last10", "rolling20", "best", "after_server"),
+    "arbitrary_ratio",
+)
+
 
 def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float) -> float:
     """Rounds run when the accuracy is first evaluated at the target or above; NaN if never.

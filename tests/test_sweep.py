@@ -408,7 +408,7 @@ def test_labels_that_do_not_match_the_axes_or_name_one_run_twice_are_refused(tin
 def test_smoke_scale_is_two_rounds_of_every_run(tiny: Run) -> None:
     smoke = Sweep("x", [tiny.replace(rounds=100, replicates=5)]).at("smoke")
     (run,) = smoke.labelled().values()
-    assert (run.rounds, run.replicates) == (2, 2)
+    assert (run.rounds, run.replicates, run.local.steps) == (2, 1, 2)
 
 
 def test_absent_default_is_part_of_the_configuration(tiny: Run) -> None:

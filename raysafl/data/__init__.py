@@ -1,10 +1,17 @@
 """Datasets, partitions over clients, and the server's own data."""
 
-from raysafl.data.datasets import Digits, ParquetImages, Source, data_root
+from raysafl.data.datasets import Digits, ParquetImages, Source, Subset, data_root
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
 from raysafl.data.outside import STL10_AS_CIFAR10, Glyphs, Other
-from raysafl.data.partitions import ClassesPerClient, Iid, Natural, Partition
+from raysafl.data.partitions import (
+    ClassesPerClient,
+    Iid,
+    IndependentClasses,
+    Natural,
+    Partition,
+    Shards,
+)
 from raysafl.data.server import DrawnServer, FromClients, IidServer, ServerData, StratifiedServer
 from raysafl.data.synthetic import Synthetic
 from raysafl.data.text import Shakespeare
@@ -25,6 +32,7 @@ __all__ = [
     "Glyphs",
     "Iid",
     "IidServer",
+    "IndependentClasses",
     "Mnist",
     "Natural",
     "Other",
@@ -32,9 +40,11 @@ __all__ = [
     "Partition",
     "ServerData",
     "Shakespeare",
+    "Shards",
     "Source",
     "Stl10",
     "StratifiedServer",
+    "Subset",
     "Synthetic",
     "data_root",
 ]

@@ -6,6 +6,7 @@ Images are [n, channels, height, width] and stay uint8 in memory.
 import io
 import os
 from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,10 +15,10 @@ import platformdirs
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from pydantic import model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.component import Component
-from raysafl.core import Dataset, Samples
+from raysafl.core import Dataset, Key, Samples
 
 
 def data_root() -> Path:
@@ -51,6 +52,41 @@ class Digits(Source):
         parts = train_test_split(x, y.astype(np.int64), test_size=0.2, stratify=y, random_state=0)
         train, test = Samples(parts[0], parts[2], 1 / 16), Samples(parts[1], parts[3], 1 / 16)
         return Dataset("digits", train, test, num_classes=10, names=tuple("0123456789"))
+
+
+class Subset(Source):
+    """Some samples of another dataset: for small runs, which are to be labelled as such.
+
+    `train` and `test` are drawn uniformly without replacement by `seed`, all if there are no
+    more; `classes` keeps only the first so many classes.
+    """
+
+    dataset: SerializeAsAny[Source]
+    train: int | None = Field(default=None, gt=0)
+    test: int | None = Field(default=None, gt=0)
+    classes: int | None = Field(default=None, gt=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+    def load(self) -> Dataset:
+        """Raises ValueError if the dataset cannot be read or has fewer classes."""
+        whole = self.dataset.load()
+        classes = self.classes or whole.num_classes
+        if classes > whole.num_classes:
+            raise ValueError(
+                f"'{whole.name}' has {whole.num_classes} classes; classes={classes} is too many"
+            )
+        train = self._some(whole.train, self.train, classes, Key(self.seed)("subset train"))
+        test = self._some(whole.test, self.test, classes, Key(self.seed)("subset test"))
+        return Dataset(whole.name, train, test, classes, whole.names[:classes])
+
+    def _some(
+        self, samples: Samples, most: int | None, classes: int, rng: np.random.Generator
+    ) -> Samples:
+        kept = np.flatnonzero(samples.y < classes)
+        if most is not None and most < len(kept):
+            kept = np.sort(rng.choice(kept, most, replace=False))
+        users = None if samples.users is None else samples.users[kept]
+        return replace(samples, x=samples.x[kept], y=samples.y[kept], users=users)
 
 
 class ParquetImages(Source):

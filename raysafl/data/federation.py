@@ -1,12 +1,13 @@
 """A dataset spread over clients and server."""
 
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core import Dataset, FederatedData, Key, Samples, Split
-from raysafl.data.datasets import Digits, Source
+from raysafl.data.datasets import Digits, Source, Subset
 from raysafl.data.partitions import Iid, Ints, Partition
 from raysafl.data.server import ServerData
 
@@ -50,6 +51,10 @@ class Federation(FederatedData):
         key = self.dataset.to_json()
         outside = self.server is not None and type(self.server).outside is not ServerData.outside
         return key + self.server.to_json() if outside and self.server else key
+
+    def tested_on(self, count: int) -> Self:
+        """With a draw of the test set."""
+        return self.replace(dataset=Subset(dataset=self.dataset, test=count))
 
     def load(self) -> Dataset:
         """Read the dataset; the server's samples from outside it come behind the others."""

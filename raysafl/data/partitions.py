@@ -101,6 +101,61 @@ class ClassesPerClient(Partition):
         return held
 
 
+class IndependentClasses(ClassesPerClient):
+    """Each client draws its p classes independently of the others; else as ClassesPerClient.
+
+    The letter of SAFARI's appendix B.1 ("each client randomly selects p classes"). Some classes
+    may be held by nobody: with M = 10, p = 1 about 6.5 of ten are held.
+    """
+
+    def _choose(
+        self, num_classes: int, clients: int, rng: np.random.Generator
+    ) -> NDArray[np.bool_]:
+        """[clients, classes]: p classes of each client, uniformly without replacement."""
+        order = rng.random((clients, num_classes)).argsort(axis=1)
+        held = np.zeros((clients, num_classes), bool)
+        np.put_along_axis(held, order[:, : self.p], True, axis=1)
+        return held
+
+
+class Shards(Partition):
+    """M * p shards of one class each and of one size, dealt out at random, p to a client.
+
+    McMahan et al. (2017), which SAFARI (section 5) says it follows; there shards are cut from the
+    sorted labels and may straddle two classes, here they do not. With M p = 20 and ten classes
+    each has two shards: a client may get both, and what absent clients hold may be nobody else's.
+    With p = 1 and as many clients as classes this is ClassesPerClient.
+    """
+
+    p: int = Field(gt=0)
+
+    def spread(
+        self,
+        labels: Ints,
+        num_classes: int,
+        clients: int,
+        rng: np.random.Generator,
+        users: Ints | None = None,
+    ) -> list[Ints]:
+        """Some samples of the larger classes stay unused, so that all clients are alike."""
+        count = clients * self.p
+        cut_C = count // num_classes + (rng.permutation(num_classes) < count % num_classes)
+        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+        size = min(len(pool) // cut for pool, cut in zip(pools, cut_C, strict=True) if cut)
+        if size == 0:
+            raise ValueError(
+                f"{clients} clients with p = {self.p} shards each are too many for "
+                f"{len(labels)} training samples: some class has fewer samples than shards"
+            )
+        shards = [
+            pool[k * size : (k + 1) * size]
+            for pool, cut in zip(pools, cut_C.tolist(), strict=True)
+            for k in range(cut)
+        ]
+        hands = rng.permutation(count).reshape(clients, self.p)
+        return [np.sort(np.concatenate([shards[k] for k in hand])) for hand in hands]
+
+
 class Natural(Partition):
     """One client per user of the dataset (FAST's Shakespeare: one client per speaker).
 

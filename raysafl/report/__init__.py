@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from raysafl.manifest import Manifest
+from raysafl.report.baseline import improvements
 from raysafl.report.comparison import write_comparison
 from raysafl.report.curves import curve_of_run, curves, q_curves
 from raysafl.report.evidence import judge, paired
@@ -80,16 +81,19 @@ def write_report(store: Store) -> list[Path]:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
     """
     manifest, rounds, runs = load(store)
-    cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
+    versus, shown = improvements(runs, manifest)
+    own = aggregate(runs, manifest)
+    cells = judge(compare(aggregate(versus, shown), shown), shown)
     drawn: dict[str, Sequence[bytes | None]] = {
         "curves": curves(rounds, manifest, runs),
-        "heatmap": [heatmap(cells, manifest)],
-        "pareto": [pareto(cells, runs, manifest)],
+        "heatmap": [heatmap(cells, shown)],
+        "pareto": [pareto(own, runs, manifest)],
         "q": q_curves(rounds, manifest, runs),
         "participation": [rasters(rounds, runs, manifest)],
     }
     pictures = {ABOUT[kind][0]: _pictures(kind, pages) for kind, pages in drawn.items()}
-    report = Report(manifest, runs, cells, paired(runs, manifest), pictures)
+    pairs = paired(runs, manifest)
+    report = Report(manifest, runs, shown, versus, cells, pairs, pictures)
     files = {"table.md": markdown(runs, manifest).encode(), "report.html": page(report).encode()}
     files |= {picture.name: picture.png for part in pictures.values() for picture in part}
     for kind in ABOUT:

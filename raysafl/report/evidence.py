@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from raysafl.manifest import Label, Manifest, Table
-from raysafl.report.numbers import axis_values, method_axis
+from raysafl.report.numbers import axis_values, factor, method_axis
 from raysafl.report.words import Key
 
 LEVEL = 0.95
@@ -114,7 +114,8 @@ def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     done = runs[runs["status"] == "finished"] if len(runs) else runs
     if axis and len(done):
         values = {
-            str(run_id): own.set_index("seed")[table.statistic].astype(float) * table.scale
+            str(run_id): own.set_index("seed")[table.statistic].astype(float)
+            * factor(table, table.statistic)
             for run_id, own in done.groupby("run_id")
         }
         baseline = axis_values(manifest, axis)[0]

@@ -13,6 +13,7 @@ import pandas as pd
 
 from raysafl.component import nearest
 from raysafl.manifest import Label, Manifest, Printed, Table
+from raysafl.summary import FRACTIONS, STATISTICS
 
 METHOD_AXES = ("algorithm", "method")
 EVERYWHERE = "all cells"
@@ -21,7 +22,13 @@ COUNTS = {"replicates": "finished", "diverged": "diverged", "failed": "failed"}
 
 def statistics(table: Table) -> list[str]:
     """The statistics of a table, the one in its cells first, each once."""
-    return list(dict.fromkeys([table.statistic, *table.also]))
+    return list(dict.fromkeys([table.statistic, *table.also, *(p.statistic for p in table.more)]))
+
+
+def factor(table: Table, statistic: str) -> float:
+    """What a statistic is multiplied by: counts stay counts beside accuracies in per cent."""
+    counted = statistic in STATISTICS and statistic not in FRACTIONS
+    return 1.0 if counted and statistic != table.statistic else table.scale
 
 
 def table_axes(manifest: Manifest) -> tuple[list[str], list[str]]:
@@ -93,7 +100,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     Raises:
         ValueError: the runs have no such statistic.
     """
-    names = statistics(manifest.table)
+    claimed = (claim.statistic for claim in manifest.claims if claim.statistic)
+    names = list(dict.fromkeys([*statistics(manifest.table), *claimed]))
     ids = [entry.run_id for entry in manifest.entries]
     frame = pd.DataFrame({"run_id": ids})
     for axis in manifest.axes:
@@ -112,8 +120,9 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         grouped = finished[name].astype(float).groupby(finished["run_id"])
         with np.errstate(invalid="ignore"):  # an infinite loss has no spread: NaN
             mean, std = grouped.mean(), grouped.std(ddof=1)
-        frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * manifest.table.scale
-        frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(manifest.table.scale)
+        scale = factor(manifest.table, name)
+        frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
+        frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
     return frame
 
 
@@ -194,6 +203,40 @@ def matching(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
             min(full, key=lambda row: cast(float, row["distance"]))["best"] = True
         found += rows
     return pd.DataFrame(found, columns=["group", "statistic", "cells", "distance", "best"])
+
+
+def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """How far each reading of the paper is from its printed numbers, the nearest first.
+
+    A reading is a combination of labels on the table's `readings` axes; its distance by a
+    statistic x is mean |diff.x| over its cells with a printed number. If the table names a method
+    axis, methods are told apart: a baseline may not depend on some reading.
+
+    Returns:
+        Rows `method` (empty if there is no such axis), `reading`, `cells`, `statistic` (that
+        with the least distance over most cells), `distance` and `distance.<statistic>`.
+    """
+    method = next((a for a in METHOD_AXES if a in manifest.axes), None)
+    axes = [a for a in ([method] if method else []) + manifest.table.readings if a]
+    found: list[dict[str, Any]] = []
+    if not manifest.table.readings:
+        return pd.DataFrame(found)
+    for key, cells in compared.groupby([f"label.{axis}" for axis in axes], sort=False):
+        labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
+        parts = [_distance("", name, cells) for name in statistics(manifest.table)]
+        parts = [part for part in parts if part["cells"]]
+        if parts:
+            best = min(parts, key=lambda part: (-part["cells"], part["distance"]))
+            found.append(
+                {
+                    "method": "" if method is None else show(labels.pop(method)),
+                    "reading": place(labels, list(labels)),
+                    **{name: best[name] for name in ("cells", "statistic", "distance")},
+                    **{f"distance.{part['statistic']}": part["distance"] for part in parts},
+                }
+            )
+    frame = pd.DataFrame(found)
+    return frame if frame.empty else frame.sort_values(["method", "distance"], kind="stable")
 
 
 def _distance(group: str, statistic: str, cells: pd.DataFrame) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`report.html`: what a sweep found, how sure that is, what it cost and how it was made."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,6 @@ from raysafl.manifest import Manifest
 from raysafl.report.evidence import LEVEL, VERDICTS, rule
 from raysafl.report.html import (
     Cards,
-    Facts,
     Grid,
     Lines,
     Part,
@@ -23,9 +21,17 @@ from raysafl.report.html import (
     render,
     stacked,
 )
-from raysafl.report.numbers import axis_values, method_axis, place, show, statistics, table_axes
-from raysafl.report.provenance import duration, provenance
-from raysafl.report.table import ALL_FINISHED, lost, match_lines
+from raysafl.report.making import configuration, cost, made, size
+from raysafl.report.numbers import method_axis, place, show, statistics, table_axes
+from raysafl.report.provenance import duration
+from raysafl.report.table import (
+    ALL_FINISHED,
+    claim_lines,
+    lost,
+    match_lines,
+    more_lines,
+    reading_lines,
+)
 from raysafl.report.words import (
     MEANINGS,
     NOTHING,
@@ -42,7 +48,6 @@ from raysafl.report.words import (
     theirs,
 )
 
-MOST = 8  # values of a setting that are named
 CLEAR = 0.05  # below it, a difference between methods is called one
 
 
@@ -52,6 +57,8 @@ class Report:
 
     manifest: Manifest
     runs: pd.DataFrame
+    shown: Manifest  # of the table: the sweep's, or its improvements over a baseline
+    versus: pd.DataFrame  # the runs, or those improvements
     cells: pd.DataFrame
     pairs: pd.DataFrame
     pictures: dict[str, list[Picture]]  # by section
@@ -63,10 +70,12 @@ def page(report: Report) -> str:
     source = f"Paper: {manifest.table.source}. " if manifest.table.source else ""
     sections = [
         Section("summary", "Summary", _summary(report)),
-        Section("claims", "Claims", _claims(manifest)),
+        Section("claims", "Claims", _markdown(claim_lines(report.cells, report.shown))),
         Section("table", "Table", _table(report)),
         Section("cells", "All cells", _cells(report)),
         Section("statistics", "Statistic that matches best", _statistics(report)),
+        Section("readings", "Readings", _markdown(reading_lines(report.cells, report.shown))),
+        Section("more", "Other printed numbers", _markdown(more_lines(report.cells, report.shown))),
         Section("tests", "Methods, seed by seed", _tests(report)),
         *(
             Section(name.split()[0].lower(), name, [Pictures(pictures)])
@@ -74,10 +83,10 @@ def page(report: Report) -> str:
             if pictures
         ),
         Section("missing", "Missing, diverged, failed", [_lost(report)]),
-        Section("cost", "Cost", _cost(report)),
+        Section("cost", "Cost", cost(report.runs, manifest)),
         Section("notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []),
-        Section("configuration", "Configuration", _configuration(report)),
-        Section("made", "How it was made", _made(report)),
+        Section("configuration", "Configuration", configuration(report.runs)),
+        Section("made", "How it was made", made(report.runs, manifest)),
     ]
     title, subtitle = manifest.title or manifest.name, f"{source}Sweep {manifest.name}"
     return render(title, sections, subtitle, scale_note(manifest))
@@ -88,14 +97,15 @@ def _summary(report: Report) -> list[Part]:
     sums = {
         name: int(cells[name].sum()) for name in ("replicates", "diverged", "failed", "missing")
     }
-    known = runs[runs["run_id"].isin(cells["run_id"])] if len(runs) else runs
+    ids = [entry.run_id for entry in report.manifest.entries]
+    known = runs[runs["run_id"].isin(ids)] if len(runs) else runs
     each = known.drop_duplicates("run_id") if len(known) else known
     total = {
         c: float(known[c].sum()) if c in known else 0.0 for c in ("total_bytes", "total_steps")
     }
     seconds = float(each["seconds"].sum()) if "seconds" in each else 0.0
     cards = [
-        ("runs", f"{len(each)} of {len(cells)}", False),
+        ("runs", f"{len(each)} of {len(ids)}", False),
         ("seeds finished", f"{sums['replicates']:,}", False),
         *((name, f"{sums[name]:,}", sums[name] > 0) for name in ("diverged", "failed", "missing")),
         ("time, all runs", duration(seconds), False),
@@ -121,14 +131,14 @@ def _summary(report: Report) -> list[Part]:
     return parts
 
 
-def _claims(manifest: Manifest) -> list[Part]:
-    """What the sweep claims, if its manifest has such a list."""
-    claims: Sequence[Any] = getattr(manifest, "claims", ())
-    return [Lines([str(claim) for claim in claims])] if claims else []
+def _markdown(lines: list[str]) -> list[Part]:
+    """A section of `table.md`, without its heading."""
+    return [prose("\n\n".join(lines[1:]))] if lines else []
 
 
 def _table(report: Report) -> list[Part]:
-    manifest, table = report.manifest, report.manifest.table
+    manifest, table = report.shown, report.shown.table
+    minus = report.manifest.table.minus
     down, across = table_axes(manifest)
     found, columns = by_place(report.cells, [*down, *across]), keys(manifest, across)
 
@@ -141,7 +151,8 @@ def _table(report: Report) -> list[Part]:
 
     head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
     rows = [[_head(r), *(cell((*r, *c)) for c in columns)] for r in keys(manifest, down)]
-    text = f"Cells: {caption(manifest)}."
+    versus = f", minus that of the same seed's {place(minus, list(minus))}" if minus else ""
+    text = f"Cells: {caption(manifest)}{versus}."
     after = [prose(rule(table))] if table.paper else []
     return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
 
@@ -152,7 +163,7 @@ def _head(key: Key) -> str:
 
 def _cells(report: Report) -> list[Part]:
     """One line per cell: ours with its interval, the paper's, the difference, the verdict."""
-    manifest, table = report.manifest, report.manifest.table
+    manifest, table = report.shown, report.shown.table
     axes = [axis for part in table_axes(manifest) for axis in part]
     name, unit, printed = table.statistic, table.unit, bool(table.paper)
     others = [n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()]
@@ -189,7 +200,7 @@ def _or_dash(value: float, unit: str = "%") -> str:
 
 
 def _statistics(report: Report) -> list[Part]:
-    lines = match_lines(report.cells, report.manifest)
+    lines = match_lines(report.cells, report.shown)
     told = (
         "Mean absolute difference to the paper. Chosen after the fact: it tells what the paper "
         "may have printed, not that the numbers agree."
@@ -227,85 +238,6 @@ def _tests(report: Report) -> list[Part]:
 
 
 def _lost(report: Report) -> Part:
-    lines = lost(report.cells, report.runs, report.manifest)
+    lines = lost(report.cells, report.versus, report.shown)
     told = "Diverged and failed replicates are not in the means."
     return Lines([*lines, told]) if lines else Lines([ALL_FINISHED])
-
-
-def _cost(report: Report) -> list[Part]:
-    """What a replicate costs, by method."""
-    columns = {
-        "total_steps": "local steps",
-        "total_bytes_down": "to clients",
-        "total_bytes_up": "from clients",
-        "total_server_rounds": "server rounds",
-        "total_snapshots": "enforced rounds",
-    }
-    runs, method = report.runs, method_axis(report.manifest)
-    if runs.empty or not set(columns) <= set(runs):
-        return []
-    of_entry = {e.run_id: e.labels.get(method) for e in report.manifest.entries if method}
-    rows = []
-    for value in axis_values(report.manifest, method) if method else [None]:
-        own = runs[[of_entry.get(i) == value for i in runs["run_id"]]]
-        if own.empty:
-            continue
-        means = own[list(columns)].mean()
-        each = own.drop_duplicates("run_id")
-        cells = [
-            size(means[c]) if "bytes" in c else f"{means[c]:,.{int(means[c] < 100)}f}"
-            for c in columns
-        ]
-        rows.append([show(value), str(len(each)), duration(float(each["seconds"].mean())), *cells])
-    head = [method or "all", "runs", "seconds of a run", *columns.values()]
-    told = (
-        "Means per replicate; a run's seconds are of all its replicates together. Enforced rounds: "
-        "in which clients were sampled uniformly and trained."
-    )
-    return [Grid("Cost", head, rows), prose(told)]
-
-
-def _configuration(report: Report) -> list[Part]:
-    """What all runs share, and what differs."""
-    prefix = "config."
-    names = [str(c) for c in report.runs if str(c).startswith(prefix) and c != "config.kind"]
-    same: dict[str, str] = {}
-    rows: list[list[str]] = []
-    for name in sorted(names):
-        values = sorted(set(report.runs[name].dropna().astype(str)), key=_natural)
-        short = name.removeprefix(prefix)
-        if len(values) == 1 and report.runs[name].notna().all():
-            same[short] = values[0]
-        elif values:
-            more = f", and {len(values) - MOST} more" if len(values) > MOST else ""
-            rows.append([short, ", ".join(values[:MOST]) + more])
-    parts: list[Part] = []
-    if rows:
-        parts += [
-            prose("What differs between runs:"),
-            Grid("Differs", ["setting", "values"], rows, text=True),
-        ]
-    return [*parts, prose("The same in all runs:"), Facts(same)] if same else parts
-
-
-def _natural(value: str) -> tuple[float, str]:
-    """Numbers by size, before words."""
-    try:
-        return float(value), ""
-    except ValueError:
-        return math.inf, value
-
-
-def _made(report: Report) -> list[Part]:
-    command = report.manifest.command
-    again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
-    return [Facts(provenance(report.runs, report.manifest)), *again]
-
-
-def size(amount: float) -> str:
-    """Bytes in words, three digits: `1.56 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 999.5:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:,.3g} TB"

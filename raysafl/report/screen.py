@@ -10,6 +10,7 @@ from rich.table import Table as Screen
 from rich.text import Text
 
 from raysafl.manifest import Manifest
+from raysafl.report.baseline import improvements
 from raysafl.report.numbers import aggregate, compare, place, show, table_axes
 from raysafl.report.words import Key, by_place, caption, keys, ours, scale_note, theirs
 
@@ -20,6 +21,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     Args:
         width: columns of the terminal; a wider table turns into one line per cell.
     """
+    runs, manifest = improvements(runs, manifest)
     cells = compare(aggregate(runs, manifest), manifest)
     down, across = table_axes(manifest)
     out = _fill(cells, manifest, down, across, width)

@@ -7,12 +7,16 @@ from collections.abc import Iterable
 import pandas as pd
 
 from raysafl.manifest import Manifest
+from raysafl.report import claims
+from raysafl.report.baseline import improvements
 from raysafl.report.evidence import judge, rule
 from raysafl.report.numbers import (
     aggregate,
     compare,
+    matches,
     matching,
     place,
+    readings,
     show,
     statistics,
     table_axes,
@@ -125,6 +129,58 @@ def _paper(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     return lines
 
 
+def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """Printed numbers of other statistics beside ours, and the mean distance of each."""
+    table, lines = manifest.table, list[list[str]]()
+    far: dict[str, list[float]] = {}
+    for entry, (_, cell) in zip(manifest.entries, cells.iterrows(), strict=True):
+        for printed in (p for p in table.more if matches(p, entry.labels)):
+            name, unit = printed.statistic, table.unit
+            own, std = cell[f"mean.{name}"], cell[f"std.{name}"]
+            off = own - printed.mean
+            far.setdefault(name, []).append(off)
+            paper = spread(printed.mean, math.nan if printed.std is None else printed.std, unit)
+            where = place(entry.labels, manifest.axes)
+            lines.append([where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)])
+    known = {name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()}
+    said = [
+        f"`{name}`: off by {sum(off) / len(off):.4g} in the mean over {count(len(off), 'cell')}."
+        for name, off in known.items()
+        if off
+    ]
+    head = ["cell", "statistic", "ours", "paper", "Δ"]
+    return ["## Other printed numbers", *said, grid(head, lines, 2)] if lines else []
+
+
+def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """What the paper says in words, and whether it holds: a heading, what is told, a table."""
+    head, *lines = claims.rows(cells, manifest)
+    if not lines:
+        return []
+    rule = "By the means of the cells; how sure they are is not looked at."
+    return ["## What the paper says, and whether it holds", rule, grid(head, lines, 3)]
+
+
+def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """How far each reading of the paper is from it: a heading, what is told, a table."""
+    found, unit = readings(cells, manifest), manifest.table.unit
+    if found.empty:
+        return []
+    names = [n for n in statistics(manifest.table) if f"distance.{n}" in found]
+    head = ["method", "reading", "cells", "nearest statistic", *names]
+    lines = [
+        [row["method"], row["reading"], str(row["cells"]), f"`{row['statistic']}`"]
+        + [_plain(row[f"distance.{n}"], unit) for n in names]
+        for _, row in found.iterrows()
+    ]
+    told = "Mean absolute difference to the printed numbers, the nearest reading first."
+    return ["## Which reading of the paper is nearest", told, grid(head, lines, 4)]
+
+
+def _plain(value: float, unit: str) -> str:
+    return NOTHING if math.isnan(value) else number(value, unit)
+
+
 def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[str]:
     """What is not in the means, and why: one line per run and reason; runs not begun together."""
     down, across = table_axes(manifest)
@@ -160,18 +216,24 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
 
     Works on a sweep of which only a part has run; cells without a number have a dash.
     """
+    minus = place(manifest.table.minus, list(manifest.table.minus))
+    versus = f", minus that of the same seed's {minus}" if minus else ""
+    runs, manifest = improvements(runs, manifest)
     cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
     note, source = scale_note(manifest), manifest.table.source
     parts = [
         f"# {manifest.title or manifest.name}",
         *([f"**{note}**"] if note else []),
-        f"Cells: {caption(manifest)}." + (f" Paper: {source}." if source else ""),
+        f"Cells: {caption(manifest)}{versus}." + (f" Paper: {source}." if source else ""),
         _pivot(cells, manifest),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
         _long(cells, manifest),
         "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
+        *claim_lines(cells, manifest),
+        *more_lines(cells, manifest),
         *_paper(cells, manifest),
+        *reading_lines(cells, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
         "\n".join(f"- {line}" for line in lost(cells, runs, manifest)) or ALL_FINISHED,

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysafl.component import nearest
-from raysafl.manifest import Entry, Label, Manifest, Printed, Table
+from raysafl.component import Component, nearest
+from raysafl.core import SGD
+from raysafl.manifest import Claim, Entry, Label, Manifest, Printed, Table
 from raysafl.simulation import Run
 
+Mean = tuple[float, float | None]  # and standard deviation
 Make = Callable[[dict[str, Any]], Run]
 SMOKE_ROUNDS = 2
 
@@ -21,8 +23,23 @@ def sample_key(config: Mapping[str, Any]) -> str:
     return f"sample-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _smoke(run: Run) -> Run:
-    return run.replace(rounds=SMOKE_ROUNDS, replicates=min(2, run.replicates), eval_every=1)
+def smoke(run: Run) -> Run:
+    """Two rounds of a run, to see that it runs: all training cut to a few small steps.
+
+    e epochs become e + 1 steps, so that one step and one epoch stay two runs; the data keeps
+    its clients and the server's samples, but few test samples.
+    """
+    brief: Run = _brief(run)
+    brief = brief.replace(rounds=SMOKE_ROUNDS, eval_every=1, replicates=1)
+    return brief.replace(data=run.data.tested_on(100))
+
+
+def _brief(part: Component) -> Any:
+    """A component with every local training inside it cut to a few small steps."""
+    if isinstance(part, SGD):
+        steps = part.epochs + 1 if part.epochs else min(part.steps or 1, 8)
+        return part.replace(epochs=None, steps=steps, batch_size=min(part.batch_size, 16))
+    return part.replace({n: _brief(value) for n, value in part if isinstance(value, Component)})
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,8 @@ class Sweep:
     configuration to a run. A space of `tune.grid_search` alone is expanded into labelled runs
     at once. `num_samples`, `search_alg` and `scheduler` go to Tune as they are.
 
-    `table` says how to show it; `paper` holds the printed numbers, labels to (mean, std).
+    `table` says how to show it; `paper` holds the printed numbers, labels to (mean, std), `more`
+    those of other statistics by their names; `claims` are what the paper says in words.
     `scales` are named ways to shrink a run; "paper" (as given) and "smoke" always exist.
 
     Raises:
@@ -46,7 +64,9 @@ class Sweep:
     runs: Sequence[Run] | Mapping[Any, Run] = ()
     axes: Sequence[str] = ()
     table: Table | None = None
-    paper: Mapping[Any, tuple[float, float | None]] = field(default_factory=dict)
+    paper: Mapping[Any, Mean] = field(default_factory=dict)
+    more: Mapping[str, Mapping[Any, Mean]] = field(default_factory=dict)
+    claims: Sequence[Claim] = ()
     title: str = ""
     notes: str = ""
     space: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +92,7 @@ class Sweep:
 
     def at(self, scale: str) -> "Sweep":
         """This sweep at another scale."""
-        known = {"paper": lambda run: run, "smoke": _smoke, **self.scales}
+        known = {"paper": lambda run: run, "smoke": smoke, **self.scales}
         if scale not in known:
             raise ValueError(f"unknown scale '{scale}': {nearest(scale, known)}")
         return replace(self, scale=scale)
@@ -89,7 +109,7 @@ class Sweep:
     def _shrink(self, run: Run) -> Run:
         if self.scale == "paper":
             return run
-        return self.scales.get(self.scale, _smoke)(run)
+        return self.scales.get(self.scale, smoke)(run)
 
     @property
     def is_grid(self) -> bool:
@@ -137,12 +157,24 @@ class Sweep:
             return list(self.space)
         return list(self.axes) or ["run"]
 
-    def _printed(self) -> list[Printed]:
+    def _printed(self, numbers: Mapping[Any, Mean], statistic: str = "") -> list[Printed]:
         axes = self.axis_names
         return [
-            Printed(labels=dict(zip(axes, key, strict=True)), mean=mean, std=std)
-            for key, (mean, std) in self.paper.items()
+            Printed(
+                labels=dict(zip(axes, key if isinstance(key, tuple) else (key,), strict=True)),
+                mean=mean,
+                std=std,
+                statistic=statistic,
+            )
+            for key, (mean, std) in numbers.items()
         ]
+
+    def _table(self) -> Table:
+        axes = self.axis_names
+        rows, columns = (axes[:-1], axes[-1:]) if len(axes) > 1 else (axes, [])
+        more = [p for name, numbers in self.more.items() for p in self._printed(numbers, name)]
+        table = self.table or Table(rows=rows, columns=columns)
+        return table.replace(paper=self._printed(self.paper), more=more)
 
     def manifest(self, sampled: Mapping[str, dict[str, Label]] | None = None) -> Manifest:
         """What to store; `sampled` are the labels of runs that came from distributions."""
@@ -162,13 +194,13 @@ class Sweep:
             entries[run.id] = Entry(run_id=run.id, labels=dict(zip(axes, key, strict=True)))
         for run_id, labels in (sampled or {}).items():
             entries[run_id] = Entry(run_id=run_id, labels=labels)
-        rows, columns = (axes[:-1], axes[-1:]) if len(axes) > 1 else (axes, [])
         return Manifest(
             name=self.name,
             title=self.title or self.name,
             scale=self.scale,
             axes=axes,
             entries=list(entries.values()),
-            table=(self.table or Table(rows=rows, columns=columns)).replace(paper=self._printed()),
+            table=self._table(),
+            claims=list(self.claims),
             notes=self.notes,
         )
