@@ -24,6 +24,8 @@ from raysafl.tracking.connect import (
     explained,
     redacted,
 )
+from raysafl.tracking.view import TAG as VIEW
+from raysafl.tracking.view import saved_view
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -33,7 +35,7 @@ __all__ = ["Configs", "Curve", "Projection", "default_uri", "sync"]
 Curve = Callable[[pd.DataFrame, str], bytes]  # a run's rows and title to a PNG
 Configs = Mapping[str, Mapping[str, Any]]  # run id to the run as JSON
 
-ROUNDS_PER_BATCH = 80  # times 12 curves: below MLflow's 1,000 metrics per request
+ROUNDS_PER_BATCH = 60  # times 15 curves: below MLflow's 1,000 metrics per request
 TEXT = 8000  # MLflow's longest tag
 PARAM = 6000  # and parameter
 KIND, SWEEP, RUN = "raysafl.kind", "raysafl.sweep", "raysafl.run_id"
@@ -79,7 +81,7 @@ class Projection:
             self._summaries[run_id] = points.summary(rows)
             if run.data.tags.get(STAMP) == stamp and run.info.status in ("FINISHED", "FAILED"):
                 return
-        self._log_params(run, ending.get("config") or self._configs.get(run_id) or {})
+        self._log_params(run, ending.get("config") or self._configs.get(run_id) or {}, run_id)
         self._log_rounds(run, rows)
         if ending:
             self._log(run, self._summaries[run_id])
@@ -100,14 +102,27 @@ class Projection:
         for run_id in runs:
             self.sync_run(run_id, live=False)
         parent = self._client.get_run(self._parent)
-        self._log(parent, dict(pd.DataFrame(list(self._summaries.values())).mean()))
         self._log(parent, folder.counts(ledger.values()))
         self._upload(parent, {file.name: file.read_bytes() for file in folder.papers(self.store)})
-        self._tag(parent, {NOTE: folder.note(self.store, TEXT)})
+        self._describe(parent)
         done = set(planned) <= ledger.keys()
         status = folder.outcome(ledger.values()) if done else "KILLED"
         self._client.set_terminated(self._parent, status, self._last or None)
         return len(runs)
+
+    def _describe(self, parent: "Run") -> None:
+        """Notes, source and the saved view, on the parent and on the experiment's own page."""
+        manifest = self.store.manifest()
+        text = folder.note(self.store, TEXT)
+        self._tag(parent, {NOTE: text} | folder.source(manifest))
+        view = saved_view(
+            self._parent, manifest.axes, manifest.table.statistic, parent.info.start_time
+        )
+        known = self._client.get_experiment(self._experiment).tags
+        # the page of an experiment shows two lines, in which a heading would be too large
+        for name, value in {NOTE: text.removeprefix("# "), VIEW: view}.items():
+            if known.get(name) != value:
+                self._client.set_experiment_tag(self._experiment, name, value)
 
     def _open_experiment(self, place: str | None) -> str:
         """The experiment of the sweep's name; one whose files lay elsewhere gives way."""
@@ -175,22 +190,26 @@ class Projection:
         return self._places[run_id]
 
     def _title(self, run_id: str) -> str:
-        return ", ".join(f"{k}={v}" for k, v in self._labels(run_id).items()) or run_id
+        """Its labels: words stand for themselves, numbers with their axis."""
+        labels = self._labels(run_id).items()
+        return ", ".join(v if isinstance(v, str) else f"{k}={v}" for k, v in labels) or run_id
 
     def _tags(self, run_id: str) -> dict[str, str]:
         labels = {f"label.{axis}": str(value) for axis, value in self._labels(run_id).items()}
         own = {PARENT: self._parent, SWEEP: self.manifest.name, RUN: run_id, KIND: "child"}
-        return labels | own
+        return labels | own | folder.source(self.manifest)
 
     def _stamp(self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]) -> str:
         """A fingerprint of all that an ended run's projection is made from."""
         rest = [points.digest(rows, 2**31), ending, self._tags(run_id), self._curve is None]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
-    def _log_params(self, run: "Run", config: Mapping[str, Any]) -> None:
+    def _log_params(self, run: "Run", config: Mapping[str, Any], run_id: str) -> None:
+        """The configuration as in `config.<path>`, and the labels, which plots can be drawn by."""
         from mlflow.entities import Param
 
-        values = {_key(k): str(v)[:PARAM] for k, v in flatten(config).items()}
+        labels = {f"label.{axis}": value for axis, value in self._labels(run_id).items()}
+        values = {_key(k): str(v)[:PARAM] for k, v in (labels | flatten(config)).items()}
         fresh = [Param(k, v) for k, v in values.items() if k not in run.data.params]
         self._client.log_batch(run.info.run_id, params=fresh)
 
