@@ -18,6 +18,7 @@ from PIL import Image
 from raysafl.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.report import write_comparison, write_report
 from raysafl.report.curves import q_curves
+from raysafl.report.figure import blank, png
 from raysafl.report.html import Section, prose, render
 from raysafl.report.making import size
 from raysafl.report.numbers import aggregate
@@ -170,6 +171,18 @@ def test_bytes_read_well(amount: float, words: str) -> None:
 
 
 # --- figures
+
+
+def test_a_picture_in_256_colours_is_the_figure_that_was_drawn() -> None:
+    figure = blank(4.003, 2.997)  # no whole number of pixels
+    figure.subplots().plot([0, 1], [0, 1], color="#0072B2")
+    exact = io.BytesIO()
+    figure.savefig(exact, format="png", dpi=150)
+    full, small = (
+        Image.open(io.BytesIO(x)).convert("RGB") for x in (exact.getvalue(), png(figure))
+    )
+    difference = np.abs(np.asarray(full, int) - np.asarray(small, int))
+    assert full.size == small.size and difference.mean() < 0.5 and difference.max() < 40
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))

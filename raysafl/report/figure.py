@@ -66,10 +66,8 @@ def tidy(axes: Axes) -> None:
 
 def png(figure: Figure) -> bytes:
     """The figure as the bytes of a PNG file, in 256 colours: a third of the size, same look."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="rgba", dpi=DPI)
-    size = (int(figure.bbox.width), int(figure.bbox.height))
-    drawn = Image.frombytes("RGBA", size, buffer.getvalue()).convert("RGB")
-    buffer = io.BytesIO()
-    drawn.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", dpi=(DPI, DPI))
-    return buffer.getvalue()
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
+    picture = Image.open(drawn).convert("RGB")
+    picture.quantize(256, dither=Image.Dither.NONE).save(small, "png", dpi=(DPI, DPI))
+    return small.getvalue()

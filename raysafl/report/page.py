@@ -22,7 +22,7 @@ from raysafl.report.html import (
     stacked,
 )
 from raysafl.report.making import configuration, cost, made, size
-from raysafl.report.numbers import method_axis, place, show, statistics, table_axes
+from raysafl.report.numbers import aggregate, method_axis, place, show, statistics, table_axes
 from raysafl.report.provenance import duration
 from raysafl.report.table import (
     ALL_FINISHED,
@@ -94,8 +94,9 @@ def page(report: Report) -> str:
 
 def _summary(report: Report) -> list[Part]:
     cells, runs = report.cells, report.runs
+    counts = aggregate(runs, report.manifest)  # of what was run, not of improvements
     sums = {
-        name: int(cells[name].sum()) for name in ("replicates", "diverged", "failed", "missing")
+        name: int(counts[name].sum()) for name in ("replicates", "diverged", "failed", "missing")
     }
     ids = [entry.run_id for entry in report.manifest.entries]
     known = runs[runs["run_id"].isin(ids)] if len(runs) else runs
@@ -115,12 +116,12 @@ def _summary(report: Report) -> list[Part]:
     parts: list[Part] = [Cards(cards)]
     judged = cells[cells["verdict"] != ""]
     if len(judged):
-        counts = judged["verdict"].value_counts()
+        words = judged["verdict"].value_counts()
         table = report.manifest.table
         off = judged[f"diff.{table.statistic}"].abs().mean()
         far = int((judged["deviations"] > 2).sum())
         gap = f"{number(off, table.unit)} " + ("points" if table.unit == "%" else table.unit)
-        told = ", ".join(f"**{int(counts.get(word, 0))}** {word}" for word in VERDICTS)
+        told = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
         parts.append(
             prose(
                 f"Of {count(len(judged), 'printed number')} with a number of ours: {told} (rule "
