@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from typer.testing import CliRunner
 
+from raysafl import cli
 from raysafl.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.report import write_comparison, write_report
 from raysafl.report.curves import q_curves
@@ -154,6 +156,22 @@ def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> 
     assert page.text.count("+10.00 ± ") == 7 and len(page.images) == 2
     names = [f"{p.parent.name}/{p.name}" for p in (first.path, copy.path)]
     assert all(name in page.text for name in names)  # both folders are called quickstart
+
+
+def test_the_command_reports_each_sweep_and_compares_them(
+    copy: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = copy.path.parent
+    monkeypatch.chdir(root)
+    shutil.copytree(copy.path, root / "second")
+    for name in ("quickstart", "second"):
+        (root / name / "report.html").unlink()
+    with cli.console.capture() as said:
+        arguments = ["report", "quickstart", "second", "--out", "both"]
+        result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0 and "both/comparison.html" in said.get()
+    assert (root / "quickstart/report.html").is_file() and (root / "second/report.html").is_file()
+    assert "# quickstart and second" in (root / "both" / "comparison.md").read_text()
 
 
 def test_sections_without_parts_are_left_out_and_text_is_escaped() -> None:

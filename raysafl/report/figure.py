@@ -38,6 +38,11 @@ def dashes(n: int) -> list[Literal["-", "--"]]:
     return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
 
 
+def columns(n: int, most: int) -> int:
+    """Columns of a legend of n lines: at most so many, and as full as can be."""
+    return -(-n // -(-n // most))
+
+
 def plain(text: str) -> str:
     """Text that matplotlib shows as it is: a dollar sign starts no formula."""
     return text.replace("$", r"\$")

@@ -47,6 +47,7 @@ from raysafl.report.words import (
     spread,
     theirs,
 )
+from raysafl.summary import FRACTIONS
 
 CLEAR = 0.05  # below it, a difference between methods is called one
 
@@ -181,7 +182,9 @@ def _cells(report: Report) -> list[Part]:
             row += [spread(cell["paper.mean"], cell["paper.std"], unit)]
             row += [gap if math.isnan(half) or gap == NOTHING else f"{gap} ± {number(half, unit)}"]
             row += [_or_dash(cell["deviations"]), badge(cell["verdict"]) or NOTHING]
-        rows.append([*row, *(spread(*_pair(cell, n), unit) for n in others)])
+        units = [unit if n in FRACTIONS else "" for n in others]
+        more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
+        rows.append([*row, *more])
     means = [f"`{n}`: {MEANINGS[n]}" for n in statistics(table) if n in MEANINGS]
     return [
         Grid("All cells", [*head, *others], rows),

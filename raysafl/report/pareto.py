@@ -12,7 +12,18 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from raysafl.manifest import Manifest
-from raysafl.report.figure import GREY, LETTERS, MARKS, blank, colours, folded, plain, png, tidy
+from raysafl.report.figure import (
+    GREY,
+    LETTERS,
+    MARKS,
+    blank,
+    colours,
+    columns,
+    folded,
+    plain,
+    png,
+    tidy,
+)
 from raysafl.report.numbers import METHOD_AXES, axis_values, method_axis, place, show
 
 ACROSS = 3  # problems drawn for each cost
@@ -27,7 +38,7 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Cells that answer the same question: equal in data, model, rounds and who comes by itself."""
+    """Cells that answer one question: equal in clients' data, model, rounds and policy."""
 
     name: str
     cells: pd.DataFrame  # label.<axis>, mean, std and the costs
@@ -37,8 +48,9 @@ def pareto(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes
     """The table's statistic against its costs, a PNG: a line of panels for each cost.
 
     A problem is what one cannot choose: dataset, partition, clients, model, rounds and the
-    participation without enforced rounds. Its cells are choices. For each cost, the three
-    problems are drawn in which it differs between choices and the means spread widest.
+    participation without enforced rounds. Its cells are choices; so are server data, shared with
+    clients or not. For each cost, the three problems are drawn in which it differs between
+    choices and the means spread widest.
 
     Returns:
         None where there is nothing to choose between.
@@ -84,8 +96,9 @@ def find_problems(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -
     known = known.rename(columns={f"mean.{name}": "mean", f"std.{name}": "std"})
     own = [configs[i] for i in known["run_id"]]
     spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
-    trains = spent["total_server_rounds"].to_numpy(float) > 0
-    known["samples"] = np.array([_samples(c) for c in own], float) * trains
+    shares = np.array([bool(c["data"].get("share")) for c in own], bool)
+    used = shares | (spent["total_server_rounds"].to_numpy(float) > 0)
+    known["samples"] = np.array([_samples(c) for c in own], float) * used
     snapshot = np.array([c["participation"]["kind"] == SNAPSHOT for c in own], bool)
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
@@ -100,7 +113,7 @@ def _samples(config: dict[str, Any]) -> float:
 
 def _question(config: dict[str, Any]) -> str:
     """What one cannot choose, as text."""
-    data = {k: v for k, v in config["data"].items() if k != "server"}
+    data = {k: v for k, v in config["data"].items() if k not in ("server", "share")}
     policy = config["participation"]
     policy = policy["base"] if policy["kind"] == SNAPSHOT else policy
     return json.dumps([data, config["model"], config["rounds"], policy], sort_keys=True)
@@ -142,6 +155,9 @@ def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest) -> None:
     axes.step(x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1)
     axes.plot(x[best], y[best], "o", color=GREY, markersize=10, fillstyle="none", zorder=1)
     axes.margins(x=0.12, y=0.12)
+    some = x[x > 0]
+    if cost == "samples" and len(some) and some.max() > 20 * some.min():
+        axes.set_xscale("symlog", linthresh=float(some.min()))
     others = [
         a for a in manifest.axes if a != method and cells[f"label.{a}"].nunique(dropna=False) > 1
     ]
@@ -150,7 +166,9 @@ def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest) -> None:
 
 
 def _choice(cell: Any, others: list[str]) -> str:
-    return ", ".join(show(cell[f"label.{axis}"]) for axis in others)
+    """A point's labels: words stand for themselves, numbers with their axis."""
+    values = {axis: cell[f"label.{axis}"] for axis in others}
+    return ", ".join(v if isinstance(v, str) else f"{a} = {show(v)}" for a, v in values.items())
 
 
 def _name_points(
@@ -185,7 +203,7 @@ def _legend(figure: Figure, manifest: Manifest) -> None:
         [Line2D([], [], color=c, marker=m, linestyle="none") for c, m in looks.values()],
         [plain(f"{name}{show(value)}") for value in looks],
         loc="outside lower center",
-        ncols=4,
+        ncols=columns(len(looks), 4),
         fontsize=LETTERS - 1,
         frameon=False,
     )
