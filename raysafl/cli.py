@@ -108,16 +108,49 @@ def advise(
 
 
 @app.command()
-def report(path: Root) -> None:
-    """Make runs.parquet, table.md and the figures of a sweep anew from its Parquet."""
-    from raysafl.report import screen, write_report
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Folders of sweeps; two or more: compared")],
+    out: Annotated[Path, typer.Option(help="Folder of a comparison")] = Path("."),
+) -> None:
+    """Make runs.parquet, table.md, report.html and the figures of a sweep anew from its Parquet."""
+    from raysafl.report import screen, write_comparison, write_report
     from raysafl.sweep.collect import collect
 
-    for store in _sweeps(path):
+    stores = [store for path in paths for store in _sweeps(path)]
+    files = []
+    for store in stores:
         runs = collect(store)
-        files = write_report(store)
+        files += write_report(store)
         console.print(screen(runs, store.manifest(), console.width))
-        console.print(f"Written: {', '.join(str(file) for file in files)}", soft_wrap=True)
+    if len(paths) > 1:
+        files += write_comparison(stores, out)
+    console.print(f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True)
+
+
+@app.command()
+def results(
+    query: Annotated[str, typer.Argument(help="\"algorithm == 'Safari' and q > 0.5\"; '' for all")],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of sweeps [results]", show_default=False)
+    ] = None,
+    sort: Annotated[str, typer.Option(help="A column; the largest first")] = "",
+    ascending: Annotated[bool, typer.Option("--ascending", help="The smallest first")] = False,
+    top: Annotated[int | None, typer.Option(help="At most so many", min=1)] = None,
+    columns: Annotated[str, typer.Option(help="Those to show, with commas between")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
+) -> None:
+    """Filter and sort runs, of one sweep or many: means over their finished replicates."""
+    from raysafl.results import as_table
+    from raysafl.results import results as ask
+
+    wanted = [name.strip() for name in columns.split(",") if name.strip()]
+    found = ask(paths or [Path("results")], query, sort, ascending, top, wanted)
+    if csv or json:
+        text = found.to_csv(index=False) if csv else found.to_json(orient="records", indent=1)
+        typer.echo(text.rstrip())
+    else:
+        console.print(as_table(found), soft_wrap=True)
 
 
 @app.command()

@@ -79,3 +79,33 @@ def tiny() -> Run:
 
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@pytest.fixture(scope="session")
+def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`results/` with a quarter of the quickstart, really run in this process, with its report.
+
+    8 runs, 3 seeds, 30 rounds. Shared by tests: do not write into it.
+    """
+    from raysafl.quickstart import SWEEP
+    from raysafl.report import write_report
+    from raysafl.runtime.worker import Worker
+    from raysafl.store import Store
+    from raysafl.sweep.collect import collect
+    from raysafl.sweep.definition import Sweep
+    from raysafl.sweep.session import in_process
+
+    runs = {
+        key: run.replace(rounds=30, replicates=3)
+        for key, run in SWEEP.labelled().items()
+        if key[0] != 2 and key[2] != 10
+    }
+    sweep = Sweep(SWEEP.name, runs=runs, axes=SWEEP.axes, table=SWEEP.table, title=SWEEP.title)
+    store = Store(tmp_path_factory.mktemp("real") / "results" / "quickstart")
+    store.create()
+    store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))
+    for run in runs.values():
+        in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
+    collect(store)
+    write_report(store)
+    return store.path.parent

@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
     "runtime": {"core", "component", "data", "models", "local"},
     "tracking": {"store", "manifest", "summary", "component", "core"},
     "report": {"store", "manifest", "summary", "component"},
+    "results": {"store", "summary", "report"},
     "sweep": {
         *("core", "component", "models", "simulation", "checkpoint", "runtime", "tracking"),
         *("store", "manifest", "summary", "report", "version"),

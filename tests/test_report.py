@@ -43,7 +43,14 @@ def run_rows(run_id: str, finals: list[float], **fields: Any) -> list[dict[str, 
     fixed = {"status": "finished", "reason": "", "seconds": 90.0, "commit": "abc", "torch": "2.6"}
     more = {"host": "box", "device": "cpu", "config.replicates": str(len(finals))}
     return [
-        {"run_id": run_id, "replicate": i, "final": x, "last10": x + 0.01, "best": x + 0.02}
+        {
+            "run_id": run_id,
+            "replicate": i,
+            "seed": i,
+            "final": x,
+            "last10": x + 0.01,
+            "best": x + 0.02,
+        }
         | {"after_server": x + 0.03}
         | fixed
         | more
@@ -209,7 +216,9 @@ def test_the_difference_is_ours_minus_the_papers() -> None:
     assert cells["diff.final"].iloc[1:].isna().all()
     text = markdown(runs, sweep)
     assert "60.00 ± 10.00 (paper 58.50 ± 0.24)" in text
-    assert "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | +1.50 | +2.50 | +3.50 | +4.50 |" in text
+    assert (
+        "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | agrees | +1.50 | +2.50 | +3.50 | +4.50 |" in text
+    )
 
 
 def test_a_printed_number_with_fewer_labels_stands_in_every_cell_that_has_them() -> None:
@@ -420,13 +429,14 @@ def test_a_report_is_written_of_whole_and_partial_sweeps(tmp_path: Path, done: i
     sweep = manifest(scale="small")
     store = stored(tmp_path / "sweep", sweep, done)
     files = write_report(store)
-    names = ["table.md", "curves.png"] + ([] if done == 0 else ["heatmap.png"])
+    names = ["table.md", "report.html", "curves.png"] + ([] if done == 0 else ["heatmap.png"])
     assert [file.name for file in files] == names
     text = files[0].read_text()
     assert len(section(text, "All statistics")) == 2 + 8
     assert "nan" not in text.lower()
-    assert text.count(" missing") == (0 if done is None else 8 - done)
-    for file in files[1:]:
+    assert ("8 runs of 8 missing: " in text) == (done == 0)
+    assert ("5 runs of 8 missing: algorithm = FedAvg, s = 2, p = 1;" in text) == (done == 3)
+    for file in files[2:]:
         picture(file.read_bytes())
 
 
@@ -441,7 +451,7 @@ def test_the_table_of_a_folder_agrees_with_its_rounds(tmp_path: Path) -> None:
 
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
     store = stored(tmp_path, manifest({"algorithm": ["FedAvg"]}))
-    for name in ("curves-2.png", "heatmap.png", "curves-talk.png"):
+    for name in ("curves-2.png", "heatmap.png", "q.png", "q-3.png", "curves-talk.png"):
         (tmp_path / name).touch()
     write_report(store)
     assert sorted(p.name for p in tmp_path.glob("*.png")) == ["curves-talk.png", "curves.png"]

@@ -62,6 +62,7 @@ def sweep(path: Path, name: str = "demo") -> Store:
     entries = [Entry(run_id=r, labels={"q": q}) for r, q in ((A, 0.5), (B, 1.0))]
     table = Table(rows=["q"])
     manifest = Manifest(name=name, title="A demo", axes=["q"], entries=entries, table=table)
+    manifest = manifest.replace(command="raysafl run demo")
     store.write_manifest(manifest)
     return store
 
@@ -191,19 +192,22 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     tags = run.data.tags
     assert tags["mlflow.parentRunId"] == now.parents[0].info.run_id
     told = {"status": "finished", "commit": "abc123", "host": "box", "device": "cpu", "reason": ""}
+    told |= {"mlflow.source.git.commit": "abc123", "mlflow.source.name": "raysafl run demo"}
     assert told.items() <= tags.items() and tags["label.q"] == "0.5"
     assert run.info.run_name == "q=0.5" and run.info.status == "FINISHED"
     assert run.info.end_time - run.info.start_time == 12500
     assert pd.Timestamp(run.info.start_time, unit="ms") == pd.Timestamp("2026-11-21 02:00")
-    assert run.data.metrics["summary.final"] == pytest.approx(0.5)
-    assert run.data.metrics["summary.final_std"] == pytest.approx(math.sqrt(0.02))
-    assert run.data.metrics["summary.after_server"] == pytest.approx(0.3)
+    assert run.data.metrics["final"] == pytest.approx(0.5)
+    assert run.data.metrics["final_std"] == pytest.approx(math.sqrt(0.02))
+    assert run.data.metrics["after_server"] == pytest.approx(0.3)
+    assert run.data.metrics["total_bytes_down"] == 2000 and run.data.params["label.q"] == "0.5"
     assert now.files(run.info.run_id) == ["config.json", "curve.png"]
     assert drawn == [(10, "q=0.5"), (10, "q=1.0")]
 
 
-def test_the_parent_has_the_table_the_note_and_means_over_runs(store: Store, view: Any) -> None:
+def test_the_parent_has_the_table_the_page_the_note_and_counts(store: Store, view: Any) -> None:
     complete(store)
+    (store.path / "report.html").write_text("<html>")
     (store.path / "table.md").write_text("| q | final |\n" + "x" * 9000)
     (store.path / "curves.png").write_bytes(b"PNG")
     sync(store.path, None, print)
@@ -211,11 +215,28 @@ def test_the_parent_has_the_table_the_note_and_means_over_runs(store: Store, vie
     (parent,) = now.parents
     assert parent.data.tags["raysafl.sweep"] == "demo" and parent.info.status == "FINISHED"
     note = parent.data.tags["mlflow.note.content"]
-    assert note.startswith("# A demo\n\n| q | final |\n") and note.endswith("(cut: see table.md)")
-    assert len(note) <= 8000
-    assert now.files(parent.info.run_id) == ["curves.png", "manifest.json", "table.md"]
-    assert parent.data.metrics["summary.final"] == pytest.approx(0.5)
+    assert note.startswith("| q | final |\n") and note.endswith("among the artifacts)")
+    assert len(note) <= 8000 and now.experiment.tags["mlflow.note.content"] == note
+    files = ["curves.png", "manifest.json", "report.html", "table.md"]
+    assert now.files(parent.info.run_id) == files
     assert parent.data.metrics["runs.finished"] == 2 and parent.data.metrics["runs.failed"] == 0
+
+
+def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_table_s_statistic(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, print)
+    now = view()
+    (parent,) = now.parents
+    saved = json.loads(now.experiment.tags["mlflow.sharedViewState.raysafl"])
+    state = json.loads(saved["state"])
+    assert saved["name"] == "Sweep" and state["runsExpanded"] == {parent.info.run_id: True}
+    assert state["orderByKey"] == "metrics.`final`"
+    assert {"params.`label.q`", "metrics.`last10`"} <= set(state["selectedColumns"])
+    known = now.children[A].data.metrics
+    drawn = {chart["metricKey"] for chart in state["compareRunCharts"]}
+    assert drawn - {"q"} <= set(known)  # nobody enforced rounds here
 
 
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
@@ -239,7 +260,8 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     first = view()
     assert [step for step, _ in first.points(A, "test_accuracy")] == [0, 1, 2]
     assert first.children[A].data.tags["raysafl.logged_round"] == "2"
-    assert first.children[A].info.status == "RUNNING" and not first.children[A].data.params
+    assert first.children[A].info.status == "RUNNING"
+    assert first.children[A].data.params == {"label.q": "0.5"}
     store.write_part(A, 3, rows(3, 5))
     store.write_ledger(A, ENDED)
     log(store, A)
@@ -247,7 +269,8 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     assert [step for step, _ in second.points(A, "test_accuracy")] == [0, 1, 2, 3, 4]
     assert second.points(A, "steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
     assert second.children[A].info.run_id == first.children[A].info.run_id
-    assert second.children[A].info.status == "FINISHED" and second.children[A].data.params
+    assert second.children[A].info.status == "FINISHED"
+    assert second.children[A].data.params["algorithm.q"] == "0.5"
 
 
 def test_more_points_than_fit_one_request_are_all_logged(store: Store, view: Any) -> None:
@@ -372,7 +395,7 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     tracker.submit(A)
     now = first_view(view, A)
     assert [step for step, _ in now.points(A, "test_accuracy")] == [0, 1, 2]
-    assert now.children[A].data.params == {"rounds": "5"}
+    assert now.children[A].data.params == {"rounds": "5", "label.q": "0.5"}
     assert now.parents[0].info.status == now.children[A].info.status == "RUNNING"
     complete(store)
     for _ in range(50):
@@ -483,9 +506,9 @@ def test_a_server_lists_parent_and_children_with_their_numbers(store: Store, url
         found = json.load(answer)["runs"]
     tags = [{tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in found]
     assert sorted(tag["raysafl.kind"] for tag in tags) == ["child", "child", "parent"]
-    for run in found:
-        metrics = {metric["key"]: metric["value"] for metric in run["data"]["metrics"]}
-        assert metrics["summary.final"] == pytest.approx(0.5)
+    metrics = [{m["key"]: m["value"] for m in run["data"]["metrics"]} for run in found]
+    assert [m["final"] for m in metrics if "final" in m] == [pytest.approx(0.5)] * 2
+    assert [m["runs.finished"] for m in metrics if "runs.finished" in m] == [2]
 
 
 def test_the_address_is_the_environment_s_or_beside_the_sweeps(

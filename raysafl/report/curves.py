@@ -1,6 +1,8 @@
 """Curves of test accuracy against round: mean and standard deviation over replicates."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,8 @@ from raysafl.report.figure import (
     LETTERS,
     blank,
     colours,
+    columns,
+    dashes,
     folded,
     plain,
     png,
@@ -26,24 +30,46 @@ from raysafl.report.words import keys
 
 PANELS = 24  # on one page
 PANEL_WIDTH = 2.5  # inches
-ACROSS = 6  # panels side by side
+ACROSS = 4  # panels side by side: more are too small to read on a page
 FEW = 8  # lines whose legend stands below
-ACCURACY = "test accuracy (%)"
 ROUND = "round"
 
 
-def mean_curve(rounds: pd.DataFrame) -> pd.DataFrame:
-    """Mean and standard deviation (ddof = 1, NaN for one replicate) by round, in per cent."""
-    grouped = rounds.dropna(subset="test_accuracy").groupby("round")["test_accuracy"]
-    return pd.DataFrame({"mean": 100 * grouped.mean(), "std": 100 * grouped.std(ddof=1)})
+@dataclass(frozen=True)
+class Quantity:
+    """A column of `rounds/` as it is drawn: times `scale`, at most `highest`, at least 0."""
+
+    column: str
+    scale: float
+    highest: float
+    label: str
+    empty: str = "not run yet"  # of a panel without rows
 
 
-def draw_curve(axes: Axes, rounds: pd.DataFrame, colour: str, band: float = 0.2) -> None:
+ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
+ENFORCED = Quantity("q", 1, 1, "probability q of an enforced round", "without a q that moves")
+
+
+def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
+    """Mean and standard deviation (ddof = 1, NaN for one replicate) by round."""
+    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
+    return pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
+
+
+def draw_curve(
+    axes: Axes,
+    rounds: pd.DataFrame,
+    colour: str,
+    band: float = 0.2,
+    what: Quantity = ACCURACY,
+    style: Literal["-", "--"] = "-",
+) -> None:
     """Draw the mean as a line and ± 1 standard deviation as a band, `band` opaque."""
-    curve = mean_curve(rounds)
+    curve = mean_curve(rounds, what)
     at, mean, std = (c.to_numpy(float) for c in (curve.index, curve["mean"], curve["std"]))
-    axes.plot(at, mean, color=colour, linewidth=1.4, marker="o" if len(at) == 1 else None)
-    low, high = np.maximum(mean - std, 0), np.minimum(mean + std, 100)
+    mark = "o" if len(at) == 1 else None
+    axes.plot(at, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
+    low, high = np.maximum(mean - std, 0), np.minimum(mean + std, what.highest)
     axes.fill_between(at, low, high, color=colour, alpha=band, linewidth=0)
 
 
@@ -65,47 +91,68 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
     draw_curve(axes, rounds, colours(1)[0])
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     axes.set_xlabel(ROUND, fontsize=LETTERS)
-    axes.set_ylabel(ACCURACY, fontsize=LETTERS)
+    axes.set_ylabel(ACCURACY.label, fontsize=LETTERS)
     axes.set_title(title, fontsize=LETTERS + 1)
     return png(figure)
 
 
 def curves(
-    rounds: pd.DataFrame, manifest: Manifest, runs: pd.DataFrame | None = None
+    rounds: pd.DataFrame,
+    manifest: Manifest,
+    runs: pd.DataFrame | None = None,
+    what: Quantity = ACCURACY,
 ) -> list[bytes]:
     """The curves of a sweep as PNGs: lines by method, one panel per place on the other axes.
 
-    Panels share their axes. One page has up to 24 panels; more make more pages.
+    Panels share their axes. One page has up to 24 panels; more make more pages. Once there are
+    rows, places without any have no panel.
 
     Args:
         rounds: rows as in `rounds/`; entries without rows have no line.
         runs: if given, replicates that diverged or failed are left out, as in the table.
+        what: what is drawn over the rounds.
     """
     if not manifest.entries:
         return []
     method = method_axis(manifest)
     down, across = table_axes(manifest)
     others = [axis for axis in [*down, *across] if axis != method]
-    kept, note = _kept(rounds, runs)
+    kept, left_out = _kept(rounds, runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
-    panels, wide = keys(manifest, others), _wide(manifest, others)
+    shown, empty = _begun(manifest, others, of_run, what)
+    panels, wide = keys(shown, others), _wide(shown, others)
     step = PANELS // wide * wide
     pages = [panels[i : i + step] for i in range(0, len(panels), step)]
     spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""
+    small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
     made = []
     for i, page in enumerate(pages):
-        figure, grid = _grid(len(page), wide)
+        figure, grid = _grid(len(page), wide, what)
         for axes, panel in zip(grid, page, strict=True):
             labels = dict(zip(others, panel, strict=True))
-            _panel(axes, labels, method, manifest, of_run)
+            _panel(axes, labels, method, manifest, of_run, what)
         title = folded(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
-        notes = ", ".join(filter(None, [spread, small, note, count]))
+        notes = folded(
+            ", ".join(filter(None, [spread, small, left_out, empty, count])), figure.get_figwidth()
+        )
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
         _legend(figure, manifest, method)
         made.append(png(figure))
     return made
+
+
+def _begun(
+    manifest: Manifest, others: list[str], of_run: Mapping[str, pd.DataFrame], what: Quantity
+) -> tuple[Manifest, str]:
+    """The sweep without the places that have no rows yet, and a note that counts them."""
+    places = {e.run_id: tuple(e.labels.get(axis) for axis in others) for e in manifest.entries}
+    there = {place for run_id, place in places.items() if run_id in of_run}
+    empty = len(set(places.values()) - there)
+    if not there or not empty:
+        return manifest, ""
+    entries = [entry for entry in manifest.entries if places[entry.run_id] in there]
+    return manifest.replace(entries=entries), f"{empty} of {empty + len(there)} panels {what.empty}"
 
 
 def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame, str]:
@@ -125,12 +172,15 @@ def _wide(manifest: Manifest, others: list[str]) -> int:
     total = len(keys(manifest, others))
     if len(others) > 1:
         last = len(axis_values(manifest, others[-1]))
-        if 1 < last <= ACROSS and len(keys(manifest, others[:-1])) * last == total:
-            return last
-    return total if total <= 4 else 3 if total <= 6 else 4
+        if len(keys(manifest, others[:-1])) * last == total:
+            if 1 < last <= ACROSS:
+                return last
+            if last in (6, 8):
+                return last // 2
+    return total if total <= ACROSS else 3 if total <= 6 else ACROSS
 
 
-def _grid(count: int, wide: int) -> tuple[Figure, list[Axes]]:
+def _grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side, `wide` of them in a line, on shared axes."""
     tall = -(-count // wide)
     figure = blank(max(6.4, PANEL_WIDTH * wide + 0.5), max(4.4, 1.9 * tall + 1.3))
@@ -142,7 +192,7 @@ def _grid(count: int, wide: int) -> tuple[Figure, list[Axes]]:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
         axes.tick_params(labelbottom=i + wide >= count)
         axes.set_xlabel(ROUND if i + wide >= count else "", fontsize=LETTERS)
-    figure.supylabel(ACCURACY, fontsize=LETTERS + 1)
+    figure.supylabel(what.label, fontsize=LETTERS + 1)
     return figure, panels[:count]
 
 
@@ -152,18 +202,20 @@ def _panel(
     method: str | None,
     manifest: Manifest,
     of_run: Mapping[str, pd.DataFrame],
+    what: Quantity,
 ) -> None:
     """Draw the lines of the entries at one place."""
     values = axis_values(manifest, method) if method else [None]
-    colour = dict(zip(values, colours(len(values)), strict=True))
+    looks = zip(colours(len(values)), dashes(len(values)), strict=True)
+    look = dict(zip(values, looks, strict=True))
+    band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
     axes.set_title(folded(place(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
     drawn = 0
     for entry in manifest.entries:
         here = all(entry.labels.get(axis) == value for axis, value in labels.items())
         if here and entry.run_id in of_run:
-            line = entry.labels.get(method) if method else None
-            band = 0.2 if len(values) <= FEW else 0.06
-            draw_curve(axes, of_run[entry.run_id], colour[line], band)
+            colour, style = look[entry.labels.get(method) if method else None]
+            draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
             drawn += 1
     if not drawn:
         axes.text(0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY)
@@ -179,12 +231,25 @@ def _legend(figure: Figure, manifest: Manifest, method: str | None) -> None:
     names = [f"{name}{show(value)}" for value in values]
     fitting = int(figure.get_figwidth() * CHARACTERS / (max(map(len, names)) + 8))
     figure.legend(
-        [Line2D([], [], color=colour, linewidth=2.5) for colour in colours(len(values))],
+        [
+            Line2D([], [], color=colour, linewidth=2.5, linestyle=style)
+            for colour, style in zip(colours(len(values)), dashes(len(values)), strict=True)
+        ],
         [plain(name) for name in names],
         loc="outside right upper" if many else "outside lower center",
-        ncols=-(-len(values) // 24) if many else max(1, min(len(values), 4, fitting)),
+        ncols=-(-len(values) // 24) if many else columns(len(values), max(1, min(4, fitting))),
         title=plain(method) if many else None,
         fontsize=LETTERS,
         title_fontsize=LETTERS,
         frameon=False,
     )
+
+
+def q_curves(
+    rounds: pd.DataFrame, manifest: Manifest, runs: pd.DataFrame | None = None
+) -> list[bytes]:
+    """The trajectories of q as PNGs, of the runs in which q moves; none if it never does."""
+    spread = rounds.groupby("run_id")["q"].agg(lambda q: q.max() - q.min())
+    of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
+    known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
+    return curves(of_those, manifest, runs, ENFORCED) if known else []

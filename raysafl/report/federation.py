@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from raysafl.report.figure import GREY, LETTERS, OKABE_ITO, blank, colours, folded, plain, png, tidy
@@ -98,25 +99,44 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
 
 def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
     """Who came when [rounds, clients], and at the side how often (FAST, figure 2)."""
-    rounds, clients = came.shape
     figure = blank(WIDTH, 3.8)
     axes, side = figure.subplots(1, 2, sharey=True, width_ratios=[5, 1])
+    draw_raster(axes, side, came, np.arange(len(came)), title)
+    return png(figure)
+
+
+def draw_raster(
+    axes: Axes,
+    side: Axes,
+    came: NDArray[np.bool_],
+    rounds: NDArray[np.int64],
+    title: str,
+    enforced: NDArray[np.bool_] | None = None,
+    width: float = 4.8,
+) -> None:
+    """Draw who came [rounds, clients] in these rounds, and beside it each client's share of them.
+
+    Rounds that are `enforced` [rounds] have a second colour. `width`: of the axes, in inches.
+    """
+    clients = came.shape[1]
     for panel in (axes, side):
         tidy(panel)
     axes.grid(visible=False)
     when, who = np.nonzero(came)
-    thick = float(np.clip(72 * 4.8 / rounds, 0.35, 6))  # a round's room, in points
-    axes.vlines(when, who - 0.4, who + 0.4, color=OKABE_ITO[0], linewidth=thick)
-    axes.set_xlim(-0.5, rounds - 0.5)
+    second = np.zeros(len(came), bool) if enforced is None else enforced
+    shade = np.where(second[when], OKABE_ITO[1], OKABE_ITO[0])
+    thick = float(np.clip(72 * width / len(rounds), 0.35, 6))  # a round's room, in points
+    axes.vlines(rounds[when], who - 0.4, who + 0.4, color=shade, linewidth=thick)
+    axes.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
     axes.set_ylim(-0.7, clients - 0.3)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlabel("round", fontsize=LETTERS)
     axes.set_ylabel("client", fontsize=LETTERS)
-    axes.set_title(folded(title, 5), fontsize=LETTERS, loc="left")
+    axes.set_title(folded(title, width), fontsize=LETTERS, loc="left")
+    side.set_ylim(axes.get_ylim())
     share = 100 * came.mean(axis=0)
     side.barh(np.arange(clients), share, 0.8 if clients <= 60 else 1.0, color=OKABE_ITO[0])
     side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")
     side.set_xlim(0, max(1.08 * float(share.max()), 1e-9))
     side.set_xlabel("rounds, %\n(dashed: mean)", fontsize=LETTERS)
-    return png(figure)

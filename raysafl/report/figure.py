@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 DPI = 150
 LETTERS = 9  # points
@@ -19,13 +20,27 @@ OKABE_ITO = (
 )  # fmt: skip
 
 
+LINES = (*OKABE_ITO[:-1], "#999999")  # their yellow is too pale for a line on white
+MARKS = "os^DvPX*"
+
+
 def colours(n: int) -> list[str]:
     """One colour per line: Okabe and Ito's for up to eight, steps of viridis for more."""
-    if n <= len(OKABE_ITO):
-        return list(OKABE_ITO[:n])
+    if n <= len(LINES):
+        return list(LINES[:n])
     steps = matplotlib.colormaps["viridis"]
     # the pale end of viridis cannot be seen on white
     return [matplotlib.colors.to_hex(steps(0.92 * i / (n - 1))) for i in range(n)]
+
+
+def dashes(n: int) -> list[Literal["-", "--"]]:
+    """One style per line: the fifth to eighth of up to eight are dashed, so that hue is not all."""
+    return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
+
+
+def columns(n: int, most: int) -> int:
+    """Columns of a legend of n lines: at most so many, and as full as can be."""
+    return -(-n // -(-n // most))
 
 
 def plain(text: str) -> str:
@@ -57,7 +72,9 @@ def tidy(axes: Axes) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
+    """The figure as the bytes of a PNG file, in 256 colours: a third of the size, same look."""
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
+    picture = Image.open(drawn).convert("RGB")
+    picture.quantize(256, dither=Image.Dither.NONE).save(small, "png", dpi=(DPI, DPI))
+    return small.getvalue()

@@ -33,7 +33,10 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest) -> bytes | None:
     panel_axes, down, across = layout(manifest)
     name = f"mean.{manifest.table.statistic}"
     means = cells[name].replace([math.inf, -math.inf], math.nan)
-    panels, rows, columns = (keys(manifest, axes) for axes in (panel_axes, down, across))
+    there = set(cells.loc[means.notna(), "run_id"])
+    begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
+    panels = keys(begun, panel_axes)  # those without a number are left out
+    rows, columns = (keys(manifest, axes) for axes in (down, across))
     sizes = (len(panels), len(rows), len(columns))
     if not across or means.isna().all() or max(sizes) > LARGEST:
         return None

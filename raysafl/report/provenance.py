@@ -18,8 +18,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def provenance(runs: pd.DataFrame, manifest: Manifest) -> str:
-    """A Markdown list: runs and replicates, scale, commit, versions, machines, time.
+def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
+    """Runs and replicates, scale, commit, versions, machines, time: what is known, in words.
 
     More than one value (the sweep went on after an update, or on another machine) is shown
     as such, with the number of runs that have each.
@@ -41,7 +41,7 @@ def provenance(runs: pd.DataFrame, manifest: Manifest) -> str:
         "device": _values(each, "device"),
         "total time": duration(float(each["seconds"].sum())) if "seconds" in each else "",
     }
-    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+    return {name: value for name, value in facts.items() if value}
 
 
 def _values(each: pd.DataFrame, column: str) -> str:

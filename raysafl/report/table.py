@@ -9,6 +9,7 @@ import pandas as pd
 from raysafl.manifest import Manifest
 from raysafl.report import claims
 from raysafl.report.baseline import improvements
+from raysafl.report.evidence import judge, rule
 from raysafl.report.numbers import (
     aggregate,
     compare,
@@ -34,10 +35,13 @@ from raysafl.report.words import (
     number,
     ours,
     scale_note,
+    signed,
     spread,
     theirs,
 )
 
+ALL_FINISHED = "Nothing: every replicate finished."
+NAMED = 6  # missing runs that are named
 __all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
@@ -45,7 +49,7 @@ def _escape(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
+def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
     """A Markdown table, its first columns flush left, the others flush right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
     return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows])
@@ -65,7 +69,7 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest) -> str:
     columns = keys(manifest, across)
     head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
     rows = [[*map(show, r), *(text((*r, *c)) for c in columns)] for r in keys(manifest, down)]
-    return _grid([*down, *head], rows, len(down))
+    return grid([*down, *head], rows, len(down))
 
 
 def _long(cells: pd.DataFrame, manifest: Manifest) -> str:
@@ -74,19 +78,16 @@ def _long(cells: pd.DataFrame, manifest: Manifest) -> str:
     names = [n for n in statistics(manifest.table) if cells[f"mean.{n}"].notna().any()]
     printed = bool(cells["paper.mean"].notna().any())
     gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
-    head = [*axes, "replicates", *(["paper"] if printed else []), *(f"Δ {n}" for n in gaps), *names]
+    words = ["paper", "verdict"] if printed else []
+    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
     found, rows = by_place(cells, axes), []
     for key in keys(manifest, axes):
         cell = found[key]
-        paper = [spread(cell["paper.mean"], cell["paper.std"], unit)] if printed else []
-        off = [_signed(cell[f"diff.{n}"], unit) for n in gaps]
+        paper = [spread(cell["paper.mean"], cell["paper.std"], unit), cell["verdict"] or NOTHING]
+        off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
         own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
-        rows.append([*map(show, key), str(cell["replicates"]), *paper, *off, *own])
-    return _grid(head, rows, len(axes))
-
-
-def _signed(value: float, unit: str) -> str:
-    return NOTHING if math.isnan(value) else ("+" if value >= 0 else "") + number(value, unit)
+        rows.append([*map(show, key), str(cell["replicates"]), *paper[: len(words)], *off, *own])
+    return grid(head, rows, len(axes))
 
 
 def match_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
@@ -128,7 +129,7 @@ def _paper(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     return lines
 
 
-def _more(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     """Printed numbers of other statistics beside ours, and the mean distance of each."""
     table, lines = manifest.table, list[list[str]]()
     far: dict[str, list[float]] = {}
@@ -140,7 +141,7 @@ def _more(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
             far.setdefault(name, []).append(off)
             paper = spread(printed.mean, math.nan if printed.std is None else printed.std, unit)
             where = place(entry.labels, manifest.axes)
-            lines.append([where, f"`{name}`", spread(own, std, unit), paper, _signed(off, unit)])
+            lines.append([where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)])
     known = {name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()}
     said = [
         f"`{name}`: off by {sum(off) / len(off):.4g} in the mean over {count(len(off), 'cell')}."
@@ -148,18 +149,20 @@ def _more(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
         if off
     ]
     head = ["cell", "statistic", "ours", "paper", "Δ"]
-    return ["## Other printed numbers", *said, _grid(head, lines, 2)] if lines else []
+    return ["## Other printed numbers", *said, grid(head, lines, 2)] if lines else []
 
 
-def _claims(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """What the paper says in words, and whether it holds: a heading, what is told, a table."""
     head, *lines = claims.rows(cells, manifest)
     if not lines:
         return []
     rule = "By the means of the cells; how sure they are is not looked at."
-    return ["## What the paper says, and whether it holds", rule, _grid(head, lines, 3)]
+    return ["## What the paper says, and whether it holds", rule, grid(head, lines, 3)]
 
 
-def _readings(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """How far each reading of the paper is from it: a heading, what is told, a table."""
     found, unit = readings(cells, manifest), manifest.table.unit
     if found.empty:
         return []
@@ -171,25 +174,31 @@ def _readings(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
         for _, row in found.iterrows()
     ]
     told = "Mean absolute difference to the printed numbers, the nearest reading first."
-    return ["## Which reading of the paper is nearest", told, _grid(head, lines, 4)]
+    return ["## Which reading of the paper is nearest", told, grid(head, lines, 4)]
 
 
 def _plain(value: float, unit: str) -> str:
     return NOTHING if math.isnan(value) else number(value, unit)
 
 
-def _lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> str:
-    """What is not in the means, and why: one line per run and reason."""
+def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """What is not in the means, and why: one line per run and reason; runs not begun together."""
     down, across = table_axes(manifest)
-    lines = []
+    lines, absent = [], []
+    own_rows = dict(list(runs.groupby("run_id"))) if len(runs) else {}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
         where = place(entry.labels, [*down, *across]) or manifest.name
-        own = runs[runs["run_id"] == entry.run_id] if len(runs) else runs
-        for kind, rows in _ends(own):
-            lines.append(f"- {where}: {count(rows, 'replicate')} {kind}")
-        if missing:
-            lines.append(f"- {where}: {count(int(missing), 'replicate')} missing")
-    return "\n".join(lines) or "Nothing: every replicate finished."
+        own = own_rows.get(entry.run_id, runs[:0])
+        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in _ends(own)]
+        if missing and len(own):
+            lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
+        elif missing:
+            absent.append(where)
+    if absent:
+        rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+        told = f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        lines.append(told + "; ".join(absent[:NAMED]) + rest)
+    return lines
 
 
 def _ends(own: pd.DataFrame) -> list[tuple[str, int]]:
@@ -210,7 +219,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     minus = place(manifest.table.minus, list(manifest.table.minus))
     versus = f", minus that of the same seed's {minus}" if minus else ""
     runs, manifest = improvements(runs, manifest)
-    cells = compare(aggregate(runs, manifest), manifest)
+    cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
     note, source = scale_note(manifest), manifest.table.source
     parts = [
         f"# {manifest.title or manifest.name}",
@@ -218,19 +227,19 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         f"Cells: {caption(manifest)}{versus}." + (f" Paper: {source}." if source else ""),
         _pivot(cells, manifest),
         "## All statistics",
-        "Δ is ours minus the paper's." if manifest.table.paper else "",
+        rule(manifest.table) if manifest.table.paper else "",
         _long(cells, manifest),
         "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
-        *_claims(cells, manifest),
-        *_more(cells, manifest),
+        *claim_lines(cells, manifest),
+        *more_lines(cells, manifest),
         *_paper(cells, manifest),
-        *_readings(cells, manifest),
+        *reading_lines(cells, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
-        _lost(cells, runs, manifest),
+        "\n".join(f"- {line}" for line in lost(cells, runs, manifest)) or ALL_FINISHED,
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",
-        provenance(runs, manifest),
+        "\n".join(f"- {name}: {value}" for name, value in provenance(runs, manifest).items()),
         *(["To run it again:", f"```sh\n{manifest.command}\n```"] if manifest.command else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

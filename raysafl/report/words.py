@@ -19,6 +19,11 @@ def number(value: float, unit: str) -> str:
     return f"{value:.2f}" if unit == "%" else f"{value:.4g}"
 
 
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign; a dash if there is none."""
+    return NOTHING if math.isnan(value) else ("+" if value >= 0 else "") + number(value, unit)
+
+
 def spread(mean: float, std: float, unit: str) -> str:
     """`89.10 ± 0.24`; without the second part if there is no spread; a dash if no mean."""
     if math.isnan(mean):

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from raysafl.manifest import Manifest
 from raysafl.store import DECIDED, Store
 
+COMMIT = "mlflow.source.git.commit"
 ENDS = (*DECIDED, "failed")
 
 
@@ -20,7 +22,14 @@ def begun(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[st
 def facts(entry: Mapping[str, Any]) -> dict[str, str]:
     """What of a ledger entry becomes a tag; no reason overwrites that of an earlier try."""
     names = ("status", "reason", "commit", "host", "device")
-    return {"reason": ""} | {name: str(entry[name]) for name in names if entry.get(name)}
+    commit = {COMMIT: str(entry["commit"])} if entry.get("commit") else {}
+    return {"reason": ""} | {name: str(entry[name]) for name in names if entry.get(name)} | commit
+
+
+def source(manifest: Manifest) -> dict[str, str]:
+    """What MLflow shows as a run's source: the experiment file, else the command."""
+    told = manifest.source or manifest.command
+    return {"mlflow.source.name": told, "mlflow.source.type": "LOCAL"} if told else {}
 
 
 def counts(entries: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -36,15 +45,15 @@ def outcome(entries: Iterable[Mapping[str, Any]]) -> str:
 
 def papers(store: Store) -> list[Path]:
     """The files about the whole sweep, as far as they are there."""
-    names = ("manifest.json", "runs.parquet", "table.md")
+    names = ("manifest.json", "runs.parquet", "table.md", "report.html")
     files = [*(store.path / name for name in names), *sorted(store.path.glob("*.png"))]
     return [file for file in files if file.is_file()]
 
 
 def note(store: Store, limit: int) -> str:
-    """The sweep in Markdown: title, notes, table."""
+    """The sweep in Markdown: `table.md`, before it is there title and notes."""
     manifest, table = store.manifest(), store.path / "table.md"
-    title = f"# {manifest.title or manifest.name}"
-    parts = [title, manifest.notes, table.read_text() if table.is_file() else ""]
-    text = "\n\n".join(part for part in parts if part)
-    return text if len(text) <= limit else text[: limit - 40] + "\n\n(cut: see table.md)"
+    parts = [f"# {manifest.title or manifest.name}", manifest.notes]
+    text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
+    end = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"
+    return text if len(text) <= limit else text[: limit - len(end)].rpartition("\n")[0] + end

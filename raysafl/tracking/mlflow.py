@@ -24,6 +24,8 @@ from raysafl.tracking.connect import (
     explained,
     redacted,
 )
+from raysafl.tracking.view import TAG as VIEW
+from raysafl.tracking.view import saved_view
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run, RunTag
@@ -33,7 +35,7 @@ __all__ = ["Configs", "Curve", "Projection", "default_uri", "sync"]
 Curve = Callable[[pd.DataFrame, str], bytes]  # a run's rows and title to a PNG
 Configs = Mapping[str, Mapping[str, Any]]  # run id to the run as JSON
 
-ROUNDS_PER_BATCH = 80  # times 12 curves: below MLflow's 1,000 metrics per request
+ROUNDS_PER_BATCH = 60  # times 15 curves: below MLflow's 1,000 metrics per request
 TEXT = 8000  # MLflow's longest tag
 PARAM = 6000  # and parameter
 KIND, SWEEP, RUN = "raysafl.kind", "raysafl.sweep", "raysafl.run_id"
@@ -60,7 +62,7 @@ class Projection:
         self._runs: dict[str, str] = {}  # to MLflow's ids
         self._found: dict[str, Run] = {}  # as they are, until they are changed
         self._parent = ""
-        self._summaries: dict[str, dict[str, float]] = {}  # of the runs whose end is logged
+        self._ended: set[str] = set()  # the runs whose end is logged
         self.looked = 0  # how many runs have been looked at: a sign of life
         self._last = 0  # when the last of the runs ended
         self._find_runs()
@@ -76,7 +78,7 @@ class Projection:
         A run whose end this object has logged is not looked at again.
         """
         self.looked += 1
-        if run_id in self._summaries:
+        if run_id in self._ended:
             return
         rows, ending = self.store.rounds(run_id), self.store.ledger_entry(run_id)
         run = self._child(run_id, rows, ending)
@@ -85,7 +87,7 @@ class Projection:
         if ending:
             self._end(run, run_id, rows, ending, end)
         else:
-            self._log_run(run, rows, self._configs.get(run_id) or {}, {}, {})
+            self._log_run(run, rows, self._params(run_id, {}), {}, {})
             self._mark(run, "RUNNING" if live else "KILLED", end)
 
     def _end(
@@ -94,16 +96,14 @@ class Projection:
         """Log a run that has ended, unless it is all there."""
         stamp, known = self._stamp(run_id, rows, ending), run.data
         if known.tags.get(STAMP) == stamp and run.info.status in ("FINISHED", "FAILED"):
-            there = {k: v for k, v in known.metrics.items() if k.startswith("summary.")}
-            self._summaries[run_id] = there
+            self._ended.add(run_id)
             return
         self._upload(run, self._files(run_id, rows, ending))
-        config = ending.get("config") or self._configs.get(run_id) or {}
-        summary = points.summary(rows)
+        params, summary = self._params(run_id, ending.get("config") or {}), points.summary(rows)
         tags = self._tags(run_id) | folder.facts(ending) | {STAMP: stamp}
-        self._log_run(run, rows, config, summary, tags)
+        self._log_run(run, rows, params, summary, tags)
         self._client.set_terminated(run.info.run_id, folder.outcome([ending]), end)
-        self._summaries[run_id] = summary
+        self._ended.add(run_id)
 
     def sync_sweep(self) -> int:
         """Log all that is new, of every run and of the whole, when nothing runs any more.
@@ -116,14 +116,27 @@ class Projection:
         for run_id in runs:
             self.sync_run(run_id, live=False)
         parent = self._client.get_run(self._parent)
-        self._log(parent, dict(pd.DataFrame(list(self._summaries.values())).mean()))
         self._log(parent, folder.counts(ledger.values()))
         self._upload(parent, {file.name: file.read_bytes() for file in folder.papers(self.store)})
-        self._tag(parent, {NOTE: folder.note(self.store, TEXT)})
+        self._describe(parent)
         done = set(planned) <= ledger.keys()
         status = folder.outcome(ledger.values()) if done else "KILLED"
         self._client.set_terminated(self._parent, status, self._last or None)
         return len(runs)
+
+    def _describe(self, parent: "Run") -> None:
+        """Notes, source and the saved view, on the parent and on the experiment's own page."""
+        manifest = self.store.manifest()
+        text = folder.note(self.store, TEXT)
+        self._tag(parent, {NOTE: text} | folder.source(manifest))
+        view = saved_view(
+            self._parent, manifest.axes, manifest.table.statistic, parent.info.start_time
+        )
+        known = self._client.get_experiment(self._experiment).tags
+        # the page of an experiment shows two lines, in which a heading would be too large
+        for name, value in {NOTE: text.removeprefix("# "), VIEW: view}.items():
+            if known.get(name) != value:
+                self._client.set_experiment_tag(self._experiment, name, value)
 
     def _open_experiment(self, place: str | None) -> str:
         """The experiment of the sweep's name; one whose files lay elsewhere gives way."""
@@ -192,12 +205,14 @@ class Projection:
         return self._places[run_id]
 
     def _title(self, run_id: str) -> str:
-        return ", ".join(f"{k}={v}" for k, v in self._labels(run_id).items()) or run_id
+        """Its labels: words stand for themselves, numbers with their axis."""
+        labels = self._labels(run_id).items()
+        return ", ".join(v if isinstance(v, str) else f"{k}={v}" for k, v in labels) or run_id
 
     def _tags(self, run_id: str) -> dict[str, str]:
         labels = {f"label.{axis}": str(value) for axis, value in self._labels(run_id).items()}
         own = {PARENT: self._parent, SWEEP: self.manifest.name, RUN: run_id, KIND: "child"}
-        return labels | own
+        return labels | own | folder.source(self.manifest)
 
     def _stamp(self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]) -> str:
         """A fingerprint of all that an ended run's projection is made from."""
@@ -208,20 +223,25 @@ class Projection:
         self,
         run: "Run",
         rows: pd.DataFrame,
-        config: Mapping[str, Any],
+        params: Mapping[str, Any],
         summary: Mapping[str, float],
         tags: Mapping[str, str],
     ) -> None:
         """Log the rounds that are new, and with the last of them all the rest, in one request."""
         from mlflow.entities import Param
 
-        values = {_key(k): str(v)[:PARAM] for k, v in flatten(config).items()}
-        params = [Param(k, v) for k, v in values.items() if k not in run.data.params]
+        values = {_key(k): str(v)[:PARAM] for k, v in params.items()}
+        fresh = [Param(k, v) for k, v in values.items() if k not in run.data.params]
         *batches, (metrics, marks) = self._rounds(run, rows)
         for batch, marked in batches:
             self._client.log_batch(run.info.run_id, batch, tags=_run_tags(marked))
         metrics += _fresh(run, summary)
-        self._client.log_batch(run.info.run_id, metrics, params, _run_tags({**marks, **tags}))
+        self._client.log_batch(run.info.run_id, metrics, fresh, _run_tags({**marks, **tags}))
+
+    def _params(self, run_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration as in `config.<path>`, and the labels, which plots can be drawn by."""
+        labels = {f"label.{axis}": value for axis, value in self._labels(run_id).items()}
+        return labels | flatten(config or self._configs.get(run_id) or {})
 
     def _rounds(
         self, run: "Run", rows: pd.DataFrame

@@ -10,9 +10,9 @@ import pandas as pd
 
 from raysafl.summary import summarise
 
-MEANS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
-SUMS = ["server_rounds", "steps", "bytes_down", "bytes_up"]
-STATISTICS = ["final", "last10", "best", "after_server"]
+MEANS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss", "q"]
+SUMS = ["snapshots", "server_rounds", "steps", "bytes_down", "bytes_up"]
+STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]  # with a spread
 
 
 def curves(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,12 +39,12 @@ def elapsed(rows: pd.DataFrame) -> dict[int, int]:
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """`summary.final`, `summary.final_std`, ...: over replicates."""
+    """The columns of `runs.parquet`, means over replicates; `final_std`, ... their deviations."""
     if rows.empty:
         return {}
-    parts = pd.DataFrame([summarise(part) for _, part in rows.groupby("replicate")])[STATISTICS]
-    means, spread = parts.mean().add_prefix("summary."), parts.std().add_prefix("summary.")
-    return {str(k): float(v) for k, v in pd.concat([means, spread.add_suffix("_std")]).items()}
+    parts = pd.DataFrame([summarise(part) for _, part in rows.groupby("replicate")])
+    spread = parts[STATISTICS].std().add_suffix("_std")
+    return {str(k): float(v) for k, v in pd.concat([parts.mean(), spread]).items()}
 
 
 def digest(rows: pd.DataFrame, through: int) -> str:

@@ -1,0 +1,150 @@
+"""What a person sees in a browser: `report.html` from disk, and a sweep in MLflow's own pages."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysafl.report import curve_of_run
+from raysafl.tracking import default_uri, sync
+from raysafl.tracking.connect import connect, disconnect
+from raysafl.ui import server
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy:DeprecationWarning"  # in MLflow's own tables
+)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+ARGUMENTS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+WIDTHS = (1440, 1024)
+PATIENCE = 60_000  # milliseconds: MLflow's pages are slow on a busy machine
+OWN = "/mlflow/users/current"  # MLflow's page asks for it even where nobody logs in: 404
+
+
+class Seen:
+    """A page, and what went wrong or out on it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.asked: set[str] = set()
+        page.set_default_timeout(PATIENCE)
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.asked.add(request.url))
+
+    def _hear(self, message: Any) -> None:
+        if message.type == "error" and not message.location["url"].endswith(OWN):
+            self.errors.append(f"{message.text} ({message.location['url']})")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_opens_from_disk_and_can_be_read(
+    width: int, browser: Any, real_results: Path
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = Seen(page)
+    file = real_results / "quickstart" / "report.html"
+    page.goto(file.as_uri())
+    assert (
+        page.title()
+        == "FedAvg against SAFARI on digits: s of 10 clients never come, p classes each"
+    )
+    assert page.get_by_role("heading", name="Summary").is_visible()
+    assert page.get_by_text("8 of 8").first.is_visible()
+    page.get_by_role("link", name="Pareto plots").click()
+    page.wait_for_function("location.hash == '#pareto'")
+    heading = page.get_by_role("heading", name="Pareto plots")
+    playwright.expect(heading).to_be_in_viewport()
+    sizes = page.evaluate("[...document.images].map(i => [i.naturalWidth, i.clientWidth])")
+    assert len(sizes) == 4 and all(own >= shown > 300 for own, shown in sizes)
+    assert page.evaluate("document.documentElement.scrollWidth") == width  # nothing sticks out
+    seen.asked -= {url for url in seen.asked if url.startswith("data:")}
+    assert seen.asked == {file.as_uri()} and seen.errors == []
+    page.close()
+
+
+def test_a_wide_table_keeps_its_heads_in_sight(browser: Any, real_results: Path) -> None:
+    page = browser.new_page(viewport={"width": 500, "height": 900})
+    page.goto((real_results / "quickstart" / "report.html").as_uri())
+    region = page.get_by_role("region", name="All cells")
+    head = region.get_by_role("rowheader").first
+    number = region.get_by_role("cell").nth(1)
+    before, far = head.bounding_box(), number.bounding_box()
+    region.evaluate("box => box.scrollLeft = 120")
+    assert head.bounding_box()["x"] == before["x"]
+    assert number.bounding_box()["x"] == far["x"] - 120
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def mlflow(
+    browser: Any, real_results: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str, str]]:
+    """A real server over the real sweep: its URL, the experiment's id and the parent run's."""
+    root = tmp_path_factory.mktemp("mlflow")
+    shutil.copytree(real_results / "quickstart", root / "quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        sync(root, None, print, curve_of_run)
+        uri = default_uri(root)
+    client = connect(uri)
+    experiment = client.get_experiment_by_name("quickstart")
+    assert experiment
+    parent = "tags.`raysafl.kind` = 'parent'"
+    (run,) = client.search_runs([experiment.experiment_id], parent)
+    disconnect(client)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with server(uri, "127.0.0.1", port) as (_, url):
+        yield url, experiment.experiment_id, run.info.run_id
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
+    width: int, browser: Any, mlflow: tuple[str, str, str]
+) -> None:
+    url, experiment, _ = mlflow
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = Seen(page)
+    view = f"{url}/#/experiments/{experiment}/runs?viewStateShareKey=raysafl"
+    page.goto(f"{view}&workflowType=machine_learning&compareRunsMode=CHART")
+    for name in ("s=4, SAFARI, p=1", "s=0, FedAvg, p=2"):
+        page.get_by_role("link", name=name).first.wait_for()
+    page.get_by_text("Curves and results").first.wait_for()
+    for chart in ("test_accuracy", "last10"):
+        page.get_by_text(chart, exact=True).first.wait_for(state="attached")
+    page.get_by_text("FedAvg against SAFARI on digits").first.wait_for()  # the note
+    assert seen.errors == [] and all(a.startswith((url, "data:", "blob:")) for a in seen.asked)
+    page.close()
+
+
+def test_mlflow_s_parent_run_shows_the_report(browser: Any, mlflow: tuple[str, str, str]) -> None:
+    url, experiment, parent = mlflow
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    seen = Seen(page)
+    page.goto(f"{url}/#/experiments/{experiment}/runs/{parent}/artifacts/report.html")
+    for file in ("table.md", "curves.png", "runs.parquet", "pareto.png"):
+        page.get_by_text(file, exact=True).first.wait_for()
+    inside = page.frame_locator("iframe").first
+    inside.get_by_role("heading", name="Summary").wait_for()
+    assert inside.get_by_text("8 of 8").first.is_visible()
+    assert seen.errors == []
+    page.close()

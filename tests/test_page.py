@@ -1,0 +1,289 @@
+"""`report.html`, its figures and comparisons, of a real sweep and of planted ones."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from typer.testing import CliRunner
+
+from raysafl import cli
+from raysafl.manifest import Claim, Entry, Manifest, Printed, Table
+from raysafl.report import write_comparison, write_report
+from raysafl.report.curves import q_curves
+from raysafl.report.figure import blank, png
+from raysafl.report.html import Section, prose, render
+from raysafl.report.making import size
+from raysafl.report.numbers import aggregate
+from raysafl.report.pareto import find_problems, front, pareto
+from raysafl.report.participation import rasters
+from raysafl.store import Store
+
+TITLES = ["Summary", "Table", "All cells", "Methods, seed by seed", "Curves", "Heat map"]
+TITLES += ["Pareto plots", "Participation", "Missing, diverged, failed", "Cost", "Configuration"]
+TITLES += ["How it was made"]
+
+
+class Page(HTMLParser):
+    """What a page links to, shows and has headings for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.ids, self.images, self.said = [], [], [], []
+        self.addresses: list[str] = []
+        self.links: list[str]
+        self.ids: list[str]
+        self.images: list[dict[str, str | None]]
+        self.said: list[str]
+        self.tags: list[str] = []
+        self.feed(text)
+        self.text = " ".join(" ".join(self.said).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.links += [found["href"] or ""] if tag == "a" else []
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.images += [found] if tag == "img" else []
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(real_results: Path) -> Page:
+    return Page((real_results / "quickstart" / "report.html").read_text())
+
+
+@pytest.fixture
+def copy(real_results: Path, tmp_path: Path) -> Store:
+    """The real sweep, to change."""
+    shutil.copytree(real_results / "quickstart", tmp_path / "quickstart")
+    return Store(tmp_path / "quickstart")
+
+
+def test_the_page_needs_nothing_but_itself(page: Page) -> None:
+    assert page.addresses and all(a.startswith(("#", "data:")) for a in page.addresses)
+    assert not {"script", "iframe", "object", "embed"} & set(page.tags)
+
+
+def test_every_line_of_the_contents_leads_to_its_section(page: Page) -> None:
+    assert [link.removeprefix("#") for link in page.links] == page.ids
+    assert len(set(page.ids)) == len(page.ids)
+    for title in TITLES:
+        assert page.said.count(title) >= 2, title  # in the contents and above the section
+
+
+def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
+    page: Page, real_results: Path
+) -> None:
+    files = {f.read_bytes() for f in (real_results / "quickstart").glob("*.png")}
+    shown = {base64.b64decode((i["src"] or "").partition(",")[2]) for i in page.images}
+    assert shown == files and len(files) == 4
+    for image in page.images:
+        assert len(image["alt"] or "") > 40 and int(image["width"] or 0) > 300
+
+
+def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -> None:
+    table = (real_results / "quickstart" / "table.md").read_text().split("## All")[0]
+    numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", table)
+    assert len(numbers) == 8
+    for number in numbers:
+        assert page.text.count(number) >= 2, number  # in the table and in its cell's line
+    assert "8 of 8" in page.text and "raysafl quickstart" in page.text
+    assert "data.partition.p 1, 2" in page.text  # of what differs
+    assert "Nothing: every replicate finished." in page.text
+
+
+def test_a_partial_sweep_says_what_is_missing_failed_and_diverged(copy: Store) -> None:
+    runs = copy.runs()
+    gone, bad = runs["run_id"].unique()[:2]
+    runs = runs[runs["run_id"] != gone]
+    worst = (runs["run_id"] == bad) & (runs["replicate"] == 0)
+    runs.loc[worst, ["status", "reason"]] = ["diverged", "round 3: <b>NaN</b>"]
+    copy.write_runs(runs)
+    write_report(copy)
+    page = Page((copy.path / "report.html").read_text())
+    assert "7 of 8" in page.text and "1 run of 8 missing: " in page.text
+    assert "1 replicate diverged: round 3: <b>NaN</b>" in page.text  # shown, not obeyed
+    assert "b" not in page.tags and "nan " not in page.text.replace("NaN", "")
+
+
+def test_a_sweep_without_a_run_has_a_page(copy: Store) -> None:
+    copy.write_runs(pd.DataFrame(columns=["run_id", "status", "reason"]))
+    copy.forget(None)
+    files = {file.name for file in write_report(copy)}
+    assert files == {"table.md", "report.html", "curves.png"}
+    assert "0 of 8" in Page((copy.path / "report.html").read_text()).text
+
+
+def test_printed_numbers_have_verdicts_and_claims_their_section(copy: Store) -> None:
+    manifest = copy.manifest()
+    paper = [Printed(labels={"s": 4, "p": 1}, mean=5.0, std=0.1)]  # of both methods
+    claim = Claim(text="SAFARI is better", order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}])
+    table = manifest.table.replace(paper=paper, source="a paper")
+    copy.write_manifest(manifest.replace(table=table, claims=[claim], notes="# Why\n<script>x"))
+    write_report(copy)
+    page = Page((copy.path / "report.html").read_text())
+    assert "Of 2 printed numbers with a number of ours: 0 agrees, 0 close" in page.text
+    assert page.said.count("off") >= 4 and "Paper: a paper" in page.text
+    assert "SAFARI is better" in page.text and "claims" in page.ids
+    assert "script" not in page.tags and "<script>x" in page.text
+    assert "| off |" in (copy.path / "table.md").read_text()
+
+
+def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> None:
+    first, out = Store(real_results / "quickstart"), copy.path.parent
+    runs = copy.runs()
+    copy.write_runs(runs.assign(last10=runs["last10"] + 0.1))
+    manifest = copy.manifest()
+    entries = manifest.entries[1:]
+    copy.write_manifest(manifest.replace(entries=entries, scale="small"))
+    files = write_comparison([first, copy], out)
+    text, page = files[0].read_text(), Page(files[1].read_text())
+    assert text.count("+10.00 ± ") == 7 and "7 of 8 cells are in every sweep" in text
+    assert "Scales differ: paper, small." in text and "Scales differ" in page.text
+    assert page.text.count("+10.00 ± ") == 7 and len(page.images) == 2
+    names = [f"{p.parent.name}/{p.name}" for p in (first.path, copy.path)]
+    assert all(name in page.text for name in names)  # both folders are called quickstart
+
+
+def test_the_command_reports_each_sweep_and_compares_them(
+    copy: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = copy.path.parent
+    monkeypatch.chdir(root)
+    shutil.copytree(copy.path, root / "second")
+    for name in ("quickstart", "second"):
+        (root / name / "report.html").unlink()
+    with cli.console.capture() as said:
+        arguments = ["report", "quickstart", "second", "--out", "both"]
+        result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0 and "both/comparison.html" in said.get()
+    assert (root / "quickstart/report.html").is_file() and (root / "second/report.html").is_file()
+    assert "# quickstart and second" in (root / "both" / "comparison.md").read_text()
+
+
+def test_sections_without_parts_are_left_out_and_text_is_escaped() -> None:
+    sections = [Section("a", "A & <b>", [prose("*x* <i>")]), Section("b", "B", [])]
+    page = Page(render("T < 1", sections))
+    assert page.ids == ["a"] and "T < 1" in page.text and "A & <b>" in page.text
+    assert "em" in page.tags and "i" not in page.tags
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"), [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")]
+)
+def test_bytes_read_well(amount: float, words: str) -> None:
+    assert size(amount) == words
+
+
+# --- figures
+
+
+def test_a_picture_in_256_colours_is_the_figure_that_was_drawn() -> None:
+    figure = blank(4.003, 2.997)  # no whole number of pixels
+    figure.subplots().plot([0, 1], [0, 1], color="#0072B2")
+    exact = io.BytesIO()
+    figure.savefig(exact, format="png", dpi=150)
+    full, small = (
+        Image.open(io.BytesIO(x)).convert("RGB") for x in (exact.getvalue(), png(figure))
+    )
+    difference = np.abs(np.asarray(full, int) - np.asarray(small, int))
+    assert full.size == small.size and difference.mean() < 0.5 and difference.max() < 40
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_the_front_is_what_no_other_point_beats(points: list[tuple[int, int]]) -> None:
+    cost, gain = (np.array(x, float) for x in zip(*points, strict=True))
+    found = {points[i] for i in front(cost, gain)}
+    beaten = {
+        (c, g)
+        for c, g in points
+        if any((x <= c and y >= g and (x, y) != (c, g)) for x, y in points)
+    }
+    assert found == set(points) - beaten
+
+
+def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Manifest]:
+    """One run for each policy, as in `runs.parquet`, of 4 clients."""
+    entries = [Entry(run_id=name, labels={"policy": name}) for name in policies]
+    rows = [
+        {"run_id": name, "replicate": 0, "seed": 0, "status": "finished", "final": 0.1 * i}
+        | {"total_bytes": 1e6, "total_snapshots": i, "total_server_rounds": i % 2}
+        | {f"config.participation{k}": str(v) for k, v in policy.items()}
+        | {"config.data.clients": "4"}
+        | {
+            "config": json.dumps(
+                {"data": {"server": {"n0": 50}}, "model": "m", "rounds": 3, "participation": policy}
+            )
+        }
+        for i, (name, policy) in enumerate(policies.items())
+    ]
+    manifest = Manifest(
+        name="s", axes=["policy"], entries=entries, table=Table(rows=["policy"], also=[])
+    )
+    return pd.DataFrame(rows), manifest
+
+
+BETA = {"kind": "Arbitrary", "m": 2}
+POLICIES: dict[str, dict[str, object]] = {
+    "beta": BETA,
+    "half": {"kind": "Snapshot", "base": BETA, "q": 0.5},
+    "full": {"kind": "Full"},
+}
+
+
+def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> None:
+    runs, manifest = configured(POLICIES)
+    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest)
+    assert problem.cells["run_id"].tolist() == ["beta", "half"]
+    assert problem.cells["snapshots"].tolist() == [0, 1]  # beta enforces none, whatever it counts
+    assert problem.cells["samples"].tolist() == [0, 50]  # n0 only where the server trained
+    content = pareto(aggregate(runs, manifest), runs, manifest)
+    assert content is not None and Image.open(io.BytesIO(content)).format == "PNG"
+    assert pareto(aggregate(runs, manifest), runs[:0], manifest) is None
+
+
+def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"run_id": e.run_id, "replicate": 0, "seed": 0, "round": t, "kind": "client"}
+            | {"cohort": [t % 4], "snapshots": t % 2, "q": 0.1 * t, "test_accuracy": 0.5}
+            | changes
+            for e in manifest.entries
+            for t in range(6)
+        ]
+    )
+
+
+def test_each_policy_has_one_raster_and_none_without_runs() -> None:
+    runs, manifest = configured(POLICIES)
+    content = rasters(rounds_of(manifest), runs, manifest)
+    assert content is not None
+    orange = (213, 94, 0)  # enforced rounds
+    colours = Image.open(io.BytesIO(content)).convert("RGB").getcolors(1 << 24) or []
+    assert orange in [rgb for _, rgb in colours]
+    plain = rasters(rounds_of(manifest, snapshots=1), runs, manifest)  # all of them: uniform
+    assert plain is not None
+    colours = Image.open(io.BytesIO(plain)).convert("RGB").getcolors(1 << 24) or []
+    assert orange not in [rgb for _, rgb in colours]
+    assert rasters(rounds_of(manifest)[:0], runs, manifest) is None
+
+
+def test_q_is_drawn_where_it_moves() -> None:
+    _, manifest = configured(POLICIES)
+    assert len(q_curves(rounds_of(manifest), manifest)) == 1
+    assert q_curves(rounds_of(manifest, q=0.5), manifest) == []
+    assert q_curves(rounds_of(manifest, q=None).astype({"q": float}), manifest) == []
