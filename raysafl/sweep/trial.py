@@ -92,7 +92,8 @@ class Trial(tune.Trainable):
             actor.configure.remote(run.data, ref, run.model, run.seeds, self.context.engine)
             for actor in self.actors
         ]
-        reference = Worker(run.data, ray.get(ref), run.model, run.seeds)
+        # it trains nothing, so there is nothing to choose an engine for
+        reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
         device, engine = ray.get(calls)[0]
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference)
