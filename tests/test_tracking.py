@@ -451,6 +451,22 @@ def test_finish_returns_in_time_from_a_server_that_is_silent(
     assert len(said) == 1 and "does nothing for 0.5 s" in said[0]
 
 
+def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(store: Store) -> None:
+    complete(store)
+
+    def slow(rows: pd.DataFrame, title: str) -> bytes:
+        time.sleep(3)
+        return b"PNG"
+
+    said: list[str] = []
+    tracker = Tracker(store, uri_of(store), said.append, curve=slow)
+    for run_id in (A, B):
+        tracker.submit(run_id)
+    began = time.monotonic()
+    assert tracker.finish(patience=5) and said == []
+    assert time.monotonic() - began > 5 and tracker.waiting == 0
+
+
 def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no sweep"):
         sync(tmp_path / "nothing", None, print)

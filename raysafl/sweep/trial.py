@@ -91,7 +91,8 @@ class Trial(tune.Trainable):
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
         setup = run.data, ref, run.model, run.seeds, self.context.engine, run.local.batch_size
         self.actors.configure(*setup)
-        reference = Worker(run.data, ray.get(ref), run.model, run.seeds)
+        # it trains nothing, so there is nothing to choose an engine for
+        reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
         device, engine = self.actors.ready()[0]
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference)
