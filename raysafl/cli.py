@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from raysafl.component import Component
+from raysafl.place import Place, place
 from raysafl.store import SweepBusyError, find_sweeps
 
 app = typer.Typer(
@@ -22,8 +23,10 @@ console = Console(highlight=False)
 if not console.is_terminal:  # a pipe or a file: rich would assume 80 columns
     console.width = 120
 
-Out = Annotated[Path | None, typer.Option(help="Folder of the results [results/<sweep>]")]
-Root = Annotated[Path, typer.Argument(help="A sweep's folder, or one that holds sweeps")]
+Out = Annotated[
+    str | None, typer.Option(help="Folder or URI (s3://...) of the results [results/<sweep>]")
+]
+Root = Annotated[str, typer.Argument(help="A sweep's folder or URI, or one that holds sweeps")]
 Actors = Annotated[int, typer.Option(help="Client actors per trial")]
 Cpus = Annotated[float, typer.Option(help="CPUs per client actor")]
 Gpus = Annotated[float, typer.Option(help="GPU share per client actor: 1, 0.5, 0.25, ...")]
@@ -129,15 +132,13 @@ def sync(
     from raysafl.report import curve_of_run
     from raysafl.tracking import sync as bring
 
-    count = bring(path, tracking_uri, console.print, curve=curve_of_run)
+    count = bring(place(path), tracking_uri, console.print, curve=curve_of_run)
     console.print(f"{count} runs are in MLflow")
 
 
 @app.command()
 def ui(
-    path: Annotated[Path, typer.Argument(help="The folder that holds the sweeps")] = Path(
-        "results"
-    ),
+    path: Annotated[str, typer.Argument(help="The folder that holds the sweeps")] = "results",
     host: Annotated[str, typer.Option(help="Loopback unless told otherwise")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The next free one if taken")] = 5000,
 ) -> None:
@@ -145,7 +146,7 @@ def ui(
     from raysafl.ui import serve
 
     try:
-        serve(path, host, port)
+        serve(place(path), host, port)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
 
@@ -215,8 +216,8 @@ def _hardware(
     return Hardware(actors=actors, cpus=cpus, gpus=gpus, trials=trials, autoscale=autoscale)
 
 
-def _sweeps(path: Path) -> list[Any]:
-    stores = find_sweeps(path)
+def _sweeps(path: str) -> list[Any]:
+    stores = find_sweeps(place(path))
     if not stores:
         raise ValueError(f"{path} holds no sweep: no manifest.json in it or one level below")
     return stores
@@ -248,9 +249,11 @@ def _run(sweep: Any, **options: Any) -> None:
         raise typer.Exit(1)
 
 
-def _short(path: Path) -> str:
+def _short(path: Place) -> str:
     """A path as the user would type it from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    if isinstance(path, Path) and path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def main() -> None:

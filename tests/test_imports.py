@@ -14,7 +14,9 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
     "summary": set(),
     "core": {"component"},
     "manifest": {"component"},
-    "store": {"manifest", "component"},
+    "place": set(),
+    "locks": {"place"},
+    "store": {"manifest", "component", "place", "locks"},
     "data": {"core", "component"},
     "models": {"core", "component"},
     "participation": {"core", "component"},
@@ -27,11 +29,11 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
     "local": {"core", "models", "engines"},
     "checkpoint": {"core", "simulation"},
     "runtime": {"core", "component", "data", "models", "local"},
-    "tracking": {"store", "manifest", "summary", "component", "core"},
-    "report": {"store", "manifest", "summary", "component"},
+    "tracking": {"store", "place", "manifest", "summary", "component", "core"},
+    "report": {"store", "place", "manifest", "summary", "component"},
     "sweep": {
         *("core", "component", "models", "simulation", "checkpoint", "runtime", "tracking"),
-        *("store", "manifest", "summary", "report", "version"),
+        *("store", "place", "locks", "manifest", "summary", "report", "version"),
     },
     **dict.fromkeys(
         ("cli", "ui", "experiment", "doctor", "quickstart", "catalogue", "show", "__init__"), ANY

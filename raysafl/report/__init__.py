@@ -3,11 +3,10 @@
 Reads Parquet, writes Markdown and PNG; knows neither Ray nor torch.
 """
 
-from pathlib import Path
-
 import pandas as pd
 
 from raysafl.manifest import Manifest
+from raysafl.place import Place
 from raysafl.report.curves import curve_of_run, curves
 from raysafl.report.heatmap import heatmap
 from raysafl.report.numbers import aggregate
@@ -28,7 +27,7 @@ def load(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
     return store.manifest(), store.rounds(), store.runs()
 
 
-def write_report(store: Store) -> list[Path]:
+def write_report(store: Store) -> list[Place]:
     """Write `table.md`, `curves.png` (`curves-2.png`, ... if many) and, if apt, `heatmap.png`.
 
     Works while runs are missing. Figures of an earlier report that are not made again go.
