@@ -189,12 +189,12 @@ def list_(
 
 @app.command()
 def doctor(
-    root: Annotated[Path, typer.Option(help="Folder of the results")] = Path("results"),
+    root: Annotated[str, typer.Option(help="Folder or URI of the results")] = "results",
 ) -> None:
     """What works on this machine, and how to mend what does not."""
     from raysafl.doctor import examine
 
-    found = examine(root)
+    found = examine(place(root))
     for name, good, said in found:
         console.print(f"{'ok  ' if good else 'FAIL'}  {name}: {said}", markup=False, soft_wrap=True)
     if not all(good for _, good, _ in found):

@@ -6,10 +6,12 @@ one machine see each other through a locked file besides, so a killed one is fol
 That keeps people from starting a sweep twice; it is no consensus among machines.
 """
 
+import getpass
 import hashlib
 import json
 import os
 import platform
+import tempfile
 import threading
 import time
 import uuid
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from platformdirs import user_runtime_path
 
 from raysafl.place import Place, Remote, StorageError
 
@@ -121,7 +122,7 @@ def lock(file: Place) -> FileLock | RemoteLock:
 
 
 def _folder() -> Path:
-    folder = user_runtime_path("raysafl", appauthor=False) / "locks"
+    folder = Path(tempfile.gettempdir()) / f"raysafl-{getpass.getuser()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

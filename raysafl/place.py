@@ -51,7 +51,7 @@ class Remote:
         StorageError: the store cannot be reached, or refuses; said with what to do.
     """
 
-    uri: str = field(repr=False)  # of the folder that was named; may hold credentials
+    uri: str = field(repr=False, compare=False)  # as named; may hold credentials
     key: str  # bucket/folder/file
 
     def __str__(self) -> str:

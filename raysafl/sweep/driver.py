@@ -10,7 +10,7 @@ from rich.console import Console
 from raysafl.core import Dataset
 from raysafl.manifest import Manifest
 from raysafl.models import FlatModel
-from raysafl.place import Place, full_disk_told, place, redacted
+from raysafl.place import Place, Remote, StorageError, full_disk_told, place, redacted, size
 from raysafl.report import curve_of_run, write_report
 from raysafl.runtime import Hardware
 from raysafl.simulation import Run
@@ -136,6 +136,8 @@ class Runner:
         show = display(self.console, self.quiet)
         if self.track:
             uri = self.tracking_uri or default_uri(store.path.parent)
+            if isinstance(store.path, Remote) and not self.quiet:
+                self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
             configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
             tracker = Tracker(store, uri, self._say, configs, curve_of_run)
         tuning = Tuning(
@@ -144,6 +146,8 @@ class Runner:
         try:
             show.start(len(todo) or self.sweep.num_samples, skipped)
             tuning.fit(datasets, self.address)
+        except StorageError as error:
+            raise StorageError(f"{error}{_still_needed(store, len(todo))}") from error
         finally:
             show.stop()
             try:
@@ -155,6 +159,14 @@ class Runner:
 
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
+
+
+def _still_needed(store: Store, planned: int) -> str:
+    """How much room the rest of a sweep takes, judged by the runs that have ended."""
+    ended = len(store.ledger())
+    if not (each := store.size() / max(1, ended)):
+        return ""
+    return f". The {planned} runs of this try need about {size(planned * each)} in all"
 
 
 def prepare(runs: Iterable[Run]) -> dict[str, Dataset]:

@@ -194,13 +194,12 @@ class Tuning:
 
 @contextmanager
 def _scratch(store: Store) -> Iterator[Path]:
-    """Tune's own folder, empty: in the sweep's, or on this machine if that is in a store.
+    """Tune's own folder: in the sweep's, or on this machine if that is in a store.
 
     Tune pickles into it; nothing is ever read from it, and it goes with the block.
     """
     if isinstance(store.path, Path):
-        folder = store.path / "tune"
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = store.path / "tune"  # with the locks of runs, perhaps held by a killed sweep's
     else:
         folder = Path(tempfile.mkdtemp(prefix="raysafl-")) / "tune"
     try:
