@@ -60,10 +60,17 @@ class Replicate(Ended):
     replicate: int
 
 
+class Seeds(BaseModel):
+    """What of a ledger entry's configuration tells how many rows a run has."""
+
+    replicates: int = Field(default=1, ge=1, le=100_000)
+    seed: int = Field(default=0, ge=0, lt=2**62)
+
+
 class Ending(Ended):
     """What a ledger entry must hold at least to be used; it may hold more (docs/results.md)."""
 
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: Seeds = Field(default_factory=Seeds)
     replicates: list[Replicate] = Field(default_factory=list)
     metrics: dict[str, Any] = Field(default_factory=dict)
     started: str = ""

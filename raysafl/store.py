@@ -288,6 +288,10 @@ def _rows(content: bytes, run_id: str) -> pa.Table:
     table = read_parquet(content, ROUNDS)
     if any(table[name].null_count for name in ("run_id", "replicate", "seed", "round")):
         raise ValueError("it has rows without run, replicate, seed or round")
+    for name in ("test_accuracy", "train_accuracy"):
+        values = table[name].to_numpy()
+        if ((values < 0) | (values > 1)).any():
+            raise ValueError(f"its {name} is not between 0 and 1")
     strangers = set(table["run_id"].to_pylist()) - {run_id}
     if strangers:
         raise ValueError(f"it has rows of another run, {min(strangers)!r}")
@@ -299,6 +303,7 @@ def _ending(file: Place, content: bytes) -> dict[str, Any]:
     try:
         entry: dict[str, Any] = json.loads(content)
         Ending.model_validate(entry)
+        json.dumps(entry, ensure_ascii=False).encode()  # half a character cannot be written
     except (ValueError, RecursionError) as error:
         why = explain(error) if isinstance(error, ValidationError) else error
         warnings.warn(f"{file} cannot be read and is left out: {why}", stacklevel=3)
