@@ -259,7 +259,7 @@ class Store:
             frame: pd.DataFrame = read_parquet(file.read_bytes()).to_pandas()
         except StorageError:
             raise
-        except (ValueError, OSError) as error:
+        except Exception as error:  # whatever a damaged file does to its reader
             raise ValueError(
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error
