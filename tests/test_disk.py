@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -97,6 +99,45 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     fill(disk)
     with pytest.raises(StorageError, match="is full"):  # from the start: nothing is changed
         Runner(sweep, disk / "t", Hardware(cpus=0.5), track=False, quiet=True).run()
+
+
+LARGE = """
+import numpy as np
+from raysafl import *
+from raysafl.core import Dataset, Samples
+from raysafl.quickstart import BASE
+
+class Large(Source):
+    def load(self):
+        part = Samples(np.zeros((800, 1, 400, 400), np.uint8), np.arange(800) % 10)
+        return Dataset("large", part, part, 10)
+
+SWEEP = Sweep("large", [BASE.replace({"data.dataset": Large()})])
+"""
+SMALL = """
+mount -t tmpfs -o size=16m tmpfs /dev/shm && mount -t tmpfs -o size=60m tmpfs "$RAY_TMPDIR" &&
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="root mounts disks")
+def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
+    """In a mount namespace of its own: /dev/shm of 16 MB, and 60 MB for what does not fit."""
+    (tmp_path / "large.py").write_text(LARGE)
+    ray = Path(tempfile.mkdtemp(prefix="r"))  # short: its sockets' names have 107 characters
+    raysafl = [sys.executable, "-c", "from raysafl.cli import main; main()", "run", "large.py"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", SMALL, "sh", *raysafl],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_TMPDIR": str(ray), "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    shutil.rmtree(ray, ignore_errors=True)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stdout
+    assert "--shm-size" in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

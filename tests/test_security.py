@@ -68,13 +68,13 @@ class Telling(Algorithm):
 
 
 class Bomb:
-    """Leaves a file behind if it is ever unpickled."""
+    """Leaves a folder behind if it is ever unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return open, (str(self.file), "w")
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.file),)
 
 
 @pytest.mark.usefixtures("ray_local")
@@ -160,11 +160,8 @@ def test_links_out_of_a_results_folder_are_not_followed(
     rounds = tmp_path / "s" / "rounds"
     rounds.rename(tmp_path / "elsewhere")
     rounds.symlink_to(mine)
-    for act in (
-        finished.rounds,
-        lambda: finished.drop_parts(tiny.id),
-        lambda: finished.forget([tiny.id]),
-    ):
+    acts = (lambda: finished.drop_parts(tiny.id), lambda: finished.forget([tiny.id]))
+    for act in (finished.rounds, *acts):
         with pytest.raises(ValueError, match="is a link out of"):
             act()
     assert kept.read_bytes() == b"mine" and secret.read_text() == '{"status": "finished"}'

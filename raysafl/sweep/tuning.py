@@ -22,7 +22,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from raysafl.component import Component
 from raysafl.core import Dataset
 from raysafl.manifest import Entry, Label
-from raysafl.place import StorageError
+from raysafl.place import StorageError, size
 from raysafl.runtime import Hardware
 from raysafl.simulation import Run
 from raysafl.store import Store
@@ -130,7 +130,7 @@ class Tuning:
                 store=self.store.path,
                 make=self._make(),
                 hardware=self.hardware,
-                datasets={name: ray.put(dataset) for name, dataset in datasets.items()},
+                datasets=_shared(datasets),
                 origin={**provenance(), "commit": commit()},
                 report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
@@ -190,6 +190,21 @@ class Tuning:
             self.store.write_manifest(manifest.extended([entry]))
 
         return Watch(self.store, self._make(), self.show, self.tracker, labels, sampled)
+
+
+def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
+    """The datasets in the memory that all processes of a node share."""
+    try:
+        return {name: ray.put(dataset) for name, dataset in datasets.items()}
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+        needed = sum(
+            part.x.nbytes for data in datasets.values() for part in (data.train, data.test)
+        )
+        raise ValueError(
+            f"the datasets, {size(needed)}, do not fit the memory that Ray's processes share: "
+            f"{str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger --shm-size) and "
+            "the folder of Ray's files (/tmp/ray, or RAY_TMPDIR)"
+        ) from error
 
 
 @contextmanager
