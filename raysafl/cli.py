@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from raysafl.component import Component
+from raysafl.place import Place, place
 from raysafl.store import SweepBusyError, find_sweeps
 
 app = typer.Typer(
@@ -22,8 +23,10 @@ console = Console(highlight=False)
 if not console.is_terminal:  # a pipe or a file: rich would assume 80 columns
     console.width = 120
 
-Out = Annotated[Path | None, typer.Option(help="Folder of the results [results/<sweep>]")]
-Root = Annotated[Path, typer.Argument(help="A sweep's folder, or one that holds sweeps")]
+Out = Annotated[
+    str | None, typer.Option(help="Folder or URI (s3://...) of the results [results/<sweep>]")
+]
+Root = Annotated[str, typer.Argument(help="A sweep's folder or URI, or one that holds sweeps")]
 Actors = Annotated[int, typer.Option(help="Client actors per trial")]
 Cpus = Annotated[float, typer.Option(help="CPUs per client actor")]
 Gpus = Annotated[float, typer.Option(help="GPU share per client actor: 1, 0.5, 0.25, ...")]
@@ -109,7 +112,9 @@ def advise(
 
 @app.command()
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Folders of sweeps; two or more: compared")],
+    paths: Annotated[
+        list[str], typer.Argument(help="Folders or URIs of sweeps; two or more: compared")
+    ],
     out: Annotated[Path, typer.Option(help="Folder of a comparison")] = Path("."),
 ) -> None:
     """Make runs.parquet, table.md, report.html and the figures of a sweep anew from its Parquet."""
@@ -131,7 +136,8 @@ def report(
 def results(
     query: Annotated[str, typer.Argument(help="\"algorithm == 'Safari' and q > 0.5\"; '' for all")],
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of sweeps [results]", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Folders or URIs of sweeps [results]", show_default=False),
     ] = None,
     sort: Annotated[str, typer.Option(help="A column; the largest first")] = "",
     ascending: Annotated[bool, typer.Option("--ascending", help="The smallest first")] = False,
@@ -145,7 +151,7 @@ def results(
     from raysafl.results import results as ask
 
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
-    found = ask(paths or [Path("results")], query, sort, ascending, top, wanted)
+    found = ask([place(path) for path in paths or ["results"]], query, sort, ascending, top, wanted)
     if csv or json:
         text = found.to_csv(index=False) if csv else found.to_json(orient="records", indent=1)
         typer.echo(text.rstrip())
@@ -162,15 +168,13 @@ def sync(
     from raysafl.report import curve_of_run
     from raysafl.tracking import sync as bring
 
-    count = bring(path, tracking_uri, console.print, curve=curve_of_run)
+    count = bring(place(path), tracking_uri, console.print, curve=curve_of_run)
     console.print(f"{count} runs are in MLflow")
 
 
 @app.command()
 def ui(
-    path: Annotated[Path, typer.Argument(help="The folder that holds the sweeps")] = Path(
-        "results"
-    ),
+    path: Annotated[str, typer.Argument(help="The folder that holds the sweeps")] = "results",
     host: Annotated[str, typer.Option(help="Loopback unless told otherwise")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The next free one if taken")] = 5000,
 ) -> None:
@@ -178,7 +182,7 @@ def ui(
     from raysafl.ui import serve
 
     try:
-        serve(path, host, port)
+        serve(place(path), host, port)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
 
@@ -239,12 +243,12 @@ def bench(
 
 @app.command()
 def doctor(
-    root: Annotated[Path, typer.Option(help="Folder of the results")] = Path("results"),
+    root: Annotated[str, typer.Option(help="Folder or URI of the results")] = "results",
 ) -> None:
     """What works on this machine, and how to mend what does not."""
     from raysafl.doctor import examine
 
-    found = examine(root)
+    found = examine(place(root))
     for name, good, said in found:
         console.print(f"{'ok  ' if good else 'FAIL'}  {name}: {said}", markup=False, soft_wrap=True)
     if not all(good for _, good, _ in found):
@@ -266,8 +270,8 @@ def _hardware(
     return Hardware(actors=actors, cpus=cpus, gpus=gpus, trials=trials, autoscale=autoscale)
 
 
-def _sweeps(path: Path) -> list[Any]:
-    stores = find_sweeps(path)
+def _sweeps(path: str) -> list[Any]:
+    stores = find_sweeps(place(path))
     if not stores:
         raise ValueError(f"{path} holds no sweep: no manifest.json in it or one level below")
     return stores
@@ -299,9 +303,11 @@ def _run(sweep: Any, **options: Any) -> None:
         raise typer.Exit(1)
 
 
-def _short(path: Path) -> str:
+def _short(path: Place) -> str:
     """A path as the user would type it from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    if isinstance(path, Path) and path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def main() -> None:

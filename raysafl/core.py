@@ -4,7 +4,6 @@ Suffixes name axes: _P flat model parameters, _M this round's cohort, _T local-t
 tasks, _R replicates (seeds) of one run.
 """
 
-import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,36 +16,11 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from raysafl.component import Component
+from raysafl.key import Key as Key
 from raysafl.parts import pack
 
 SERVER = -1  # the id under which the server trains on its own data
 EVERYONE = -2  # the id under which all clients' data is trained on as one: centralised SGD
-_NO_ENTROPY = np.random.SeedSequence(0)
-_STATE = np.random.Philox(_NO_ENTROPY).state  # with nothing drawn yet
-
-
-class Key(NamedTuple):
-    """Random streams as a pure function of (seed, round, purpose, client).
-
-    A counter-based generator (Philox) is keyed by (seed, purpose) and started at the counter
-    (client, round), so streams never overlap and none depends on what was drawn before.
-    """
-
-    seed: int
-    round: int = 0
-
-    def __call__(self, purpose: str, client: int = 0) -> np.random.Generator:
-        """A generator for one purpose, and one client if it is about one."""
-        key = np.array([self.seed, zlib.crc32(purpose.encode())], np.uint64)
-        counter = np.array([0, (client + 1) % 2**64, self.round, 0], np.uint64)  # SERVER is -1
-        bits = np.random.Philox(_NO_ENTROPY)  # Philox(key=...) would ask the system: 10 us each
-        bits.state = _STATE | {"state": {"counter": counter, "key": key}}
-        return np.random.Generator(bits)
-
-    def torch(self, purpose: str, client: int = 0) -> torch.Generator:
-        """The same stream's seed for torch."""
-        seed = int(self(purpose, client).integers(2**63))
-        return torch.Generator().manual_seed(seed)
 
 
 class SGD(Component):

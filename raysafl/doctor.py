@@ -1,13 +1,13 @@
 """`raysafl doctor`: what works on this machine, and how to mend what does not."""
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import ray
 
 from raysafl.data import data_root
+from raysafl.place import Place
 from raysafl.sweep.tuning import ray_session
 from raysafl.tracking import default_uri, ping
 from raysafl.tracking.connect import redacted
@@ -39,14 +39,17 @@ def data() -> str:
     return f"{', '.join(found)}; looked in {data_root()} (RAYSAFL_DATA)"
 
 
-def results(root: Path) -> str:
+def results(root: Place) -> str:
     """The results folder can be written."""
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=root):
-        return f"{root.resolve()} can be written"
+    if isinstance(root, Path):
+        root.mkdir(parents=True, exist_ok=True)
+    probe = root / f".writable.{os.getpid()}"
+    probe.write_bytes(b"")
+    probe.unlink()
+    return f"{root.resolve()} can be written"
 
 
-def mlflow_store(root: Path) -> str:
+def mlflow_store(root: Place) -> str:
     """The tracking store answers."""
     uri = default_uri(root.resolve())
     return f"{redacted(uri)} answers, {ping(uri)} experiments"
@@ -56,12 +59,12 @@ def ray_starts() -> str:
     """Ray starts and stops."""
     with ray_session(None):
         has = ray.cluster_resources()
-        return (
-            f"Ray {ray.__version__} starts: {has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs"
-        )
+        cpus, gpus = has.get("CPU", 0), has.get("GPU", 0)
+        where = ray.util.get_node_ip_address()
+        return f"Ray {ray.__version__} starts on {where}: {cpus:g} CPUs, {gpus:g} GPUs"
 
 
-def checks(root: Path) -> dict[str, tuple[Check, str]]:
+def checks(root: Place) -> dict[str, tuple[Check, str]]:
     """Name to check and cure."""
     return {
         "torch": (
@@ -82,7 +85,7 @@ def checks(root: Path) -> dict[str, tuple[Check, str]]:
     }
 
 
-def examine(root: Path) -> list[tuple[str, bool, str]]:
+def examine(root: Place) -> list[tuple[str, bool, str]]:
     """Every check: its name, whether it passed, and what it found or how to mend it."""
     report = []
     for name, (check, cure) in checks(root).items():

@@ -1,12 +1,13 @@
 """What a sweep is, written beside its results: labels, axes, the paper's numbers."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from raysafl.component import Component, nearest
 
+RUN_ID = r"^[\w-]+$"  # it becomes a file's name
 Label = str | int | float | bool | None
 
 
@@ -85,8 +86,38 @@ class Table(Component):
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
 
-    run_id: str
+    run_id: str = Field(pattern=RUN_ID)
     labels: dict[str, Label]
+
+
+class Ended(BaseModel):
+    """How a run, or one replicate of it, ended."""
+
+    status: Literal["finished", "diverged", "stopped", "failed"]
+    reason: str = ""
+
+
+class Replicate(Ended):
+    """How one replicate ended."""
+
+    replicate: int
+
+
+class Seeds(BaseModel):
+    """What of a ledger entry's configuration tells how many rows a run has."""
+
+    replicates: int = Field(default=1, ge=1, le=100_000)
+    seed: int = Field(default=0, ge=0, lt=2**62)
+
+
+class Ending(Ended):
+    """What a ledger entry must hold at least to be used; it may hold more (docs/results.md)."""
+
+    config: Seeds = Field(default_factory=Seeds)
+    replicates: list[Replicate] = Field(default_factory=list)
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    started: str = ""
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
 class Manifest(Component):

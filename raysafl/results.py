@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from raysafl.place import Place
 from raysafl.report.words import count
 from raysafl.store import find_sweeps
 from raysafl.summary import STATISTICS
@@ -26,7 +27,7 @@ ALLOWED = (
 
 
 def results(
-    paths: Sequence[Path],
+    paths: Sequence[Place],
     query: str = "",
     sort: str = "",
     ascending: bool = False,
@@ -62,7 +63,7 @@ def results(
     return frame[shown].iloc[:top].reset_index(drop=True)
 
 
-def load(paths: Iterable[Path]) -> pd.DataFrame:
+def load(paths: Iterable[Place]) -> pd.DataFrame:
     """One row per run of all sweeps in the folders.
 
     Its columns are those of `runs.parquet`, numbers as numbers: statistics are means over the

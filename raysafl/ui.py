@@ -13,10 +13,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from raysafl.place import Place
 from raysafl.tracking.connect import artifacts, database, default_uri, redacted
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -26,7 +26,7 @@ PATIENCE = 120.0  # seconds; a busy machine takes 20
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-def serve(root: Path, host: str = "127.0.0.1", port: int = 5000) -> None:
+def serve(root: Place, host: str = "127.0.0.1", port: int = 5000) -> None:
     """Show the results in a folder of sweeps until Ctrl-C. Another port serves if this is taken.
 
     Raises:
@@ -72,7 +72,7 @@ def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[by
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=ENVIRONMENT | os.environ,
+            env=ENVIRONMENT | os.environ | {"MLFLOW_BACKEND_STORE_URI": uri},  # not in `ps`
             start_new_session=True,
         )
         try:
@@ -89,7 +89,6 @@ def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[by
 def _command(uri: str, host: str, port: int) -> list[str]:
     place = artifacts(uri)  # of experiments that were made through a server
     options = {
-        "--backend-store-uri": uri,
         "--host": host,
         "--port": str(port),
         "--workers": "1",

@@ -4,11 +4,11 @@ Reads Parquet, writes Markdown, PNG and HTML; knows neither Ray nor torch.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
 from raysafl.manifest import Manifest
+from raysafl.place import Place
 from raysafl.report.baseline import improvements
 from raysafl.report.comparison import write_comparison
 from raysafl.report.curves import curve_of_run, curves, q_curves
@@ -67,7 +67,7 @@ def load(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
     return store.manifest(), store.rounds(), store.runs()
 
 
-def write_report(store: Store) -> list[Path]:
+def write_report(store: Store) -> list[Place]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     `curves.png` (`curves-2.png`, ... if many), `heatmap.png`, `pareto.png`, `q.png` and

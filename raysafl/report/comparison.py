@@ -65,11 +65,11 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
 
 def _names(stores: Sequence[Store]) -> list[str]:
     """Folders' names, with as much of the path as tells them apart."""
-    paths = [store.path.resolve() for store in stores]
+    parts = [tuple(str(store.path.resolve()).split("/")) for store in stores]
     depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
+    while len({part[-depth:] for part in parts}) < len(set(parts)):
         depth += 1
-    return [str(Path(*path.parts[-depth:])) for path in paths]
+    return ["/".join(part[-depth:]) for part in parts]
 
 
 def _cells(runs: pd.DataFrame, manifest: Manifest, table: Table) -> Cells:
@@ -112,7 +112,7 @@ def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
 
 def _curves(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
     """The first page of each sweep's curves, as its report has them."""
-    files = [store.path / "curves.png" for store in stores]
+    files = [store.file("curves.png") for store in stores]
     alt = "Lines of test accuracy over rounds, one panel per place, one line per method"
     return [
         Picture(file.name, file.read_bytes(), f"{alt}: {name}", name)

@@ -56,9 +56,9 @@ def _rows(
                 **summarise(mine),
                 **{f"config.{k}": _text(v) for k, v in flatten(config).items()},
                 "config": json.dumps(config),
-                "started": entry.get("started", entry.get("ended", "")),
+                "started": str(entry.get("started", entry.get("ended", ""))),
                 "seconds": float(entry.get("seconds", 0.0)),
-                **{name: entry.get(name, "") for name in ORIGIN},
+                **{name: str(entry.get(name, "")) for name in ORIGIN},
             }
         )
     return rows

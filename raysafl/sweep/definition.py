@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,7 +82,7 @@ class Sweep:
     scale: str = "paper"
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or self.name.startswith("."):
+        if not re.fullmatch(r"[^/\\\x00.][^/\\\x00]*", self.name):
             raise ValueError(f"a sweep's name becomes a folder; '{self.name}' cannot be one")
         if bool(self.runs) == bool(self.space):
             raise ValueError(

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.console import Console
 from raysafl.core import Dataset
 from raysafl.manifest import Manifest
 from raysafl.models import FlatModel
+from raysafl.place import Place, Remote, StorageError, full_disk_told, place, redacted, size
 from raysafl.report import curve_of_run, write_report
 from raysafl.runtime import Hardware
 from raysafl.simulation import Run
@@ -50,7 +50,8 @@ class Outcome:
 class Runner:
     """Runs what is not finished of a sweep, on Ray, and writes its results to a folder.
 
-    out             the folder; default `results/<name>`, the scale behind it if not "paper"
+    out             the folder or URI (s3://...); default `results/<name>`, the scale behind it
+                    if not "paper"
     hardware        what a trial runs on
     address         a running Ray cluster ("auto": the one here); default: Ray is started here
     resume          go on where an earlier try ended; False: run everything anew
@@ -64,7 +65,7 @@ class Runner:
     """
 
     sweep: Sweep
-    out: str | Path | None = None
+    out: str | Place | None = None
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
     resume: bool = True
@@ -81,7 +82,7 @@ class Runner:
     def store(self) -> Store:
         """The folder of the results."""
         suffix = "" if self.sweep.scale == "paper" else f"-{self.sweep.scale}"
-        return Store(Path(self.out or f"results/{self.sweep.name}{suffix}").resolve())
+        return Store(place(self.out or f"results/{self.sweep.name}{suffix}"))
 
     def run(self) -> Outcome:
         """Run the sweep.
@@ -90,17 +91,18 @@ class Runner:
             ValueError: something is wrong with the sweep, its data, the folder or the hardware;
                 nothing was run.
             SweepBusyError: another process is writing to the folder.
+            StorageError: the disk is full, or the object store is lost; the same again goes on.
         """
         began, store = time.monotonic(), self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
-        manifest = self.sweep.manifest().replace(command=self.command)
+        manifest = self.sweep.manifest().replace(command=redacted(self.command))
         if self.only and not self.sweep.is_grid:
             raise ValueError(
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
             )
         chosen = manifest.select(self.only)
         store.create()
-        with store.lock():
+        with full_disk_told(store.path), store.lock():
             self._check_folder(manifest)
             ledger = store.ledger() if self.resume else {}
             done = {i for i, entry in ledger.items() if entry.get("status") in DECIDED}
@@ -120,7 +122,7 @@ class Runner:
 
     def _check_folder(self, manifest: Manifest) -> None:
         """Two sweeps, or two scales of one, must not end in one table."""
-        if (self.store.path / "manifest.json").is_file():
+        if self.store.file("manifest.json").is_file():
             there = self.store.manifest()
             if (there.name, there.scale) != (manifest.name, manifest.scale):
                 raise ValueError(
@@ -134,6 +136,8 @@ class Runner:
         show = display(self.console, self.quiet)
         if self.track:
             uri = self.tracking_uri or default_uri(store.path.parent)
+            if isinstance(store.path, Remote) and not self.quiet:
+                self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
             configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
             tracker = Tracker(store, uri, self._say, configs, curve_of_run)
         tuning = Tuning(
@@ -142,17 +146,29 @@ class Runner:
         try:
             show.start(len(todo) or self.sweep.num_samples, skipped)
             tuning.fit(datasets, self.address)
+        except StorageError as error:
+            raise StorageError(f"{error}{_still_needed(store, len(todo))}") from error
         finally:
             show.stop()
-            collect(store)
-            write_report(store)
-            if tracker is not None and tracker.waiting and not self.quiet:
-                self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
-            synced = tracker.finish() if tracker is not None else True
+            try:
+                collect(store)
+                write_report(store)
+            finally:
+                if tracker is not None and tracker.waiting and not self.quiet:
+                    self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
+                synced = tracker.finish() if tracker is not None else True
         return synced
 
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
+
+
+def _still_needed(store: Store, planned: int) -> str:
+    """How much room the rest of a sweep takes, judged by the runs that have ended."""
+    ended = len(store.ledger())
+    if not (each := store.size() / max(1, ended)):
+        return ""
+    return f". The {planned} runs of this try need about {size(planned * each)} in all"
 
 
 def prepare(runs: Iterable[Run]) -> dict[str, Dataset]:

@@ -15,6 +15,7 @@ import torch
 
 from raysafl.checkpoint import dump, restore
 from raysafl.core import Record, Work
+from raysafl.place import StorageError, redacted
 from raysafl.simulation import Run, Simulation
 from raysafl.store import Store, atomic_write
 from raysafl.version import __version__
@@ -39,7 +40,7 @@ def ended(run: Run | None, status: str, reason: str, **more: Any) -> dict[str, A
     """A ledger entry; `run` is None if the configuration itself was wrong."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     config = run.model_dump(mode="json") if run else {}
-    return {"status": status, "reason": reason, "config": config, "ended": now, **more}
+    return {"status": status, "reason": redacted(reason), "config": config, "ended": now, **more}
 
 
 class Session:
@@ -55,16 +56,26 @@ class Session:
     ) -> None:
         self.run, self.store, self.origin, self.flush_seconds = run, store, origin, flush_seconds
         self.simulation = Simulation(run, work)
-        self.checkpoint = store.path / "checkpoints" / f"{run.id}.safetensors"
+        self.checkpoint = store.checkpoint(run.id)
         self.spent = 0.0
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if self.checkpoint.is_file():
-            extra = restore(self.simulation, self.checkpoint.read_bytes())
-            self.spent, self.started = extra["spent"], extra["started"]
+            self._go_on()
         store.drop_parts(run.id, self.simulation.round)
         self._interval, self._rows = self.simulation.round, list[dict[str, Any]]()
         self._clock = self._flushed = time.monotonic()
         self.latest: list[Record] = []
+
+    def _go_on(self) -> None:
+        try:
+            extra = restore(self.simulation, self.checkpoint.read_bytes())
+            self.spent, self.started = float(extra["spent"]), str(extra["started"])
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise ValueError(
+                f"{self.checkpoint}: {error}; delete this file, and the run begins anew"
+            ) from error
 
     def advance(self, seconds: float) -> bool:
         """Run rounds until an evaluated one ends after this many seconds; True at the end.

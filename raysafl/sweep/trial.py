@@ -6,6 +6,7 @@ actors, so a sweep pays for starting processes once. All state of the last run i
 """
 
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from filelock import FileLock
 from ray import tune
 
 from raysafl.core import Dataset
+from raysafl.locks import RemoteLock
+from raysafl.place import Place, StorageError
 from raysafl.runtime import Hardware, OnActors, Worker
 from raysafl.runtime.actors import start_actors
 from raysafl.simulation import Run
@@ -28,7 +31,7 @@ from raysafl.sweep.session import Session, ended
 class Context:
     """What every trial of a sweep shares. `datasets` are in Ray's object store, by JSON."""
 
-    store: Path
+    store: Place
     make: Make
     hardware: Hardware
     datasets: dict[str, "ray.ObjectRef[Dataset]"]
@@ -67,7 +70,7 @@ class Trial(tune.Trainable):
         """Keep nothing of the last run."""
         self.session: Session | None = None
         self.run: Run | None = None
-        self.alone: FileLock | None = None
+        self.alone: FileLock | RemoteLock | None = None
         self.begun = False
         self.key = str(config.get("run", "")) or sample_key(config)
 
@@ -79,7 +82,7 @@ class Trial(tune.Trainable):
         self.begun = True
         self.run = self.context.make(self.config)
         self.key = self.run.id
-        self.alone = FileLock(self.store.path / "tune" / f"{self.key}.lock")
+        self.alone = self.store.run_lock(self.key)
         self.alone.acquire()
         if not self._ended_before():
             self.session = self._open(self.run)
@@ -99,7 +102,18 @@ class Trial(tune.Trainable):
         return Session(run, self.store, work, origin, self.context.flush_seconds)
 
     def step(self) -> dict[str, Any]:
-        """Rounds for `report_seconds`; the last evaluated one is reported."""
+        """Rounds for `report_seconds`; the last evaluated one is reported.
+
+        Storage that fails is no fault of the run: it is reported as `lost`, the driver ends the
+        sweep, and the run goes on from its checkpoint another day.
+        """
+        try:
+            return self._step()
+        except StorageError as error:
+            self._close()
+            return {"run_id": self.key, "done": True, "lost": str(error)}
+
+    def _step(self) -> dict[str, Any]:
         nothing = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
         result: dict[str, Any] = {"done": True, **nothing}
         try:
@@ -110,6 +124,8 @@ class Trial(tune.Trainable):
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics()
+        except StorageError:
+            raise
         except Exception as error:
             self._fail(error)
         if result["done"]:
@@ -129,12 +145,14 @@ class Trial(tune.Trainable):
         reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
         self.store.write_ledger(self.key, ended(self.run, "failed", reason, **self.context.origin))
         if self.session is not None:
-            self.session.write_rows()
+            with suppress(Exception):  # the evaluation under way may fail as well
+                self.session.write_rows()
         self._close()
 
     def _stop(self) -> None:
-        if self.session is not None:
-            self.session.flush()
+        with suppress(StorageError):  # the sweep ends for it; the last checkpoint stays
+            if self.session is not None:
+                self.session.flush()
         self._close()
 
     def _close(self) -> None:

@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from raysafl.component import Component
 from raysafl.core import Dataset
 from raysafl.manifest import Entry, Label
+from raysafl.place import StorageError, size
 from raysafl.runtime import Hardware
 from raysafl.simulation import Run
 from raysafl.store import Store
@@ -28,7 +30,7 @@ from raysafl.sweep.definition import Make, Sweep
 from raysafl.sweep.progress import Display
 from raysafl.sweep.session import provenance
 from raysafl.sweep.trial import Context, Trial
-from raysafl.sweep.watch import Watch
+from raysafl.sweep.watch import Halt, Watch
 from raysafl.tracking import Tracker
 
 REPORT_SECONDS = 1.0  # between a trial's reports to Tune, unless a scheduler needs every round
@@ -78,13 +80,16 @@ def ray_session(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    # a Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows
+    local = patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True)
     try:
-        ray.init(
-            address=address or "local",
-            include_dashboard=None if address else False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        with nullcontext() if address else local:
+            ray.init(
+                address=address or "local",
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except ConnectionError as error:
         raise ValueError(
             f"cannot connect to a Ray cluster at '{address}' ({error}). Is it up (`ray status`)? "
@@ -111,7 +116,12 @@ class Tuning:
     tracker: Tracker | None
 
     def fit(self, datasets: Mapping[str, Dataset], address: str | None) -> None:
-        """Run all trials. Raises ValueError if one would not fit the machine."""
+        """Run all trials.
+
+        Raises:
+            ValueError: a trial would not fit the machine.
+            StorageError: results could not be written any more; the rest has not run.
+        """
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the ledger has the reasons
         with ray_session(address), patch.dict(os.environ, QUIET):
             ship(self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])])
@@ -120,17 +130,17 @@ class Tuning:
                 store=self.store.path,
                 make=self._make(),
                 hardware=self.hardware,
-                datasets={name: ray.put(dataset) for name, dataset in datasets.items()},
+                datasets=_shared(datasets),
                 origin={**provenance(), "commit": commit()},
                 report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
                 engine=self.engine,
             )
-            folder = self.store.path / "tune"
-            try:
-                self._tuner(context, folder).fit()
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            watch = self._watch()
+            with _scratch(self.store) as folder:
+                self._tuner(context, folder, watch).fit()
+            if watch.lost:
+                raise StorageError(watch.lost)
 
     def _make(self) -> Make:
         if not self.sweep.is_grid:
@@ -138,7 +148,7 @@ class Tuning:
         runs = dict(self.todo)
         return lambda config: runs[config["run"]]
 
-    def _tuner(self, context: Context, folder: Path) -> tune.Tuner:
+    def _tuner(self, context: Context, folder: Path, watch: Watch) -> tune.Tuner:
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
         trainable = tune.with_resources(
             tune.with_parameters(Trial, context=context), tune.PlacementGroupFactory(bundles)
@@ -165,7 +175,8 @@ class Tuning:
                 name=folder.name,
                 storage_path=str(folder.parent),
                 failure_config=tune.FailureConfig(max_failures=RETRIES),
-                callbacks=[self._watch()],
+                callbacks=[watch],
+                stop=Halt(watch),
                 verbose=0,
             ),
         )
@@ -179,6 +190,37 @@ class Tuning:
             self.store.write_manifest(manifest.extended([entry]))
 
         return Watch(self.store, self._make(), self.show, self.tracker, labels, sampled)
+
+
+def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
+    """The datasets in the memory that all processes of a node share."""
+    try:
+        return {name: ray.put(dataset) for name, dataset in datasets.items()}
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+        needed = sum(
+            part.x.nbytes for data in datasets.values() for part in (data.train, data.test)
+        )
+        raise ValueError(
+            f"the datasets, {size(needed)}, do not fit the memory that Ray's processes share: "
+            f"{str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger --shm-size) and "
+            "the folder of Ray's files (/tmp/ray, or RAY_TMPDIR)"
+        ) from error
+
+
+@contextmanager
+def _scratch(store: Store) -> Iterator[Path]:
+    """Tune's own folder: in the sweep's, or on this machine if that is in a store.
+
+    Tune pickles into it; nothing is ever read from it, and it goes with the block.
+    """
+    if isinstance(store.path, Path):
+        folder = store.path / "tune"  # with the locks of runs, perhaps held by a killed sweep's
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="raysafl-")) / "tune"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def commit(folder: Path | None = None) -> str:

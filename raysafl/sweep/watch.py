@@ -1,13 +1,15 @@
 """The driver's eye on Tune: feeds the display and the tracker, records lost trials."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
 
 from raysafl.manifest import Label
+from raysafl.place import StorageError
 from raysafl.simulation import Run
 from raysafl.store import Store
 from raysafl.sweep.definition import Make, sample_key
@@ -30,6 +32,7 @@ class Watch(tune.Callback):
     ) -> None:
         self.store, self.make, self.show, self.tracker = store, make, show, tracker
         self.labels, self.sampled = dict(labels), sampled
+        self.lost = ""  # why results cannot be written any more; `Halt` ends the sweep then
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Tune pickles its callbacks to restore them; we never restore (docs/architecture.md)."""
@@ -46,9 +49,10 @@ class Watch(tune.Callback):
     ) -> None:
         """A report: name the run if it came from a distribution, and log its new rows."""
         run_id = result["run_id"]
-        self._name(run_id, trial)
-        if self.tracker is not None:
-            self.tracker.submit(run_id)
+        with self._noting(result.get("lost", "")):
+            self._name(run_id, trial)
+            if self.tracker is not None:
+                self.tracker.submit(run_id)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -56,12 +60,14 @@ class Watch(tune.Callback):
         """A trial ended by itself, or a scheduler stopped it."""
         result = trial.last_result or {}
         run_id = str(result.get("run_id", ""))
-        entry = self.store.ledger_entry(run_id)
-        if not entry:
-            reason = f"stopped by the scheduler after round {result.get('round')}"
-            entry = ended(self._run(trial), "stopped", reason)
-            self.store.write_ledger(run_id, entry)
-        self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
+        with self._noting():
+            entry = self.store.ledger_entry(run_id)
+            if not entry and not self.lost:
+                reason = f"stopped by the scheduler after round {result.get('round')}"
+                entry = ended(self._run(trial), "stopped", reason)
+                self.store.write_ledger(run_id, entry)
+            if entry:
+                self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
         self._running(trials)
 
     def on_trial_error(
@@ -72,10 +78,20 @@ class Watch(tune.Callback):
         run_id = run.id if run else sample_key(trial.config)
         last = str(trial.get_pickled_error() or "its process was lost").strip().splitlines()[-1]
         entry = ended(run, "failed", last)
-        self.store.write_ledger(run_id, entry)
-        self._name(run_id, trial)
-        self._ended(run_id, entry, float("nan"))
+        with self._noting():
+            self.store.write_ledger(run_id, entry)
+            self._name(run_id, trial)
+            self._ended(run_id, entry, float("nan"))
         self._running(trials)
+
+    @contextmanager
+    def _noting(self, lost: str = "") -> Iterator[None]:
+        """Once results cannot be written, nothing of what follows is recorded."""
+        self.lost = self.lost or lost
+        try:
+            yield
+        except StorageError as error:
+            self.lost = self.lost or str(error)
 
     def _name(self, run_id: str, trial: Trial) -> None:
         """Label a run that came from a distribution by what was sampled."""
@@ -97,6 +113,21 @@ class Watch(tune.Callback):
 
     def _running(self, trials: list[Trial]) -> None:
         self.show.update(sum(trial.status == Trial.RUNNING for trial in trials))
+
+
+class Halt(tune.Stopper):
+    """Ends the sweep when its results cannot be written any more."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """No single trial is stopped."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Whether the watch has heard of it."""
+        return bool(self.watch.lost)
 
 
 def _label(value: Any) -> Label:

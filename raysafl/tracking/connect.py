@@ -2,13 +2,14 @@
 
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
+
+from raysafl.place import Place, Remote, redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -21,9 +22,17 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
+__all__ = ["artifacts", "connect", "database", "default_uri", "disconnect", "explained", "ping"]
+__all__ += ["reason", "redacted"]
 
-def default_uri(root: Path) -> str:
-    """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps."""
+
+def default_uri(root: Place) -> str:
+    """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
+
+    A database cannot lie in an object store: for `s3://a/b` it is in `results/s3/a/b` here.
+    """
+    if isinstance(root, Remote):
+        root = Path("results", *str(root).replace(":", "").split("/"))
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
 
 
@@ -37,11 +46,6 @@ def artifacts(uri: str) -> str | None:
     """Where artifacts go: beside an SQLite file; None leaves it to the server."""
     file = database(uri)
     return (file.parent / "mlartifacts").as_uri() if file else None
-
-
-def redacted(text: str) -> str:
-    """A URI, or a message with URIs in it, without user, password and query."""
-    return re.sub(r"(://[^\s?]*)\?\S*", r"\1", re.sub(r"://[^/\s]*@", "://", text))
 
 
 def reason(error: Exception) -> str:

@@ -1,10 +1,10 @@
 """What a sweep's folder tells besides rows: how runs ended, what is written about the whole."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from raysafl.manifest import Manifest
+from raysafl.place import Place
 from raysafl.store import DECIDED, Store
 
 COMMIT = "mlflow.source.git.commit"
@@ -13,8 +13,7 @@ ENDS = (*DECIDED, "failed")
 
 def begun(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[str]:
     """The runs that have rows or have ended: those of the manifest first, in its order."""
-    parts = store.rounds_path.glob("*-*.parquet")
-    found = {part.stem.rpartition("-")[0] for part in parts} | set(ended)
+    found = store.begun() | set(ended)
     ordered = [run_id for run_id in planned if run_id in found]
     return ordered + sorted(found.difference(ordered))
 
@@ -43,16 +42,16 @@ def outcome(entries: Iterable[Mapping[str, Any]]) -> str:
     return "FAILED" if any(e.get("status") == "failed" for e in entries) else "FINISHED"
 
 
-def papers(store: Store) -> list[Path]:
+def papers(store: Store) -> list[Place]:
     """The files about the whole sweep, as far as they are there."""
-    names = ("manifest.json", "runs.parquet", "table.md", "report.html")
-    files = [*(store.path / name for name in names), *sorted(store.path.glob("*.png"))]
-    return [file for file in files if file.is_file()]
+    names = ["manifest.json", "runs.parquet", "table.md", "report.html"]
+    names += sorted(file.name for file in store.path.glob("*.png"))
+    return [file for name in names if (file := store.file(name)).is_file()]
 
 
 def note(store: Store, limit: int) -> str:
     """The sweep in Markdown: `table.md`, before it is there title and notes."""
-    manifest, table = store.manifest(), store.path / "table.md"
+    manifest, table = store.manifest(), store.file("table.md")
     parts = [f"# {manifest.title or manifest.name}", manifest.notes]
     text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
     end = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"

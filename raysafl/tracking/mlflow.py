@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raysafl.component import flatten
+from raysafl.place import Place
 from raysafl.store import Store, SweepBusyError, find_sweeps
 from raysafl.tracking import folder, points
 from raysafl.tracking.connect import (
@@ -298,7 +299,7 @@ class Projection:
 
 
 def sync(
-    path: Path, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
+    path: Place, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
 ) -> int:
     """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
 
