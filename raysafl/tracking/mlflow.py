@@ -286,8 +286,9 @@ class Projection:
     def _files(
         self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]
     ) -> dict[str, bytes]:
+        """Its configuration, and a picture if it has replicates: MLflow draws a single curve."""
         files = {"config.json": json.dumps(ending.get("config", {}), indent=1).encode()}
-        if self._curve and len(rows):
+        if self._curve and rows["replicate"].nunique() > 1:
             files["curve.png"] = self._curve(rows, self._title(run_id))
         return files
 
