@@ -144,7 +144,7 @@ def _column(name: str, frame: pd.DataFrame) -> str:
             return column
     ends = [c for c in known if c.startswith("config.") and c.endswith(f".{name}")]
     if len(ends) > 1:
-        told = ", ".join(c.removeprefix("config.") for c in ends)
+        told = ", ".join(sorted(c.removeprefix("config.") for c in ends))
         raise ValueError(f"'{name}' could be any of {told}: write which one")
     if not ends:
         short = {c.removeprefix("config.").removeprefix("label."): c for c in known}

@@ -216,17 +216,31 @@ AUTOSCALED = {
     "upscaling_speed": 1.0,
     "auth": {},
     **{key: {} for key in ("docker", "file_mounts")},
-    **{key: [] for key in ("cluster_synced_files", "initialization_commands", "setup_commands")},
-    **{key: [] for key in ("head_setup_commands", "worker_setup_commands")},
-    **{key: [] for key in ("head_start_ray_commands", "worker_start_ray_commands")},
+    **{
+        key: []
+        for key in (
+            *("cluster_synced_files", "initialization_commands", "setup_commands"),
+            *("head_setup_commands", "worker_setup_commands"),
+            *("head_start_ray_commands", "worker_start_ray_commands"),
+        )
+    },
     "head_node_type": "ray.head.default",
     "available_node_types": {
         "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
-        "gpu": {"resources": {"CPU": 8, "GPU": 2}, "node_config": {}, "max_workers": 2},
+        **{
+            kind: {
+                "resources": {"CPU": 8, "GPU": 2, kind: 1},  # by which its nodes are told apart
+                "node_config": {},
+                "max_workers": 2,
+                "priority": priority,
+            }
+            for kind, priority in (("on_demand", 0), ("spot", 1))
+        },
     },
     "provider": {
         "type": "external",
         "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "launch_multiple": True,
         "use_node_id_as_ip": True,  # the nodes share an IP
         "disable_node_updaters": True,
         "disable_launch_config_check": True,
@@ -236,7 +250,9 @@ COUNT = """
 import sys, time, ray
 ray.init(sys.argv[1], log_to_driver=False)
 while True:
-    print(sum(node["Alive"] for node in ray.nodes()), flush=True)
+    nodes = [set(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    kinds = [next(iter(node & {"spot", "on_demand"}), "head") for node in nodes]
+    print(*sorted(kinds), flush=True)
     time.sleep(0.5)
 """
 
@@ -251,7 +267,14 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
         provider = {**AUTOSCALED["provider"], "gcs_address": address}  # type: ignore[dict-item]
         config = Path(env["RAY_TMPDIR"]) / "autoscaling.json"
         config.write_text(json.dumps({**AUTOSCALED, "provider": provider}))
-        scaling = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        head = "f" * 51 + "00000"  # as the fake provider numbers its nodes
+        scaling = {
+            "RAY_FAKE_CLUSTER": "1",
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+            "RAY_enable_autoscaler_v2": "1",  # as `ray up` does
+            "RAY_CLOUD_INSTANCE_ID": head,
+            "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head,
+        }
         try:
             subprocess.run(
                 [
@@ -259,7 +282,7 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
                     *("--port", address.partition(":")[2], "--num-cpus", "0"),
                     *("--autoscaling-config", str(config), "--include-dashboard", "false"),
                 ],
-                env={**env, **scaling, "RAY_enable_autoscaler_v2": "0"},
+                env={**env, **scaling},
                 check=True,
                 capture_output=True,
                 timeout=60,
@@ -289,18 +312,23 @@ def _end_all(folder: str) -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(tmp_path: Path) -> None:
     hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5, "autoscale": True}
-    with autoscaled() as (env, address), (tmp_path / "counts").open("w") as file:
+    with autoscaled() as (env, address), (tmp_path / "nodes").open("w") as file:
         counter = subprocess.Popen(
             [sys.executable, "-c", COUNT, address], env=env, stdout=file, stderr=subprocess.DEVNULL
         )
-        counts = lambda: [int(line) for line in (tmp_path / "counts").read_text().split()]  # noqa: E731
+
+        def now() -> str:
+            return (tmp_path / "nodes").read_text().strip().rpartition("\n")[2]
+
         try:
-            assert eventually(counts)[-1] == 1  # the head alone
+            assert eventually(now) == "head"
             with Driver(env, "pack", tmp_path, address, **hardware) as driver:
                 assert driver.end().endswith("exit code 0")
-            eventually(lambda: counts()[-1] == 1)
+            eventually(lambda: now() == "head")
         finally:
             counter.kill()
             counter.wait()
-    assert max(counts()) == 3  # four trials of one GPU each: two nodes of two
+    seen_nodes = set((tmp_path / "nodes").read_text().splitlines())
+    assert "head spot spot" in seen_nodes  # four trials of one GPU each: two nodes of two
+    assert not any("on_demand" in line for line in seen_nodes)
     assert len({a["node"] for a in seen(tmp_path, "clients")}) == 2

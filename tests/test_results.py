@@ -94,7 +94,7 @@ def test_names_values_and_operators(query: str, rows: int, real_results: Path) -
     ("query", "message"),
     [
         ("algoritm == 'Safari'", "did you mean 'algorithm'"),
-        ("lr > 0", "'lr' could be any of algorithm.lr"),
+        ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
         ("best", "the query is no condition"),
         ("best >", "cannot be read"),
         ("open('x')", "has call, which is not allowed"),
