@@ -47,10 +47,11 @@ shows and the text does not name (see each file); glyphs in matplotlib's italic 
 print no numbers: what the text says of them stands here as claims. EMNIST is tested on all 18,000
 images of its 45 classes (printed: 10,000).
 
-Scale `small`: a small CNN, 30 rounds, two seeds, pre-training of 20 epochs, B = 20; CIFAR-10: 6,000 images,
-tested on 1,000, n0 a tenth, N = 100 in scenario 2; EMNIST: the 340 images a class of `emnist47`
-(another split), tested on 900, N = 45. STL-10's place is taken by CIFAR-10 images that no client
-holds, so that FSLsyn is no test of another distribution there. It can only show directions.
+Scale `small`: a small CNN, 30 rounds, two seeds, pre-training of 20 epochs, B = 20; CIFAR-10: 6,000
+images, tested on 1,000, n0 a tenth, N = 100 in scenario 2; EMNIST: the 340 images a class of
+`emnist47` (another split), tested on 900, N = 45. STL-10's place is taken by CIFAR-10 images that
+no client holds, so that FSLsyn is no test of another distribution there. It can only show
+directions.
 """
 
 
