@@ -50,7 +50,8 @@ images of its 45 classes (printed: 10,000).
 Scale `small`: a small CNN, 30 rounds, two seeds, pre-training of 20 epochs, B = 20; CIFAR-10: 6,000
 images, tested on 1,000, n0 a tenth, N = 100 in scenario 2; EMNIST: the 340 images a class of
 `emnist47` (another split), tested on 900, N = 45. STL-10's place is taken by CIFAR-10 images that
-no client holds, so that FSLsyn is no test of another distribution. It can only show directions.
+no client holds, so that FSLsyn is no test of another distribution there. It can only show
+directions.
 """
 
 
