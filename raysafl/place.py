@@ -204,6 +204,5 @@ def full_disk_told(folder: Place, needed: int | None = None) -> Iterator[None]:
             wanted = f", {size(needed)} were to be written"
         raise StorageError(
             f"the disk of {error.filename or folder} is full: {size(usage.free)} of "
-            f"{size(usage.total)} are free{wanted}. Make room and give the same command again: "
-            "it goes on where it was"
+            f"{size(usage.total)} are free{wanted}. Make room there"
         ) from error

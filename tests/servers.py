@@ -61,13 +61,16 @@ class Line:
         self.still, self._open = threading.Event(), list[socket.socket]()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
         """Cut it. A reset, as moto takes a head that ends in the middle for a whole request."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._accepting.join()
+        self._listener.close()
         for end in self._open:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        for end in (self._listener, *self._open):
             end.close()
 
     def _accept(self) -> None:

@@ -16,9 +16,10 @@ import pandas as pd
 import pytest
 from servers import Line, s3
 
-from raysafl import Run, locks
+from raysafl import Hardware, Run, Runner, locks
 from raysafl.locks import RemoteLock
 from raysafl.place import Remote, StorageError, place, redacted
+from raysafl.quickstart import BASE
 from raysafl.report import write_report
 from raysafl.runtime import Worker
 from raysafl.store import Store, SweepBusyError, find_sweeps
@@ -185,6 +186,36 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     assert Store(place(bucket)).ledger() == {}
 
 
+@pytest.mark.usefixtures("ray_local")
+def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is_back(
+    server: str, bucket: str, tmp_path: Path
+) -> None:
+    """The workers of a Ray that runs already know no environment: credentials in the URI."""
+    port = urlsplit(server).port or 0
+    line, runs = Line(port), {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
+    uri = bucket.replace("s3://", "s3://test:test@") + "/k?region=us-east-1&endpoint_override="
+    sweep, store = Sweep("k", runs, axes=("i",)), Store(place(f"{uri}{server}"))
+
+    def cut() -> int:
+        while not store.ledger():
+            time.sleep(0.1)
+        line.close()
+        return len(store.ledger())
+
+    options = {"hardware": Hardware(cpus=0.5, trials=2), "quiet": True, "track": False}
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(cut)
+        with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"):
+            Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
+        assert ended.result() < 4
+    assert {entry["status"] for entry in store.ledger().values()} == {"finished"}
+    assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
+    whole = Store(tmp_path)
+    for run in runs.values():
+        in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
+    pd.testing.assert_frame_equal(store.rounds()[FACTS], whole.rounds()[FACTS])
+
+
 HOLD = """
 import sys
 from raysafl import locks
@@ -277,8 +308,6 @@ SWEEP = Sweep("k", RUNS, axes=("i",))
 def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_rows(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raysafl.quickstart import BASE
-
     (tmp_path / "k.py").write_text(EXPERIMENT)
     raysafl = [sys.executable, "-c", "from raysafl.cli import main; main()"]
     command = [*raysafl, "run", "k.py", "--out", f"{bucket}/k", "--cpus", "0.5", "--trials", "2"]

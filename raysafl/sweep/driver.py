@@ -143,16 +143,19 @@ class Runner:
         tuning = Tuning(
             self.sweep, todo, store, self.hardware, self.engine, self.flush_seconds, show, tracker
         )
+        lost = False
         try:
             show.start(len(todo) or self.sweep.num_samples, skipped)
             tuning.fit(datasets, self.address)
         except StorageError as error:
-            raise StorageError(f"{error}{_still_needed(store, len(todo))}") from error
+            lost = True
+            raise StorageError(f"{error}. {_advice(store, len(todo))}") from error
         finally:
             show.stop()
             try:
-                collect(store)
-                write_report(store)
+                if not lost:
+                    collect(store)
+                    write_report(store)
             finally:
                 if tracker is not None and tracker.waiting and not self.quiet:
                     self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
@@ -163,12 +166,12 @@ class Runner:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
 
 
-def _still_needed(store: Store, planned: int) -> str:
-    """How much room the rest of a sweep takes, judged by the runs that have ended."""
-    ended = len(store.ledger())
-    if not (each := store.size() / max(1, ended)):
-        return ""
-    return f". The {planned} runs of this try need about {size(planned * each)} in all"
+def _advice(store: Store, planned: int) -> str:
+    """What to do when results could not be written, and how much room the rest takes."""
+    goes_on = "The same command goes on where it was"
+    if isinstance(store.path, Remote) or not (ended := len(store.ledger())):
+        return goes_on
+    return f"{goes_on}; {planned} runs need about {size(planned * store.size() / ended)}"
 
 
 def prepare(runs: Iterable[Run]) -> dict[str, Dataset]:
