@@ -127,6 +127,12 @@ step ray exec cluster-local.yaml 'ray status'
 nodes() { ray exec cluster-local.yaml 'ray list nodes --filter state=ALIVE' 2>&1 | grep -c ALIVE; }
 all_nodes() { for _ in $(seq 60); do [ "$(nodes)" -ge "$MACHINES" ] && return; sleep 2; done; return 1; }
 step all_nodes
+step ray get-head-ip cluster-local.yaml
+step ray rsync-up cluster-local.yaml docs/ '~/data/'
+step ray rsync-up cluster-local.yaml --all-nodes
+if command -v tmux > /dev/null; then
+    step ray exec cluster-local.yaml --tmux 'touch ~/by_tmux'
+fi
 step ray exec cluster-local.yaml "raysafl quickstart --out ~/results/quickstart $small"
 step ray submit cluster-local.yaml /tmp/my_sweep.py '~/results/mine'
 if [ "$MACHINES" != 0 ]; then
@@ -137,10 +143,14 @@ fi
 export RAY_AUTH_MODE=token
 # shellcheck disable=SC2086
 step ray job submit --address http://127.0.0.1:8265 -- raysafl quickstart --out results/job $small
+step ray job list --address http://127.0.0.1:8265
 step curl -sf http://127.0.0.1:5000/health
 step ray rsync-down cluster-local.yaml '~/results/' results/
 step ray down -y cluster-local.yaml
 if pgrep -a raylet; then echo "Ray still runs"; exit 1; fi
+if command -v tmux > /dev/null; then
+    test -e "$WORK/$([ "$MACHINES" = 0 ] && echo laptop || echo head)/by_tmux"
+fi
 for name in quickstart mine job; do
     test -s "results/$name/runs.parquet"
 done
