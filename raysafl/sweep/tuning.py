@@ -213,14 +213,14 @@ def _scratch(store: Store) -> Iterator[Path]:
 
     Tune pickles into it; nothing is ever read from it, and it goes with the block.
     """
-    if isinstance(store.path, Path):
-        folder = store.path / "tune"  # with the locks of runs, perhaps held by a killed sweep's
-    else:
-        folder = Path(tempfile.mkdtemp(prefix="raysafl-")) / "tune"
+    if not isinstance(store.path, Path):
+        with tempfile.TemporaryDirectory(prefix="raysafl-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder) / "tune"
+        return
     try:
-        yield folder
+        yield store.path / "tune"  # with the locks of runs, perhaps held by a killed sweep's trials
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(store.path / "tune", ignore_errors=True)
 
 
 def commit(folder: Path | None = None) -> str:
