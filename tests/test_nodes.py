@@ -42,6 +42,8 @@ def own_ray() -> Iterator[Env]:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAYSAFL_LOGICAL_GPUS": "1",
+            "RAY_health_check_period_ms": "500",  # a lost node is noticed sooner than by default
+            "RAY_health_check_failure_threshold": "4",
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         yield os.environ | own

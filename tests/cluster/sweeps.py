@@ -78,7 +78,7 @@ def sweep(name: str, seen: str) -> Sweep:
     count, wait, rounds, seconds = {
         "pack": (4, 4, 3, 0.0),
         "gang": (4, 1, 3, 0.0),
-        "long": (3, 1, 30, 0.2),
+        "long": (3, 1, 20, 0.2),
     }[name]
     runs = {
         (i,): Run(
