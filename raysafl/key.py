@@ -1,13 +1,23 @@
 """Random streams."""
 
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-_NO_ENTROPY = np.random.SeedSequence(0)
-_STATE = np.random.Philox(_NO_ENTROPY).state  # with nothing drawn yet
+
+class _Zeros(np.random.SeedSequence):
+    """Philox(key=...) would ask the system for entropy and drop it, which takes 10 us each."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """What is overwritten at once."""
+        return np.zeros(n_words, dtype)
+
+
+_ZEROS = _Zeros(0)
+_STATE = np.random.Philox(_ZEROS).state  # with nothing drawn yet
 
 
 class Key(NamedTuple):
@@ -24,7 +34,7 @@ class Key(NamedTuple):
         """A generator for one purpose, and one client if it is about one."""
         key = np.array([self.seed, zlib.crc32(purpose.encode())], np.uint64)
         counter = np.array([0, (client + 1) % 2**64, self.round, 0], np.uint64)  # SERVER is -1
-        bits = np.random.Philox(_NO_ENTROPY)  # Philox(key=...) would ask the system: 10 us each
+        bits = np.random.Philox(_ZEROS)
         bits.state = _STATE | {"state": {"counter": counter, "key": key}}
         return np.random.Generator(bits)
 

@@ -154,3 +154,16 @@ def test_an_algorithm_needs_nothing_but_its_round() -> None:
     assert Still().init(w_P, 5) == State(w_P, {}, {}) and not Still().uses_server_data
     with pytest.raises(TypeError, match=r"abstract method '?round"):
         Algorithm()
+
+
+@pytest.mark.parametrize(
+    ("seed", "round", "client"), [(0, 0, 0), (2**63 - 1, 7, SERVER), (5, 2**31, 10**6)]
+)
+def test_a_stream_is_philox_keyed_by_seed_and_purpose_at_the_counter_client_and_round(
+    seed: int, round: int, client: int
+) -> None:
+    key = np.array([seed, zlib.crc32(b"batches 1")], np.uint64)
+    counter = np.array([0, (client + 1) % 2**64, round, 0], np.uint64)
+    expected = np.random.Generator(np.random.Philox(key=key, counter=counter))
+    found = Key(seed, round)("batches 1", client)
+    assert expected.integers(2**62, size=9).tolist() == found.integers(2**62, size=9).tolist()

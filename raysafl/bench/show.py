@@ -58,6 +58,8 @@ def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
         f"plain {found['plain_peak_rss_mb']:.0f}; accuracy {found['accuracy']:.3f}, "
         f"plain {found['plain_accuracy']:.3f}"
     )
+    if half := found.get("bfloat16"):
+        made_of += f"; bfloat16 {half['speedup_vs_plain']:.2f}x, accuracy {half['accuracy']:.3f}"
     return Row(
         f"{name}: over the plain loop", f"{value:.2f}x", made_of, f">= {target:g}x", value >= target
     )

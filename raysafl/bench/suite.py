@@ -158,6 +158,9 @@ def _kinds(plan: Plan, name: str, chosen: set[str]) -> Kinds:
         kinds["plain"] = [job("plain")]
     if name in chosen:
         kinds["ours"] = [job("ours")]
+    if name in chosen and work.half:
+        coarse = work.run.replace({"model.precision": "bfloat16"})
+        kinds["half"] = [Job(what="ours", runs=[coarse], env=dict(work.env))]
     if shared:
         kinds["two plain"] = [job("plain", part=part, parts=2) for part in range(2)]
         kinds |= {f"actors {n}": [job("actors", actors=n)] for n in (1, 2)}
@@ -179,7 +182,15 @@ def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, An
     def middle(kind: str, read: Callable[[Result], float | None]) -> float:
         return median([read(result) or 0.0 for (result,) in results[kind]])
 
-    return {
+    half = {}
+    if "half" in results:
+        coarse = median(seconds_per_round(workload.run, results["half"]))
+        half["bfloat16"] = {
+            "speedup_vs_plain": plain / coarse,
+            "seconds_per_round": coarse,
+            "accuracy": middle("half", lambda result: result.accuracy),
+        }
+    return half | {
         "speedup_vs_plain": plain / ours,
         "samples_per_s": samples_per_round(workload.run, samples) / ours,
         "peak_rss_mb": middle("ours", lambda result: result.peak_rss_mb),

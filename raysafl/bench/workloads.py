@@ -25,11 +25,15 @@ MALLOC = {
 
 @dataclass(frozen=True)
 class Workload:
-    """A run, the speed-up over the plain loop aimed at, and the environment of both."""
+    """A run, the speed-up over the plain loop aimed at, and the environment of both.
+
+    `half`: it is measured in bfloat16 as well.
+    """
 
     run: Run
     target: float
     env: Mapping[str, str] = field(default_factory=dict)
+    half: bool = False
 
 
 def steady_rounds(run: Run) -> slice:
@@ -63,6 +67,7 @@ W2 = Workload(
     ),
     target=1.5,
     env=MALLOC,
+    half=True,
 )
 W3 = Workload(
     MNIST_LR.replace(

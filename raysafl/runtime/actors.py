@@ -21,7 +21,6 @@ from raysafl.core import Dataset, FederatedData, Model, Scores, Task, Update
 from raysafl.local import as_tensor
 from raysafl.runtime.fleet import Fleet
 from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.memory import keep_freed_memory
 from raysafl.runtime.sums import Reply, combine
 from raysafl.runtime.worker import Worker
 
@@ -36,7 +35,6 @@ class Clients:
 
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
-        keep_freed_memory()
         self.worker: Worker | None = None
 
     def configure(

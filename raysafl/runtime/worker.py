@@ -8,6 +8,7 @@ from torch import Tensor
 from raysafl.core import Dataset, FederatedData, Key, Model, Scores, Task, Update
 from raysafl.local import LocalTrainer
 from raysafl.models import FlatModel
+from raysafl.runtime.memory import keep_freed_memory
 from raysafl.runtime.sums import Reply, combine, reduce
 
 
@@ -28,6 +29,7 @@ class Worker:
         engine: str = "auto",
         batch_size: int = 32,
     ) -> None:
+        keep_freed_memory()
         made = {own: data.split(dataset, own) for own in set(map(data.split_seed, seeds))}
         self.splits = [made[data.split_seed(seed)] for seed in seeds]
         self.seeds = seeds
