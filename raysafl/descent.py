@@ -80,6 +80,8 @@ def reach(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
     With momentum m the buffer adds up: the sum over k <= K of (1 - m^k) / (1 - m) is
     (K - m (1 - m^K) / (1 - m)) / (1 - m).
     """
+    if not any(task.sgd.momentum for task in tasks):
+        return steps_T.to(torch.float32)
     m_T = torch.tensor([task.sgd.momentum for task in tasks], dtype=torch.float64)
     reach_T = (steps_T - m_T * (1 - m_T**steps_T) / (1 - m_T)) / (1 - m_T)
     return reach_T.to(torch.float32)
