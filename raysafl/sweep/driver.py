@@ -116,6 +116,8 @@ class Runner:
             if todo or not self.sweep.is_grid:
                 tracked = self._fit(todo, datasets, skipped)
             frame = collect(store) if tracked is None else store.runs()
+            if not store.file("report.html").is_file():  # the driver was killed before it
+                write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
             return Outcome(store, store.manifest(), frame, skipped, missing, tracked, took)
