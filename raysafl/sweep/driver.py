@@ -59,7 +59,7 @@ class Runner:
     quiet           print nothing
     tracking_uri    MLflow; default `$MLFLOW_TRACKING_URI`, else sqlite beside the sweep
     track           log to MLflow at all
-    engine          how gradients are computed: auto, loop, vmap or linear
+    engine          how gradients are computed: auto, loop, vmap, linear or graph
     flush_seconds   how much work a crash may lose
     command         how to repeat this, for the record
     """
