@@ -3,8 +3,9 @@
 Logging while a sweep runs, at a run's end and `raysafl sync` are one path: `Projection`.
 """
 
-from raysafl.tracking.connect import ping
-from raysafl.tracking.mlflow import Projection, default_uri, sync
+from raysafl.tracking.connect import default_uri, ping
+from raysafl.tracking.mlflow import Projection
+from raysafl.tracking.sync import sync
 from raysafl.tracking.writer import Tracker
 
 __all__ = ["Projection", "Tracker", "default_uri", "ping", "sync"]

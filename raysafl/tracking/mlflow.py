@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,24 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raysafl.component import flatten
-from raysafl.place import Place
-from raysafl.store import Store, SweepBusyError, find_sweeps
+from raysafl.store import Store
 from raysafl.tracking import folder, points
-from raysafl.tracking.connect import (
-    artifacts,
-    connect,
-    default_uri,
-    disconnect,
-    explained,
-    redacted,
-)
+from raysafl.tracking.connect import artifacts, connect, disconnect
 from raysafl.tracking.view import TAG as VIEW
 from raysafl.tracking.view import saved_view
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run, RunTag
-
-__all__ = ["Configs", "Curve", "Projection", "default_uri", "sync"]
 
 Curve = Callable[[pd.DataFrame, str], bytes]  # a run's rows and title to a PNG
 Configs = Mapping[str, Mapping[str, Any]]  # run id to the run as JSON
@@ -297,34 +286,6 @@ class Projection:
             for name, content in files.items():
                 (Path(temporary) / name).write_bytes(content)
             self._client.log_artifacts(run.info.run_id, temporary)
-
-
-def sync(
-    path: Place, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
-) -> int:
-    """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
-
-    Returns how many runs there are. Raises ValueError if there is no sweep, or MLflow is down.
-    """
-    sweeps = find_sweeps(path)
-    if not sweeps:
-        raise ValueError(f"{path} holds no sweep, nor a folder that does: no manifest.json")
-    total = 0
-    for store in sweeps:
-        target = uri or default_uri(store.path.resolve().parent)
-        try:
-            with store.lock():
-                total += _sync_sweep(store, target, say, curve)
-        except SweepBusyError:
-            say(f"{store.path} is left out: a sweep is running there, and logs itself")
-    return total
-
-
-def _sync_sweep(store: Store, uri: str, say: Callable[[str], None], curve: Curve | None) -> int:
-    with explained(uri), closing(Projection(store, uri, curve=curve)) as projection:
-        runs = projection.sync_sweep()
-    say(f"{store.path}: {runs} runs in MLflow at {redacted(uri)}")
-    return runs
 
 
 def _fresh(run: "Run", values: Mapping[str, float]) -> list["Metric"]:

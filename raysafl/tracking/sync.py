@@ -1,0 +1,37 @@
+"""`raysafl sync`: MLflow from the Parquet, whenever asked."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+from raysafl.place import Place
+from raysafl.store import Store, SweepBusyError, find_sweeps
+from raysafl.tracking.connect import default_uri, explained, redacted
+from raysafl.tracking.mlflow import Curve, Projection
+
+
+def sync(
+    path: Place, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
+) -> int:
+    """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
+
+    Returns how many runs there are. Raises ValueError if there is no sweep, or MLflow is down.
+    """
+    sweeps = find_sweeps(path)
+    if not sweeps:
+        raise ValueError(f"{path} holds no sweep, nor a folder that does: no manifest.json")
+    total = 0
+    for store in sweeps:
+        target = uri or default_uri(store.path.resolve().parent)
+        try:
+            with store.lock():
+                total += _sync_sweep(store, target, say, curve)
+        except SweepBusyError:
+            say(f"{store.path} is left out: a sweep is running there, and logs itself")
+    return total
+
+
+def _sync_sweep(store: Store, uri: str, say: Callable[[str], None], curve: Curve | None) -> int:
+    with explained(uri), closing(Projection(store, uri, curve=curve)) as projection:
+        runs = projection.sync_sweep()
+    say(f"{store.path}: {runs} runs in MLflow at {redacted(uri)}")
+    return runs
