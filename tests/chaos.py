@@ -104,6 +104,7 @@ class Chaos:
         self.kills: Counter[str] = Counter()
         self.drivers = self.lost = self.doubled = 0
         self._mine: set[psutil.Process] = set()
+        self._next = self._draw()
 
     def run(self, seed: int, out: Path, most: int) -> None:
         """One sweep to its end, with kills until there were `most`; the command is given anew
@@ -134,14 +135,16 @@ class Chaos:
         return driver.wait()
 
     def _kill_one(self, driver: subprocess.Popen[bytes]) -> None:
-        names, weights = zip(*VICTIMS.items(), strict=True)
-        kind = str(self.rng.choice(names, p=weights))
-        tree = list(self._tree(driver.pid))
-        found = [process for process, title in tree if title == kind]
-        if found:
+        found = [process for process, kind in self._tree(driver.pid) if kind == self._next]
+        if found:  # else it waits until there is one
             victim = found[int(self.rng.integers(len(found)))]
-            self.kills[kind] += 1
+            self.kills[self._next] += 1
             victim.send_signal(signal.SIGKILL)
+            self._next = self._draw()
+
+    def _draw(self) -> str:
+        names, weights = zip(*VICTIMS.items(), strict=True)
+        return str(self.rng.choice(names, p=weights))
 
     def _tree(self, pid: int) -> Iterator[tuple[psutil.Process, str]]:
         """The driver's processes and what each of them is."""
@@ -160,7 +163,7 @@ class Chaos:
                 yield process, "driver"
             elif title.startswith("ray::Clients"):
                 yield process, "client actor"
-            elif title.startswith("ray::") and "Trial" in title:
+            elif title.startswith("ray::ResourceTrainable"):
                 yield process, "coordinator"
             elif os.path.basename(title.split(" ")[0]) == "raylet":
                 yield process, "node"
