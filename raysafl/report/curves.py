@@ -31,6 +31,7 @@ from raysafl.report.words import keys
 PANELS = 24  # on one page
 PANEL_WIDTH = 2.5  # inches
 ACROSS = 4  # panels side by side: more are too small to read on a page
+NAMED = 48  # lines that a legend names
 FEW = 8  # lines whose legend stands below
 ROUND = "round"
 
@@ -226,6 +227,12 @@ def _legend(figure: Figure, manifest: Manifest, method: str | None) -> None:
     if method is None:
         return
     values = axis_values(manifest, method)
+    if len(values) > NAMED:  # names would leave no room for the lines: the first and the last
+        ends = values[0], values[-1]
+        legend = [f"{method} = {show(value)}" for value in ends]
+        lines = [Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))]
+        figure.legend(lines, [plain(text) for text in legend], loc="outside lower center", ncols=2)
+        return
     many = len(values) > FEW
     name = "" if many or method in METHOD_AXES else f"{method} = "
     names = [f"{name}{show(value)}" for value in values]

@@ -1,0 +1,84 @@
+"""A long sweep of small trials leaves nothing behind: no processes, handles, objects or memory."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import ray
+
+from raysafl import SGD, FedAvg, Federation, Hardware, Logistic, Run, Runner, Sweep, Uniform
+from raysafl.sweep.tuning import ray_session
+
+TRIALS = 500
+SECONDS = 0.5
+TRAINS = 300  # MB: a worker that has loaded torch, so that trials are running
+
+
+def trivial(seed: int) -> Run:
+    return Run(
+        data=Federation(clients=20),
+        model=Logistic(),
+        algorithm=FedAvg(),
+        participation=Uniform(m=1),
+        local=SGD(lr=0.1, batch_size=20, steps=1),
+        rounds=1,
+        seed=seed,
+    )
+
+
+def used() -> dict[str, float]:
+    """What the driver and the processes below it hold now."""
+    me = psutil.Process()
+    below = me.children(recursive=True)
+    total, free = ray.cluster_resources(), ray.available_resources()
+    ours = [p for p in below if "ray::" in " ".join(p.cmdline())]
+    store = "object_store_memory"
+    return {
+        "handles": me.num_fds(),
+        "processes": len(ours),
+        "driver MB": me.memory_info().rss / 2**20,
+        "largest worker MB": max((p.memory_info().rss for p in ours), default=0) / 2**20,
+        "store MB": (total.get(store, 0) - free.get(store, 0)) / 2**20,
+    }
+
+
+@contextmanager
+def watched() -> Iterator[list[dict[str, float]]]:
+    """Samples of `used` while the block runs."""
+    samples, over = list[dict[str, float]](), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(SECONDS):
+            try:
+                samples.append(used())
+            except psutil.NoSuchProcess:  # ended while it was looked at
+                continue
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        watcher.join()
+
+
+def test_five_hundred_trials_leak_nothing(tmp_path: Path) -> None:
+    runs = {(i,): trivial(i) for i in range(TRIALS)}
+    sweep = Sweep("small", runs, axes=("i",))
+    with ray_session(None):
+        with watched() as samples:
+            outcome = Runner(
+                sweep, tmp_path / "s", Hardware(trials=2), quiet=True, track=False
+            ).run()
+        alive = [p for p in psutil.Process().children(recursive=True) if "Clients" in p.name()]
+        assert outcome.ok and len(outcome.runs) == TRIALS and not alive
+    busy = [sample for sample in samples if sample["largest worker MB"] > TRAINS]
+    first, last = busy[len(busy) // 4], busy[-1]
+    assert last["handles"] <= first["handles"] + 20
+    assert last["processes"] <= first["processes"] + 2
+    assert last["store MB"] <= first["store MB"] + 5
+    assert last["driver MB"] <= first["driver MB"] + 60  # Tune keeps a record of each trial
+    assert last["largest worker MB"] <= first["largest worker MB"] + 100
