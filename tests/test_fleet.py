@@ -1,5 +1,6 @@
 """Client actors that are killed (SIGKILL) in the middle of a round, on a real local Ray."""
 
+import contextlib
 import io
 import os
 import signal
@@ -39,11 +40,17 @@ class Dies(nn.Flatten):
         context = ray.get_runtime_context()
         if context.get_actor_id() and context.get_task_name() == "Clients.train":
             self.steps += 1
-            deaths = len(list(self.folder.iterdir()))
-            if self.steps == 3 and deaths < self.times:
-                (self.folder / str(os.getpid())).touch()
+            if self.steps == 3 and self._takes_a_death():
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(x)
+
+    def _takes_a_death(self) -> bool:
+        """Takes one of the numbered deaths, which no two actors can take together."""
+        for death in range(self.times):
+            with contextlib.suppress(FileExistsError):
+                (self.folder / str(death)).touch(exist_ok=False)
+                return True
+        return False
 
 
 class Deadly(Logistic):
