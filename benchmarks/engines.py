@@ -28,10 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from raysafl.autotune import ENGINES
 from raysafl.bench.suite import origin
 from raysafl.bench.workloads import W2
 from raysafl.core import SGD, Dataset, Key, Samples, Task
-from raysafl.engines import ENGINES
 from raysafl.local import LocalTrainer
 from raysafl.models import FlatModel, FslCifarNet
 

@@ -16,12 +16,37 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from raysafl.engines import ENGINES, Engine, Gradients
+from raysafl.component import nearest
+from raysafl.engines import Engine, Gradients, Graph, Loop, Vmap
+from raysafl.linear import Fused, Linear
 from raysafl.models import FlatModel
 
 LOG = logging.getLogger(__name__)
+ENGINES: dict[str, type[Loop] | type[Linear]] = {
+    "loop": Loop,
+    "vmap": Vmap,
+    "linear": Linear,
+    "fused": Fused,
+    "graph": Graph,
+}
 TASKS, REPEATS = 8, 3
 AGREE = 1e-3  # of the largest entry of the loop's gradient: half precision or a bug is more
+
+
+def make(name: str, model: FlatModel) -> Engine:
+    """The engine of this name for a model.
+
+    Raises:
+        ValueError: there is none of this name, or it is not for this model.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}")
+    if issubclass(ENGINES[name], Linear) and model.linear is None:
+        raise ValueError(
+            f"engine {name!r} is for float32 models of one linear layer (Logistic), not for "
+            f"{model.digest.split()[0]}; give --engine auto"
+        )
+    return ENGINES[name](model)
 
 
 def choose(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
@@ -32,7 +57,7 @@ def choose(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
     recurrent layers.
     """
     if model.linear is not None:
-        return "linear"
+        return "linear" if x_NB.is_cuda else "fused"
     if model.recurrent:
         return "loop"
     device = torch.cuda.get_device_name() if x_NB.is_cuda else f"{torch.get_num_threads()} threads"

@@ -72,7 +72,7 @@ def run(
     gpus: Gpus = 0.0,
     trials: Trials = None,
     autoscale: Autoscale = False,
-    engine: Annotated[str, typer.Option(help="auto, loop, vmap, linear or graph")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, loop, vmap, linear, fused or graph")] = "auto",
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow server or store")] = None,
     quiet: Quiet = False,
 ) -> None:

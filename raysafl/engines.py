@@ -1,4 +1,4 @@
-"""Gradients of many models at once: three ways to the same numbers.
+"""Gradients of many models at once: several ways to the same numbers.
 
 Suffixes: _T tasks (each with its own parameters), _P flat parameters, _B batch, _C classes,
 _D inputs. An engine maps (w_TP, x_TB, y_TB, weight_TB, seed_T) to (g_TP, loss_TB, correct_TB):
@@ -6,7 +6,7 @@ the gradient of sum_B weight * cross-entropy, and per sample the cross-entropy a
 classified rightly. The int64 seed of a task is all that its dropout masks depend on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -169,53 +169,3 @@ class Graph(Vmap):
         with torch.cuda.graph(graph):
             out = super().gradients(*inputs)
         return inputs, graph, out
-
-
-class Linear:
-    """Logistic regression by hand: two batched matrix products per step and no autograd.
-
-    With P = softmax(X W' + b) and E = (P - onehot(y)) * weight:  gW = E' X,  gb = sum_B E.
-    """
-
-    stacked = 32
-
-    def __init__(self, model: FlatModel) -> None:
-        assert model.linear is not None
-        self.classes, self.inputs = model.linear
-
-    def _parts(self, w_TP: Tensor) -> tuple[Tensor, Tensor]:
-        cut = self.classes * self.inputs
-        return w_TP[:, :cut].view(len(w_TP), self.classes, self.inputs), w_TP[:, cut:]
-
-    def gradients(
-        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
-    ) -> Gradients:
-        """The closed form above."""
-        w_TCD, b_TC = self._parts(w_TP)
-        x_TBD, y_T1B = x_TB.flatten(2), y_TB.unsqueeze(1)
-        # classes before samples: the products are twice as fast as the other way round
-        log_TCB = torch.baddbmm(b_TC.unsqueeze(2), w_TCD, x_TBD.transpose(1, 2)).log_softmax(1)
-        correct_TB = log_TCB.max(1).indices == y_TB  # ten times as fast as argmax
-        loss_TB = -log_TCB.gather(1, y_T1B).squeeze(1)
-        error_TCB = log_TCB.exp_()
-        error_TCB.scatter_add_(1, y_T1B, torch.full_like(y_T1B, -1, dtype=error_TCB.dtype))
-        error_TCB *= weight_TB.unsqueeze(1)
-        g_TP = torch.empty_like(w_TP)
-        g_TCD, g_TC = self._parts(g_TP)
-        torch.bmm(error_TCB, x_TBD, out=g_TCD)
-        torch.sum(error_TCB, 2, out=g_TC)
-        return Gradients(g_TP, loss_TB, correct_TB)
-
-    def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """One product per model: as one for all, its rounding would depend on their number."""
-        w_RCD, b_RC = self._parts(w_RP)
-        x_RDB = x_B.flatten(1).T.expand(len(w_RP), -1, -1)
-        return torch.bmm(w_RCD, x_RDB).add_(b_RC.unsqueeze(2)).transpose(1, 2)
-
-
-ENGINES: dict[str, Callable[[FlatModel], Engine]] = {
-    "loop": Loop,
-    "vmap": Vmap,
-    "linear": Linear,
-    "graph": Graph,
-}

@@ -18,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.autotune import choose
+from raysafl.autotune import choose, make
 from raysafl.core import SGD, Dataset, Key, Samples, Task, Update
 from raysafl.descent import Descent, reach
-from raysafl.engines import ENGINES, Engine
+from raysafl.engines import Engine
+from raysafl.linear import Fused, Stored
 from raysafl.models import FlatModel
 
 EVAL_BATCH = {"cpu": 250, "cuda": 2000}  # small enough for a core's cache, large for a GPU
@@ -67,6 +68,11 @@ class Inputs:
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """(x float32 or tokens, y) of a run of samples."""
         return self._scaled(self.x[start:stop]), self.y[start:stop]
+
+    def stored(self) -> Stored:
+        """[N, D] samples as they are stored, labels, scale and shift; on the CPU."""
+        x_ND = self.x.flatten(1).numpy()
+        return x_ND, self.y.numpy(), np.float32(self.scale), np.float32(self.shift)
 
     def _scaled(self, x: Tensor) -> Tensor:
         if x.dtype == torch.int64:
@@ -118,7 +124,7 @@ class LocalTrainer:
     @cached_property
     def engine(self) -> Engine:
         """How gradients and logits are computed."""
-        return ENGINES[self.engine_name](self.model)
+        return make(self.engine_name, self.model)
 
     @torch.no_grad()
     def train(self, tasks: Sequence[Task]) -> Update:
@@ -164,6 +170,8 @@ class LocalTrainer:
 
     def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """Steps of tasks with one batch width and kind of optimizer, the longest first."""
+        if isinstance(self.engine, Fused) and self.engine.covers(tasks[0].sgd):
+            return self._descend(self.engine, tasks, plans)
         steps_T = torch.tensor([len(plan) for plan in plans])
         stacked = np.full((len(plans[0]), len(tasks), plans[0].shape[1]), -1)
         for t, plan in enumerate(plans):
@@ -191,6 +199,17 @@ class LocalTrainer:
         rate_T = descent.lr_T1[:, 0].cpu() * reach(tasks, steps_T)
         delta_TP = start_TP.sub_(w_TP)
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
+
+    def _descend(self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
+        """What `_train` does, where the engine can train whole tasks."""
+        samples_T = torch.tensor([np.count_nonzero(plan >= 0) for plan in plans])
+        w_TP, loss, correct = engine.descend(tasks, plans, self.inputs.stored())
+        for w_P, task in zip(w_TP, tasks, strict=True):
+            torch.sub(task.w_P, w_P, out=w_P)
+        steps_T = torch.tensor([len(plan) for plan in plans])
+        rate_T = torch.tensor([task.sgd.rate(task.round) for task in tasks]) * steps_T
+        loss_T, accuracy_T = torch.tensor([loss, correct], dtype=torch.float64) / samples_T
+        return Update(w_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _seeds(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Tensor:
         """Each task's seed for dropout at each of its steps (zeros if the model has none)."""
@@ -230,6 +249,9 @@ class LocalTrainer:
     @torch.no_grad()
     def evaluate(self, w_RP: Tensor) -> tuple[Tensor, Tensor]:
         """Test accuracy (fraction) and mean cross-entropy of each model, [R] float64."""
+        if isinstance(self.engine, Fused):
+            correct_R, loss_R = self.engine.score(w_RP, self.test.stored())
+            return correct_R / len(self.test.y), loss_R / len(self.test.y)
         w_RP = w_RP.to(self.device)
         sums_2R = torch.zeros(2, len(w_RP), dtype=torch.float64, device=self.device)
         total, size = len(self.test.y), EVAL_BATCH[self.device.type]
@@ -256,8 +278,8 @@ def _chunks(
 ) -> list[list[int]]:
     """Tasks of one batch width and optimizer together, longest first, at most so many at once."""
 
-    def kind(i: int) -> tuple[int, str]:
-        return plans[i].shape[1], tasks[i].sgd.optimizer
+    def kind(i: int) -> tuple[int, str, bool]:
+        return plans[i].shape[1], tasks[i].sgd.optimizer, tasks[i].sgd.momentum > 0
 
     chunks: list[list[int]] = []
     for i in sorted(range(len(plans)), key=lambda i: (kind(i), -len(plans[i]))):

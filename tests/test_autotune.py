@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from raysafl import CNN, MLP, CharLSTM, Logistic, Model
-from raysafl.autotune import cache_file, choose
-from raysafl.engines import ENGINES, Gradients, Loop
+from raysafl.autotune import ENGINES, cache_file, choose, make
+from raysafl.engines import Gradients, Loop
+from raysafl.linear import Fused
 from raysafl.models import FlatModel
 
 X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -27,7 +28,7 @@ def flat(model: Model) -> FlatModel:
 
 def test_linear_and_recurrent_models_need_no_measurement() -> None:
     tokens = torch.zeros(1, 2, 80, dtype=torch.int64)
-    assert choose(flat(Logistic()), X_NB, Y_NB) == "linear"
+    assert choose(flat(Logistic()), X_NB, Y_NB) == "fused"
     assert choose(FlatModel(CharLSTM(), (80,), 90), tokens, Y_NB[:1, :2]) == "loop"
     assert not cache_file().exists()
 
@@ -80,3 +81,11 @@ def test_a_model_that_vmap_cannot_run_is_trained_in_a_loop() -> None:
     assert choose(flat(Branching()), X_NB, Y_NB) == "loop"
     (times,) = json.loads(cache_file().read_text()).values()
     assert list(times) == ["loop"]
+
+
+def test_an_engine_that_is_unknown_or_not_for_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no engine 'fusd'; did you mean 'fused'\? .known: auto,"):
+        make("fusd", flat(Logistic()))
+    with pytest.raises(ValueError, match="'fused' is for float32 models of one linear layer"):
+        make("fused", flat(MLP(hidden=[4])))
+    assert isinstance(make("fused", flat(Logistic())), Fused)

@@ -119,7 +119,7 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         ray.kill(first)
         assert work.evaluate(dict(enumerate(work.init())))() == before
         assert fleet.actors[0] is not first and fleet.actors[1] is second
-        assert fleet.ready() == [("cpu", "linear")]  # of the new one
+        assert fleet.ready() == [("cpu", "fused")]  # of the new one
         ray.kill(second)  # while nothing is asked: noticed by the next configure
         fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "loop")
         assert fleet.ready() == [("cpu", "loop")] * 2

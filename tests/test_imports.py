@@ -29,8 +29,9 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
     "simulation": {"core", "component"},
     "engines": {"models"},
     "descent": {"core"},
-    "autotune": {"engines", "models"},
-    "local": {"core", "models", "engines", "descent", "autotune"},
+    "linear": {"core", "engines", "models"},
+    "autotune": {"component", "engines", "linear", "models"},
+    "local": {"core", "models", "engines", "linear", "descent", "autotune"},
     "checkpoint": {"core", "simulation"},
     "runtime": {"core", "component", "data", "models", "local"},
     "tracking": {"store", "place", "manifest", "summary", "component", "core"},
@@ -38,7 +39,7 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
     "results": {"store", "place", "summary", "report"},
     "sweep": {
         *("core", "component", "models", "simulation", "checkpoint", "runtime", "tracking"),
-        *("store", "place", "locks", "manifest", "summary", "report", "version"),
+        *("autotune", "store", "place", "locks", "manifest", "summary", "report", "version"),
     },
     "bench": {
         *("core", "component", "data", "models", "participation", "algorithms", "simulation"),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import CNN, MLP, SGD, Dataset, Key, Logistic, Model, Samples, Update
+from raysafl.autotune import ENGINES
 from raysafl.core import SERVER, Task
-from raysafl.engines import ENGINES
 from raysafl.local import LocalTrainer, batches
 from raysafl.models import FlatModel
 
@@ -85,7 +85,7 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
 def test_every_engine_equals_a_loop_with_torch_optim_on_ragged_clients(
     engine: str, sgd: SGD, prox: float, offset: bool
 ) -> None:
-    model = Logistic(zero_init=False) if engine == "linear" else MLP(hidden=[12])
+    model = Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
     local = trainer(model, engine)
     asked = tasks(local.model, sgd, prox, offset)
     update = local.train(asked)
@@ -103,7 +103,7 @@ def test_convolutions_equal_a_loop_with_torch_optim(engine: str) -> None:
         torch.testing.assert_close(delta_P, with_torch_optim(local.model, task, model), **TOLERANCE)
 
 
-@pytest.mark.parametrize("engine", ["loop", "linear"])
+@pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
 def test_a_task_alone_equals_itself_among_others_bitwise(engine: str) -> None:
     local = trainer(Logistic(zero_init=False), engine)
     asked = tasks(local.model, SGD(lr=0.1, batch_size=16, epochs=2))
@@ -124,7 +124,7 @@ def test_a_task_alone_equals_itself_among_others_to_float32_under_vmap() -> None
 
 
 def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
-    local = trainer(Logistic(), "linear")
+    local = trainer(Logistic(), "fused")
     mixed = [
         task._replace(sgd=SGD(lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1))
         for i, task in enumerate(tasks(local.model, SGD(lr=1, batch_size=1, steps=1)))
@@ -135,7 +135,7 @@ def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
 
 
 def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
-    local = trainer(Logistic(), "linear")  # from zero: the first step's loss is log 4
+    local = trainer(Logistic(), "fused")  # from zero: the first step's loss is log 4
     update = local.train(tasks(local.model, SGD(lr=1e-9, batch_size=64, epochs=1)))
     torch.testing.assert_close(update.loss_M, torch.full((8,), np.log(4), dtype=torch.float64))
     assert update.samples_M.tolist() == [*SIZES.values()] * 2

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from test_local import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 
 from raysafl import MLP, SGD, Key, Logistic, Model
+from raysafl.autotune import ENGINES
 from raysafl.core import Task
-from raysafl.engines import ENGINES
 from raysafl.local import batches, reach
 
 BASE = SGD(lr=0.05, batch_size=10, epochs=2)
@@ -56,7 +56,7 @@ def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("sgd", KINDS, ids=repr)
 @pytest.mark.parametrize(("prox", "offset"), [(0.0, False), (0.3, True)])
 def test_every_engine_equals_torch_optim(engine: str, sgd: SGD, prox: float, offset: bool) -> None:
-    model = Logistic(zero_init=False) if engine == "linear" else MLP(hidden=[12])
+    model = Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
     local = trainer(model, engine)
     asked = tasks(local.model, sgd, prox, offset)
     tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
@@ -70,7 +70,7 @@ def test_every_engine_equals_torch_optim(engine: str, sgd: SGD, prox: float, off
     np.testing.assert_allclose(update.rate_M, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["loop", "linear"])
+@pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
 def test_tasks_with_different_optimizers_keep_their_own_bitwise(engine: str) -> None:
     local = trainer(Logistic(zero_init=False), engine)
     kinds = [BASE, *KINDS, BASE.replace(lr=0.2, steps=3, epochs=None), KINDS[0].replace(lr=0.3)]

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from raysafl import CNN, Key, Logistic
-from raysafl.engines import ENGINES
+from raysafl.autotune import ENGINES
 from raysafl.models import FlatModel
 
 SHAPE = (1, 8, 8)

@@ -30,7 +30,7 @@ def test_a_smoke_run_measures_in_processes_of_its_own_and_keeps_other_axes(
     assert first["population"]["points"] == [100, 1_000_000]
     ((few,), (many,)) = first["population"]["taken"]
     assert min(few["seconds"], many["seconds"], few["memory"]) > 0
-    assert few["parameters"] == many["parameters"] == 650 and many["engine"] == "linear"
+    assert few["parameters"] == many["parameters"] == 650 and many["engine"] == "fused"
     table = (tmp_path / "scaling.md").read_text()
     assert re.search(r"^\| 1,000,000 \| [\d.,]+ \| [\d.,]+ \| [\d.,]+ \|$", table, re.M)
     assert "## Population" in table and "## Replicates" in table and "## Trials" not in table

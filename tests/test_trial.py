@@ -199,7 +199,7 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     clients = Clients()  # the actor's body, here
     dataset = tiny.data.load()
     device, engine = clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto", 32)
-    assert (device, engine) == ("cpu", "linear")
+    assert (device, engine) == ("cpu", "fused")
     reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
     w = reference.init()
     scores = clients.evaluate([1], w[1].numpy())

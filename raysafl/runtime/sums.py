@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from torch import Tensor
 from raysafl.core import Task, Update
 
 UNITS = 2.0**40
-AT_ONCE = 2**18  # numbers that are widened to float64 at once
 
 Array = NDArray[Any]
 
@@ -34,10 +34,16 @@ class Reply(NamedTuple):
 
 def exact_sum(rows_MP: Tensor) -> Tensor:
     """The sum of float32 rows in units of 2^-40: [P] whole numbers, as float64."""
-    sum_P = torch.zeros(rows_MP.shape[1], dtype=torch.float64)
-    for part in rows_MP.split(max(1, AT_ONCE // max(1, rows_MP.shape[1]))):
-        sum_P += part.double().mul_(UNITS).round_().sum(0)
-    return sum_P
+    sum_P = np.zeros(rows_MP.shape[1])
+    for row_P in rows_MP.numpy():
+        _add(sum_P, row_P)
+    return torch.from_numpy(sum_P)
+
+
+@numba.njit(cache=True)
+def _add(sum_P, row_P):  # type: ignore[no-untyped-def] # pragma: no cover
+    for p in range(len(sum_P)):
+        sum_P[p] += np.rint(np.float64(row_P[p]) * UNITS)
 
 
 def reduce(tasks: Sequence[Task], update: Update) -> Reply:

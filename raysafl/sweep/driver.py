@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 from rich.console import Console
 
+from raysafl.autotune import make
 from raysafl.core import Dataset
 from raysafl.manifest import Manifest
 from raysafl.models import FlatModel
@@ -59,7 +60,7 @@ class Runner:
     quiet           print nothing
     tracking_uri    MLflow; default `$MLFLOW_TRACKING_URI`, else sqlite beside the sweep
     track           log to MLflow at all
-    engine          how gradients are computed: auto, loop, vmap, linear or graph
+    engine          how gradients are computed: auto, loop, vmap, linear, fused or graph
     flush_seconds   how much work a crash may lose
     command         how to repeat this, for the record
     """
@@ -107,7 +108,7 @@ class Runner:
             ledger = store.ledger() if self.resume else {}
             done = {i for i, entry in ledger.items() if entry.get("status") in DECIDED}
             todo = {i: runs[i] for i in chosen if i not in done}
-            datasets = prepare(todo.values())
+            datasets = prepare(todo.values(), self.engine)
             if not self.resume:
                 store.forget(chosen if self.sweep.is_grid else None)
             sampled = [] if self.sweep.is_grid else store.entries()
@@ -176,7 +177,7 @@ def _advice(store: Store, planned: int) -> str:
     return f"{goes_on}; {planned} runs need about {size(planned * store.size() / ended)}"
 
 
-def prepare(runs: Iterable[Run]) -> dict[str, Dataset]:
+def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
     """Load every dataset once and try what depends on it: partitions, server data, models.
 
     Raises:
@@ -192,6 +193,8 @@ def prepare(runs: Iterable[Run]) -> dict[str, Dataset]:
         if (split := run.data.to_json()) not in seen:
             run.data.split(dataset, run.seed)
         if (model := name + run.model.to_json()) not in seen:
-            FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
+            flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
+            if engine != "auto":
+                make(engine, flat)
         seen |= {split, model}
     return datasets

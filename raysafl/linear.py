@@ -1,0 +1,267 @@
+"""Logistic regression by hand, and a client's whole local training as one compiled loop.
+
+A step of a linear model is less work than carrying its operands to and fro. Here the weights of a
+task stay in the core's nearest cache from its first step to its last, and samples are read as
+they are stored. numba compiles the loop when it is first used, and keeps it on disk.
+
+Suffixes: _T tasks, _P flat parameters, _K local steps, _B batch, _C classes, _D inputs, _N samples.
+B and C are rounded up to whole blocks here; what is too many is zero.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysafl.core import SGD, Task
+from raysafl.engines import Gradients
+from raysafl.models import FlatModel
+
+CLASSES, SAMPLES = 10, 4  # C and B are multiples of these, for the blocks below
+SCORED = 64  # samples evaluated at once
+F = np.float32
+Stored = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]  # x_ND, y_N, scale, shift
+
+# sums may be reordered, so that they become vectors: by the shape alone, not by the values
+compiled: Callable[..., Any] = numba.njit(
+    cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}
+)
+
+
+class Linear:
+    """Logistic regression by hand: two batched matrix products per step and no autograd.
+
+    With P = softmax(X W' + b) and E = (P - onehot(y)) * weight:  gW = E' X,  gb = sum_B E.
+    """
+
+    stacked = 32
+
+    def __init__(self, model: FlatModel) -> None:
+        assert model.linear is not None
+        self.classes, self.inputs = model.linear
+
+    def _parts(self, w_TP: Tensor) -> tuple[Tensor, Tensor]:
+        cut = self.classes * self.inputs
+        return w_TP[:, :cut].view(len(w_TP), self.classes, self.inputs), w_TP[:, cut:]
+
+    def gradients(
+        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+    ) -> Gradients:
+        """The closed form above."""
+        w_TCD, b_TC = self._parts(w_TP)
+        x_TBD, y_T1B = x_TB.flatten(2), y_TB.unsqueeze(1)
+        # classes before samples: the products are twice as fast as the other way round
+        log_TCB = torch.baddbmm(b_TC.unsqueeze(2), w_TCD, x_TBD.transpose(1, 2)).log_softmax(1)
+        correct_TB = log_TCB.max(1).indices == y_TB  # ten times as fast as argmax
+        loss_TB = -log_TCB.gather(1, y_T1B).squeeze(1)
+        error_TCB = log_TCB.exp_()
+        error_TCB.scatter_add_(1, y_T1B, torch.full_like(y_T1B, -1, dtype=error_TCB.dtype))
+        error_TCB *= weight_TB.unsqueeze(1)
+        g_TP = torch.empty_like(w_TP)
+        g_TCD, g_TC = self._parts(g_TP)
+        torch.bmm(error_TCB, x_TBD, out=g_TCD)
+        torch.sum(error_TCB, 2, out=g_TC)
+        return Gradients(g_TP, loss_TB, correct_TB)
+
+    def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
+        """One product per model: as one for all, its rounding would depend on their number."""
+        w_RCD, b_RC = self._parts(w_RP)
+        x_RDB = x_B.flatten(1).T.expand(len(w_RP), -1, -1)
+        return torch.bmm(w_RCD, x_RDB).add_(b_RC.unsqueeze(2)).transpose(1, 2)
+
+
+class Fused(Linear):
+    """`Linear`, with local SGD compiled; on a CPU."""
+
+    @staticmethod
+    def covers(sgd: SGD) -> bool:
+        """Whether steps are w -= lr (gradient + terms), without buffers: no momentum, no Adam."""
+        return sgd.optimizer == "sgd" and sgd.momentum == 0
+
+    def descend(
+        self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], data: Stored
+    ) -> tuple[Tensor, list[float], list[int]]:
+        """Train every task on its plan [K, B] of samples, padded with -1.
+
+        Returns w_TP at the end, and per task the sum of its losses and how many were right.
+        Tasks are shared out among torch's threads; none depends on another.
+        """
+        w_TP = torch.stack([task.w_P for task in tasks])
+        columns = tasks, plans, w_TP.numpy(), [data] * len(tasks)
+        threads = torch.get_num_threads()
+        if threads == 1:
+            scores = list(map(self._one, *columns))
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                scores = list(pool.map(self._one, *columns))
+        loss, correct = zip(*scores, strict=True)
+        return w_TP, list(loss), list(correct)
+
+    def _one(
+        self, task: Task, plan_KB: NDArray[np.int64], w_P: NDArray[np.float32], data: Stored
+    ) -> tuple[float, int]:
+        """One task, on its row of parameters."""
+        w_CD, b_C = self._whole_blocks(w_P)
+        shrink, pull_P = _terms(task)
+        cut = self.classes * self.inputs
+        terms = pull_P[:cut].reshape(-1, self.inputs), pull_P[None, cut:], F(shrink)
+        room, lr = self._room(plan_KB.shape[1]), F(task.sgd.rate(task.round))
+        found: tuple[float, int] = _descend(w_CD, b_C, terms, lr, plan_KB, data, *room)
+        w_P[:cut] = w_CD[: self.classes].ravel()
+        return found
+
+    def score(self, w_RP: Tensor, data: Stored) -> tuple[Tensor, Tensor]:
+        """How many samples each model has right, and the sum of its losses: [R] float64."""
+        room = self._room(SCORED)
+        found = [_score(*self._whole_blocks(w_P), data, *room) for w_P in w_RP.numpy()]
+        loss_R, correct_R = torch.tensor(found, dtype=torch.float64).T
+        return correct_R, loss_R
+
+    def _whole_blocks(self, w_P: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """A copy of the weights, with rows of zeros up to a whole block, and the biases."""
+        cut = self.classes * self.inputs
+        w_CD = np.zeros((_blocks(self.classes, CLASSES), self.inputs), F)
+        w_CD[: self.classes] = w_P[:cut].reshape(self.classes, self.inputs)
+        return w_CD, w_P[cut:]
+
+    def _room(self, batch: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Where a batch's samples and logits are kept."""
+        rows = _blocks(batch, SAMPLES)
+        return np.empty((rows, self.inputs), F), np.empty((rows, _blocks(self.classes, CLASSES)), F)
+
+
+def _blocks(size: int, block: int) -> int:
+    return -(-size // block) * block
+
+
+def _terms(task: Task) -> tuple[float, NDArray[np.float32]]:
+    """What a step adds to the loss's gradient (see core.SGD) as `shrink * w + pull_P`.
+
+    It is prox (w - start) + offset + decay w; pull_P is empty if there is nothing to add.
+    """
+    shrink = task.prox + task.sgd.weight_decay
+    if shrink == 0 and task.offset_P is None:
+        return 0.0, np.empty(0, F)
+    pull_P = -task.prox * task.w_P
+    return shrink, (pull_P if task.offset_P is None else pull_P + task.offset_P).numpy()
+
+
+@compiled
+def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
+    """X = scale * stored + shift."""
+    for i in range(len(rows)):
+        row = rows[i]
+        for d in range(x_BD.shape[1]):
+            x_BD[i, d] = F(x_ND[row, d]) * scale + shift
+    for i in range(len(rows), len(x_BD)):
+        for d in range(x_BD.shape[1]):
+            x_BD[i, d] = 0
+
+
+@compiled
+def _logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Z = X W', five classes and two samples at a time."""
+    for c in range(0, len(w_CD), 5):
+        for i in range(0, len(x_BD), 2):
+            s0 = s1 = s2 = s3 = s4 = t0 = t1 = t2 = t3 = t4 = F(0)
+            for d in range(x_BD.shape[1]):
+                s, t = x_BD[i, d], x_BD[i + 1, d]
+                w0, w1, w2 = w_CD[c, d], w_CD[c + 1, d], w_CD[c + 2, d]
+                w3, w4 = w_CD[c + 3, d], w_CD[c + 4, d]
+                s0, s1, s2, s3, s4 = s0 + w0 * s, s1 + w1 * s, s2 + w2 * s, s3 + w3 * s, s4 + w4 * s
+                t0, t1, t2, t3, t4 = t0 + w0 * t, t1 + w1 * t, t2 + w2 * t, t3 + w3 * t, t4 + w4 * t
+            for j, (s, t) in enumerate(((s0, t0), (s1, t1), (s2, t2), (s3, t3), (s4, t4))):
+                z_BC[i, c + j], z_BC[i + 1, c + j] = s, t
+
+
+@compiled
+def _errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Z becomes scale * (softmax(Z + b) - onehot(y)); the losses' sum, and how many are right."""
+    loss, correct = 0.0, 0
+    for i in range(len(rows)):
+        top, most, total, own = 0, F(-np.inf), F(0), y_N[rows[i]]
+        for c in range(len(b_C)):
+            z_BC[i, c] += b_C[c]
+            if z_BC[i, c] > most:
+                top, most = c, z_BC[i, c]
+        correct += top == own
+        loss += most - z_BC[i, own]
+        for c in range(len(b_C)):
+            z_BC[i, c] = np.exp(z_BC[i, c] - most)
+            total += z_BC[i, c]
+        loss += np.log(total)
+        for c in range(len(b_C)):
+            z_BC[i, c] *= scale / total
+        z_BC[i, own] -= scale
+    return loss, correct
+
+
+@compiled
+def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cover
+    """W -= E' X, two classes and four samples at a time."""
+    for i in range(0, len(x_BD), 4):
+        for c in range(0, len(w_CD), 2):
+            s0, s1, s2, s3 = e_BC[i, c], e_BC[i + 1, c], e_BC[i + 2, c], e_BC[i + 3, c]
+            t0, t1, t2, t3 = (
+                e_BC[i, c + 1],
+                e_BC[i + 1, c + 1],
+                e_BC[i + 2, c + 1],
+                e_BC[i + 3, c + 1],
+            )
+            for d in range(x_BD.shape[1]):
+                x0, x1, x2, x3 = x_BD[i, d], x_BD[i + 1, d], x_BD[i + 2, d], x_BD[i + 3, d]
+                w_CD[c, d] -= s0 * x0 + s1 * x1 + s2 * x2 + s3 * x3
+                w_CD[c + 1, d] -= t0 * x0 + t1 * x1 + t2 * x2 + t3 * x3
+
+
+@compiled
+def _pull(w_CD, pull_CD, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
+    """W -= lr (shrink W + pull), if there is a pull."""
+    for c in range(len(pull_CD)):
+        for d in range(pull_CD.shape[1]):
+            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
+
+
+@compiled
+def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
+    w_CD, b_C, terms, lr, plan_KB, samples, x_BD, z_BC
+):
+    """All local steps on W and b, in place; the losses' sum, and how many were right."""
+    pull_CD, pull_1C, shrink = terms
+    x_ND, y_N, scale, shift = samples
+    loss, correct = 0.0, 0
+    for k in range(len(plan_KB)):
+        size = 0
+        while size < plan_KB.shape[1] and plan_KB[k, size] >= 0:
+            size += 1
+        rows = plan_KB[k, :size]
+        _gather(x_BD, x_ND, rows, scale, shift)
+        _logits(w_CD, x_BD, z_BC)
+        more, right = _errors(z_BC, b_C, y_N, rows, lr / F(size))
+        loss, correct = loss + more, correct + right
+        _pull(w_CD, pull_CD, shrink, lr)
+        _pull(b_C.reshape(1, -1), pull_1C, shrink, lr)
+        _subtract(w_CD, z_BC, x_BD)
+        for i in range(size):
+            for c in range(len(b_C)):
+                b_C[c] -= z_BC[i, c]
+    return loss, correct
+
+
+@compiled
+def _score(w_CD, b_C, samples, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
+    """The losses' sum over all samples, and how many are right."""
+    x_ND, y_N, scale, shift = samples
+    loss, correct, all_N = 0.0, 0, np.arange(len(y_N))
+    for start in range(0, len(y_N), SCORED):
+        rows = all_N[start : start + SCORED]
+        _gather(x_BD, x_ND, rows, scale, shift)
+        _logits(w_CD, x_BD, z_BC)
+        more, right = _errors(z_BC, b_C, y_N, rows, F(1))
+        loss, correct = loss + more, correct + right
+    return loss, correct

@@ -1,0 +1,88 @@
+"""The compiled loop for linear models against the batched products, and against itself."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysafl import SGD, Dataset, Key, Logistic, Samples
+from raysafl.core import Task
+from raysafl.local import LocalTrainer
+from raysafl.models import FlatModel
+
+
+def trainer(engine: str, classes: int, inputs: int, stored: str, n: int = 90) -> LocalTrainer:
+    rng = np.random.default_rng(classes * inputs)
+    x = rng.integers(0, 255, (n, 1, 1, inputs), dtype=np.uint8)
+    y = rng.integers(0, classes, n)
+    part = (
+        Samples(x, y, 1 / 255, -0.5)
+        if stored == "uint8"
+        else Samples((x / 255 - 0.5).astype(np.float32), y)
+    )
+    flat = FlatModel(Logistic(zero_init=False), (1, 1, inputs), classes)
+    held = [np.arange(40), np.arange(40, 47), np.arange(47, 90)]
+    dataset = Dataset("noise", part, part, classes)
+    return LocalTrainer(flat, dataset, lambda _, client: held[client], engine=engine)
+
+
+def tasks(local: LocalTrainer, sgd: SGD, prox: float = 0.0) -> list[Task]:
+    w_P = local.model.init(Key(1))
+    offset_P = torch.linspace(-0.01, 0.01, len(w_P))
+    return [Task(0, i, w_P, sgd, 0, 2, 1, offset_P if i == 1 else None, prox) for i in range(3)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    classes=st.integers(2, 23),
+    inputs=st.integers(1, 40),
+    batch=st.integers(1, 50),
+    prox=st.sampled_from([0.0, 0.4]),
+    decay=st.sampled_from([0.0, 0.1]),
+    stored=st.sampled_from(["uint8", "float32"]),
+)
+def test_the_compiled_loop_equals_batched_products_whatever_the_shape(
+    classes: int, inputs: int, batch: int, prox: float, decay: float, stored: str
+) -> None:
+    sgd = SGD(lr=0.1, batch_size=batch, epochs=2, weight_decay=decay)
+    found, expected = (
+        local.train(tasks(local, sgd, prox))
+        for local in (trainer(engine, classes, inputs, stored) for engine in ("fused", "linear"))
+    )
+    for name, a, b in zip(expected._fields, found, expected, strict=True):
+        tight = {"rtol": 1e-4, "atol": 1e-5} if a.is_floating_point() else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}", **tight)
+
+
+def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
+    for sgd in (
+        SGD(lr=0.1, batch_size=8, epochs=1, momentum=0.9),
+        SGD(lr=0.1, batch_size=8, epochs=1, optimizer="adam"),
+    ):
+        found, expected = (
+            local.train(tasks(local, sgd))
+            for local in (trainer(engine, 10, 12, "uint8") for engine in ("fused", "linear"))
+        )
+        assert torch.equal(found.delta_MP, expected.delta_MP)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_no_bit(threads: int) -> None:
+    sgd, before = SGD(lr=0.1, batch_size=8, epochs=2), torch.get_num_threads()
+    local = trainer("fused", 10, 64, "uint8")
+    one = local.train(tasks(local, sgd))
+    try:
+        torch.set_num_threads(threads)
+        several = local.train(tasks(local, sgd))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
+
+
+def test_the_start_is_left_as_it_was() -> None:
+    local = trainer("fused", 10, 64, "uint8")
+    asked = tasks(local, SGD(lr=0.1, batch_size=8, epochs=1), prox=0.1)
+    before = asked[0].w_P.clone()
+    local.train(asked)
+    assert torch.equal(asked[0].w_P, before)
