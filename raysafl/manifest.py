@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
 from raysafl.component import Component, nearest
 
 RUN_ID = r"^[\w-]+$"  # it becomes a file's name
+PAPER = "paper"  # the scale of runs that may be laid beside printed numbers
 Label = str | int | float | bool | None
 
 
@@ -82,6 +83,11 @@ class Table(Component):
     readings: list[str] = Field(default_factory=list)
     source: str = ""  # "SAFARI, table 8"
 
+    def unprinted(self) -> "Table":
+        """Without the paper's numbers; the statistics of `more` are still shown."""
+        more = [printed.statistic for printed in self.more]
+        return self.replace(paper=[], more=[], also=[*self.also, *more])
+
 
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
@@ -121,11 +127,15 @@ class Ending(Ended):
 
 
 class Manifest(Component):
-    """A sweep's name, axes, runs and table. Stored as `manifest.json`."""
+    """A sweep's name, axes, runs and table. Stored as `manifest.json`.
+
+    Printed numbers belong to runs as large as the paper's: at any scale but `paper` the table is
+    `unprinted`, so that nothing made from a manifest lays smaller runs beside them.
+    """
 
     name: str
     title: str = ""
-    scale: str = "paper"
+    scale: str = PAPER
     axes: list[str]
     entries: list[Entry]
     table: Table
@@ -133,6 +143,11 @@ class Manifest(Component):
     notes: str = ""  # Markdown: what the paper leaves open, and what was chosen
     source: str = ""  # the experiment file's name, if it came from one
     command: str = ""  # how to run it again
+
+    @field_validator("table")
+    @classmethod
+    def _printed_beside_its_own_scale(cls, table: Table, info: ValidationInfo) -> Table:
+        return table if info.data.get("scale") == PAPER else table.unprinted()
 
     def select(self, only: Mapping[str, str]) -> list[str]:
         """The ids of the runs that bear all these labels (compared as text).

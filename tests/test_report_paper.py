@@ -1,11 +1,14 @@
 """What a report says of a paper: claims, improvements over a baseline, readings, more numbers."""
 
+import io
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from raysafl import Claim, Run, Sweep, Table
 from raysafl.manifest import Manifest
@@ -183,3 +186,49 @@ def test_a_sweep_over_one_axis_takes_plain_labels(tiny: Run) -> None:
     sweep = Sweep("x", {1: tiny}, axes=("a",), paper={1: (50.0, None)})
     (printed,) = sweep.manifest().table.paper
     assert printed.labels == {"a": 1}
+
+
+def test_smaller_runs_are_never_laid_beside_printed_numbers(tiny: Run, tmp_path: Path) -> None:
+    full = Sweep(
+        "x",
+        {(n0, p): tiny.replace({"data.server.n0": n0 or 60, "data.partition.p": p})
+         for n0, p in CELLS},
+        axes=("n0", "p"),
+        table=Table(rows=["n0"], columns=["p"], also=["final"], readings=["n0"], source="T, 1"),
+        paper={(50, 1): (61.25, 0.1)},
+        more={"rounds_to_50": {(50, 1): (91.75, None)}},
+        claims=[Claim(text="more helps", order=[{"n0": 50}, {"n0": 0}])],
+    )  # fmt: skip
+    at_scale = full.manifest()
+    assert "61.25" in at_scale.to_json() and "91.75" in at_scale.to_json()
+    for manifest in (full.at("smoke").manifest(), at_scale.replace(scale="small")):
+        runs = runs_of(manifest)
+        assert "61.25" not in manifest.to_json() and "91.75" not in manifest.to_json()
+        assert Manifest.from_json(manifest.to_json()) == manifest
+        text = markdown(runs, manifest)
+        assert "read trends, not the paper's numbers" in text and "more helps" in text
+        assert "99.50 ± 0.00" in text and "`rounds_to_50`" in text  # ours are still shown
+        for word in ("61.25", "91.75", "(paper", "| paper |", "Verdict", "| verdict |", "Δ", "off"):
+            told = text.replace("the paper says | looked at | verdict |", "")
+            assert word not in told, word
+        assert "61.25" not in shown_on_screen(runs, manifest)
+    assert "paper 61.25" in shown_on_screen(runs_of(at_scale), at_scale)
+
+
+def test_an_older_folder_of_smaller_runs_is_read_without_printed_numbers(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    paper = [{"kind": "Printed", "labels": {"n0": 50, "p": 1}, "mean": 61.25}]
+    written = json.loads(sweep.manifest().to_json())
+    written["table"]["paper"], written["scale"] = paper, "small"
+    (tmp_path / "manifest.json").write_text(json.dumps(written))
+    assert Store(tmp_path).manifest().table.paper == []
+    written["scale"] = "paper"
+    (tmp_path / "manifest.json").write_text(json.dumps(written))
+    assert [p.mean for p in Store(tmp_path).manifest().table.paper] == [61.25]
+
+
+def shown_on_screen(runs: pd.DataFrame, manifest: Manifest) -> str:
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(screen(runs, manifest, 200))
+    return console.export_text()
