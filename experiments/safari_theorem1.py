@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raysafl.report.figure import LETTERS, blank, colours, png, tidy
+from raysafl.report.table import grid
 from raysafl.theory import CONSISTENT, LEARNERS, Found, World, experiment, lower
 
 SERVER = (0, 1, 2, 5, 10, 20, 50, 100, 200)
@@ -26,14 +27,30 @@ MANY = (0, 10, 20, 50, 100, 200, 500, 1000)
 MARKS = "osD^vX"
 
 
-def table(found: Sequence[Found], trials: int) -> Table:
+HEAD = ["learner", *(f"n_T={n}" for n in SERVER), "at n_T=0, 99 % sure"]
+
+
+def title(trials: int) -> str:
+    """What the table shows."""
+    return f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)"
+
+
+def rows(found: Sequence[Found]) -> list[list[str]]:
     """Learners by n_T: how often the error is above (1 - omega) / 8."""
-    out = Table(title=f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)")
-    for column in ("learner", *(f"n_T={n}" for n in SERVER), "at n_T=0, 99 % sure"):
+    of = {name: [f for f in found if f.learner == name] for name in LEARNERS}
+    return [
+        [name, *(f"{f.frequency:.3f}" for f in row), f"> {lower(row[0]):.3f}"]
+        for name, row in of.items()
+    ]
+
+
+def table(found: Sequence[Found], trials: int) -> Table:
+    """The rows for a terminal."""
+    out = Table(title=title(trials))
+    for column in HEAD:
         out.add_column(column, justify="left" if column == "learner" else "right")
-    for learner in LEARNERS:
-        row = [f for f in found if f.learner == learner]
-        out.add_row(learner, *(f"{f.frequency:.3f}" for f in row), f"> {lower(row[0]):.3f}")
+    for row in rows(found):
+        out.add_row(*row)
     return out
 
 
@@ -85,7 +102,7 @@ def finish(axes: Axes, sizes: Sequence[int], level: float, text: str, label: str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, write the figure."""
+    """Print the table, write it and the figure."""
     parser = argparse.ArgumentParser(description="SAFARI's theorem 1 as an experiment")
     parser.add_argument("--out", type=Path, default=Path("results/safari_theorem1"))
     parser.add_argument("--trials", type=int, default=2000)
@@ -101,7 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "safari_theorem1.png"
     path.write_bytes(draw(theorem, many))
-    console.print(f"Written: {path}", soft_wrap=True)
+    text = f"{title(options.trials)}\n\n{grid(HEAD, rows(theorem), 1)}\n"
+    (options.out / "table.md").write_text(text)
+    console.print(f"Written: {path} and table.md", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,14 @@ ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engi
 
 
 def collect(store: Store) -> pd.DataFrame:
-    """Build and write `runs.parquet` for every run of the sweep that has ended.
+    """Build and write `runs.parquet`."""
+    frame = gather(store)
+    store.write_runs(frame)
+    return frame
+
+
+def gather(store: Store) -> pd.DataFrame:
+    """The rows of `runs.parquet`: every run of the sweep that has ended.
 
     What else lies in the folder (runs of a grid that has been changed since) is left alone.
     """
@@ -25,9 +32,7 @@ def collect(store: Store) -> pd.DataFrame:
         if run_id in labels
         for row in _rows(store.path.name, run_id, entry, labels[run_id], rounds.get(run_id))
     ]
-    frame = pd.DataFrame(rows, columns=None if rows else ["run_id", "status", "reason"])
-    store.write_runs(frame)
-    return frame
+    return pd.DataFrame(rows, columns=None if rows else ["run_id", "status", "reason"])
 
 
 def _rows(
