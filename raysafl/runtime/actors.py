@@ -26,6 +26,7 @@ from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
 LARGE = 100_000  # bytes that Ray does not send inside a message
+WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
@@ -124,7 +125,9 @@ class OnActors:
 
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train all tasks; rows in the order given, means where tasks ask for them."""
-        shares = place([self._samples(task) for task in tasks], self._loads)
+        costs = [self._samples(task) for task in tasks]
+        work = sum(costs) * self.reference.trainer.model.size
+        shares = place(costs, self._loads if work > WORTH else self._loads[:1])
         self._loads = [0] * len(self.actors)
         starts = self._sent({id(task.w_P): task.w_P for task in tasks})
         asked = {
