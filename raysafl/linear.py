@@ -115,12 +115,11 @@ class Fused(Linear):
         w_P[:cut] = w_CD[: self.classes].ravel()
         return found
 
-    def score(self, w_RP: Tensor, data: Stored) -> tuple[Tensor, Tensor]:
-        """How many samples each model has right, and the sum of its losses: [R] float64."""
+    def score(self, w_RP: Tensor, data: Stored) -> Tensor:
+        """How many samples each model has right, and the sum of its losses: [2, R] float64."""
         room = self._room(SCORED)
         found = [_score(*self._whole_blocks(w_P), data, *room) for w_P in w_RP.numpy()]
-        loss_R, correct_R = torch.tensor(found, dtype=torch.float64).T
-        return correct_R, loss_R
+        return torch.tensor(found, dtype=torch.float64).T
 
     def _whole_blocks(self, w_P: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
         """A copy of the weights, with rows of zeros up to a whole block, and the biases."""
@@ -255,7 +254,7 @@ def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
 
 @compiled
 def _score(w_CD, b_C, samples, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
-    """The losses' sum over all samples, and how many are right."""
+    """How many samples are right, and the losses' sum."""
     x_ND, y_N, scale, shift = samples
     loss, correct, all_N = 0.0, 0, np.arange(len(y_N))
     for start in range(0, len(y_N), SCORED):
@@ -264,4 +263,4 @@ def _score(w_CD, b_C, samples, x_BD, z_BC):  # type: ignore[no-untyped-def] # pr
         _logits(w_CD, x_BD, z_BC)
         more, right = _errors(z_BC, b_C, y_N, rows, F(1))
         loss, correct = loss + more, correct + right
-    return loss, correct
+    return correct, loss

@@ -25,7 +25,8 @@ from raysafl.engines import Engine
 from raysafl.linear import Fused, Stored
 from raysafl.models import FlatModel
 
-EVAL_BATCH = {"cpu": 250, "cuda": 2000}  # small enough for a core's cache, large for a GPU
+SPAN = 2500  # test samples that are summed by themselves: the same whoever evaluates them
+EVAL_BATCH = {"cpu": 250, "cuda": 2500}  # small enough for a core's cache, large for a GPU
 GRADIENT_BATCH = 250
 
 
@@ -69,10 +70,10 @@ class Inputs:
         """(x float32 or tokens, y) of a run of samples."""
         return self._scaled(self.x[start:stop]), self.y[start:stop]
 
-    def stored(self) -> Stored:
+    def stored(self, start: int = 0, stop: int | None = None) -> Stored:
         """[N, D] samples as they are stored, labels, scale and shift; on the CPU."""
-        x_ND = self.x.flatten(1).numpy()
-        return x_ND, self.y.numpy(), np.float32(self.scale), np.float32(self.shift)
+        x_ND, y_N = self.x[start:stop].flatten(1).numpy(), self.y[start:stop].numpy()
+        return x_ND, y_N, np.float32(self.scale), np.float32(self.shift)
 
     def _scaled(self, x: Tensor) -> Tensor:
         if x.dtype == torch.int64:
@@ -246,24 +247,40 @@ class LocalTrainer:
             total_TP += self.engine.gradients(w_TP, x_TB, y_TB, weight_TB, None).g_TP
         return total_TP
 
-    @torch.no_grad()
+    @property
+    def spans(self) -> list[int]:
+        """Where the parts of the test set begin that are evaluated one by one."""
+        return list(range(0, len(self.test.y), SPAN))
+
     def evaluate(self, w_RP: Tensor) -> tuple[Tensor, Tensor]:
         """Test accuracy (fraction) and mean cross-entropy of each model, [R] float64."""
+        accuracy_R, loss_R = self.mean([self.sums(w_RP, start) for start in self.spans])
+        return accuracy_R, loss_R
+
+    def mean(self, sums_S2R: Sequence[Tensor]) -> Tensor:
+        """Accuracies and mean losses, [2, R], from the sums over all spans, in their order."""
+        total_2R = torch.zeros_like(sums_S2R[0])
+        for sums_2R in sums_S2R:
+            total_2R += sums_2R
+        return total_2R / len(self.test.y)
+
+    @torch.no_grad()
+    def sums(self, w_RP: Tensor, start: int) -> Tensor:
+        """Samples classified rightly and sum of cross-entropies over a span, [2, R] float64."""
+        stop = min(start + SPAN, len(self.test.y))
         if isinstance(self.engine, Fused):
-            correct_R, loss_R = self.engine.score(w_RP, self.test.stored())
-            return correct_R / len(self.test.y), loss_R / len(self.test.y)
+            return self.engine.score(w_RP, self.test.stored(start, stop))
         w_RP = w_RP.to(self.device)
         sums_2R = torch.zeros(2, len(w_RP), dtype=torch.float64, device=self.device)
-        total, size = len(self.test.y), EVAL_BATCH[self.device.type]
-        for start in range(0, total, size):
-            x_B, y_B = self.test.span(start, start + size)
+        size = EVAL_BATCH[self.device.type]
+        for at in range(start, stop, size):
+            x_B, y_B = self.test.span(at, min(at + size, stop))
             logits_RBC = self.engine.logits(w_RP, x_B)
             sums_2R[0] += (logits_RBC.max(-1).indices == y_B).sum(-1)
             right_RB = logits_RBC.gather(-1, y_B.expand(len(w_RP), -1).unsqueeze(-1)).squeeze(-1)
             loss_RB = logits_RBC.logsumexp(-1) - right_RB
             sums_2R[1] += loss_RB.sum(-1, dtype=torch.float64)
-        accuracy_R, loss_R = (sums_2R / total).cpu()
-        return accuracy_R, loss_R
+        return sums_2R.cpu()
 
 
 def _empty(tasks: int, size: int) -> Update:

@@ -156,6 +156,22 @@ def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
         assert loss_R[r] == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysafl.local.SPAN", 50)
+    local = trainer(Logistic(zero_init=False), engine)
+    w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
+    assert local.spans == [0, 50, 100]
+    backwards = {start: local.sums(w_RP, start) for start in reversed(local.spans)}
+    accuracy_R, loss_R = local.mean([backwards[start] for start in local.spans])
+    expected = local.evaluate(w_RP)
+    assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
+    monkeypatch.setattr("raysafl.local.SPAN", 1000)
+    torch.testing.assert_close(torch.stack(local.evaluate(w_RP)), torch.stack(expected))
+
+
 @given(
     samples=st.integers(1, 50),
     batch=st.integers(1, 20),

@@ -26,6 +26,7 @@ from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
 LARGE = 100_000  # bytes that Ray does not send inside a message
+WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
@@ -60,10 +61,11 @@ class Clients:
         assert self.worker is not None
         return tuple(self.worker.reply(_unpack(message, offset_KP, starts)))
 
-    def evaluate(self, replicates: list[int], *w: Array) -> Scores:
-        """Test accuracy and loss of some replicates."""
+    def evaluate(self, spans: list[int], *w: Array) -> list[Array]:
+        """Sums [2, R] over some spans of the test set, of R models (see `LocalTrainer.sums`)."""
         assert self.worker is not None
-        return self.worker.evaluate(dict(zip(replicates, map(as_tensor, w), strict=True)))()
+        w_RP = torch.stack([as_tensor(w_P) for w_P in w])
+        return [self.worker.trainer.sums(w_RP, start).numpy() for start in spans]
 
 
 def own_device() -> str:
@@ -123,7 +125,9 @@ class OnActors:
 
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train all tasks; rows in the order given, means where tasks ask for them."""
-        shares = place([self._samples(task) for task in tasks], self._loads)
+        costs = [self._samples(task) for task in tasks]
+        work = sum(costs) * self.reference.trainer.model.size
+        shares = place(costs, self._loads if work > WORTH else self._loads[:1])
         self._loads = [0] * len(self.actors)
         starts = self._sent({id(task.w_P): task.w_P for task in tasks})
         asked = {
@@ -135,15 +139,23 @@ class OnActors:
         return combine(tasks, [shares[i] for i in asked], replies)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
-        """Test accuracy and loss; replicates are dealt out to the actors."""
-        arrays, names = self._sent(w), list(w)
-        asked = []
-        for i in range(len(self.actors)):
-            share = names[i :: len(self.actors)]
-            if share:
-                asked.append(self.actors.send(i, "evaluate", share, *(arrays[r] for r in share)))
-            self._loads[i] += len(share) * self.reference.trainer.test.y.numel() // TEST_SHARE
-        return lambda: {r: s for scores in self.actors.get(asked) for r, s in scores.items()}
+        """Test accuracy and loss; spans of the test set are dealt out to the actors."""
+        arrays, trainer, count = self._sent(w), self.reference.trainer, len(self.actors)
+        asked = [
+            self.actors.send(i, "evaluate", share, *arrays.values())
+            for i in range(count)
+            if (share := trainer.spans[i::count])
+        ]
+        for i in range(len(asked)):
+            self._loads[i] += len(w) * trainer.test.y.numel() // len(asked) // TEST_SHARE
+
+        def scores() -> Scores:
+            replies = self.actors.get(asked)
+            spans = [as_tensor(replies[k % count][k // count]) for k in range(len(trainer.spans))]
+            found = trainer.mean(spans).T.tolist()
+            return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, found, strict=True)}
+
+        return scores
 
     def _sent(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
         """Parameters as they are sent: large ones for several actors go to the store once."""
