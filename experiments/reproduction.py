@@ -7,11 +7,11 @@ python experiments/reproduction.py --check   says whether they are up to date (e
 import re
 import sys
 from collections import defaultdict
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from raysafl.report.baseline import improvements
 from raysafl.report.claims import judge as judge_claim
@@ -199,7 +199,7 @@ def _equal(run_id, names):
 
 def wall(runs):
     """Seconds in which any run was under way."""
-    starts = pd.to_datetime(runs["started"]).astype("int64") / 1e9
+    starts = [datetime.fromisoformat(text).timestamp() for text in runs["started"]]
     spans = sorted({(s, s + d) for s, d in zip(starts, runs["seconds"], strict=True)})
     end, busy = 0.0, 0.0
     for begin, stop in spans:

@@ -68,6 +68,8 @@ OWN = """
 SCRIPTS = {
     "safari_theorem1.py",
     "fsl_figure9.py",
+    "collect_measured.py",
+    "reproduction.py",
 }  # run with python: no sweep of runs (experiments/README.md)
 ELSEWHERE = """
 import pathlib, pickle, sys

@@ -26,7 +26,7 @@ from raysafl.sweep.collect import collect
 from raysafl.sweep.session import in_process
 
 FOLDER = Path(__file__).parents[1] / "experiments"
-SCRIPTS = ("safari_theorem1", "fsl_figure9")  # no sweeps of runs
+SCRIPTS = ("safari_theorem1", "fsl_figure9", "collect_measured", "reproduction")  # no sweeps
 FILES = sorted(f.stem for f in FOLDER.glob("[!_]*.py") if f.stem not in SCRIPTS)
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
 
