@@ -16,7 +16,15 @@ import numpy as np
 from raysafl.report.baseline import improvements
 from raysafl.report.claims import judge as judge_claim
 from raysafl.report.evidence import judge
-from raysafl.report.numbers import aggregate, compare, matching, place, readings, statistics
+from raysafl.report.numbers import (
+    EVERYWHERE,
+    aggregate,
+    compare,
+    matching,
+    place,
+    readings,
+    statistics,
+)
 from raysafl.report.provenance import duration
 from raysafl.report.table import grid
 from raysafl.report.words import NOTHING, count, number, signed, spread
@@ -66,7 +74,9 @@ def tables():
     body = []
     for name in (n for n in printed() if n != "safari_readings"):
         cells, shown = judged(name)
-        for group, rows in matching(cells, shown).groupby("group", sort=False):
+        found = matching(cells, shown)
+        found = found[found["group"].isin((EVERYWHERE, "method = FedAvg", "method = SAFARI"))]
+        for group, rows in found.groupby("group", sort=False):
             far = dict(zip(rows["statistic"], rows["distance"], strict=True))
             nearest = rows[rows["best"]]["statistic"].iloc[0]
             texts = [number(far[n], "%") if n in far else NOTHING for n in names]
@@ -185,16 +195,22 @@ def shared():
         for entry in manifest.entries:
             where[entry.run_id].append(name)
     several = {run_id: names for run_id, names in where.items() if len(names) > 1}
-    equal = sum(_equal(run_id, names) for run_id, names in several.items())
+    apart = [gap for run_id, names in several.items() if (gap := _apart(run_id, names)) >= 0]
+    rest = f"; the other {len(apart)} by at most {max(apart):.1g} in an accuracy" if apart else ""
     return (
         f"{count(len(several), 'run')} of {len(where)} stand in several sweeps and were run anew "
-        f"for each; {equal} of them are equal in every row and column but `seconds`."
+        f"for each. {len(several) - len(apart)} of them are equal in every row and column but "
+        f"`seconds`{rest}."
     )
 
 
-def _equal(run_id, names):
+def _apart(run_id, names):
+    """The largest difference of a test accuracy between sweeps; -1 if all columns are equal."""
     first, *others = (sweeps()[n][2].rounds(run_id).drop(columns="seconds") for n in names)
-    return all(first.equals(other) for other in others)
+    if all(first.equals(other) for other in others):
+        return -1.0
+    accuracy = first["test_accuracy"]
+    return max(float((accuracy - other["test_accuracy"]).abs().max()) for other in others)
 
 
 def wall(runs):
