@@ -32,24 +32,29 @@ def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor]
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 37), st.integers(2, 9), st.integers(2, 9)),
     coarse=st.booleans(),
+    half=st.booleans(),
     channels_last=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_values_and_gradients_equal_those_of_torch_bitwise(
-    shape: tuple[int, ...], coarse: bool, channels_last: bool, seed: int
+    shape: tuple[int, ...], coarse: bool, half: bool, channels_last: bool, seed: int
 ) -> None:
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=rng)
     x = x.round() if coarse else x  # many equal maxima
     g = torch.randn(*shape[:2], shape[2] // 2, shape[3] // 2, generator=rng)
-    ours, torchs = both(x, g, channels_last)
+    dtype = torch.bfloat16 if half else torch.float32
+    ours, torchs = both(x.to(dtype), g.to(dtype), channels_last)
     assert all(torch.equal(a, b) for a, b in zip(ours, torchs, strict=True))
 
 
-def test_what_is_not_a_number_comes_through() -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> None:
     x = torch.randn(2, 5, 6, 6, generator=torch.Generator().manual_seed(0))
     x[0, :, 1, 2], x[1, 2], x[1, 3, 0, 0] = torch.nan, torch.nan, torch.inf
-    ours, torchs = both(x, None, channels_last=True)
+    x[0, :, 1, 2] = torch.copysign(x[0, :, 1, 2], torch.tensor(float(sign)))
+    ours, torchs = both(x.to(dtype), None, channels_last=True)
     assert ours[0].isnan().any()
     for a, b in zip(ours, torchs, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)

@@ -12,17 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+NAN = np.int16(0x7FFF)  # the rank of what is not a number
 NONE = 4  # in place of which of the four was the largest: none was above zero
 
 
 class PooledReLU(nn.Module):
-    """max_pool2d(relu(x), 2). `fused`: in one pass, where x is a plain float32 batch on a CPU."""
+    """max_pool2d(relu(x), 2). `fused`: in one pass, where x is a plain batch on a CPU."""
 
     fused = False
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] to [B, C, H // 2, W // 2]."""
-        if self.fused and x.device.type == "cpu" and x.dtype == torch.float32 and x.ndim == 4:
+        if self.fused and x.device.type == "cpu" and x.dtype in KERNELS and x.ndim == 4:
             out: Tensor = _Fused.apply(x)
             return out
         return F.max_pool2d(F.relu(x), 2)
@@ -58,7 +59,7 @@ class _Fused(torch.autograd.Function):
         batch, height, width, channels = x_BHWC.shape
         out_BHWC = x.new_empty(batch, height // 2, width // 2, channels)
         ctx.shape, ctx.where = x_BHWC.shape, torch.empty_like(out_BHWC, dtype=torch.uint8)
-        _forward(x_BHWC.numpy(), out_BHWC.numpy(), ctx.where.numpy())
+        KERNELS[x.dtype](_array(x_BHWC), _array(out_BHWC), ctx.where.numpy())
         return out_BHWC.permute(0, 3, 1, 2)
 
     @staticmethod
@@ -66,8 +67,14 @@ class _Fused(torch.autograd.Function):
         g_BHWC = grads[0].contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         odd = ctx.shape[1] % 2 or ctx.shape[2] % 2
         out_BHWC = (g_BHWC.new_zeros if odd else g_BHWC.new_empty)(ctx.shape)
-        _backward(g_BHWC.numpy(), ctx.where.numpy(), out_BHWC.numpy())
+        g = _array(g_BHWC)
+        _backward(g, ctx.where.numpy(), _array(out_BHWC), g.dtype.type(0))
         return out_BHWC.permute(0, 3, 1, 2)
+
+
+def _array(x: Tensor) -> Any:
+    """As numpy, which has no bfloat16: its bits."""
+    return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -88,13 +95,41 @@ def _forward(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
                     if s[c] > most or s[c] != s[c]:
                         most, k = s[c], 3
                     if most <= 0:
-                        most, k = most * 0, NONE
+                        most, k = np.float32(0), NONE
                     to[c], at[c] = most, k
 
 
 @numba.njit(cache=True, nogil=True)
-def _backward(g, where, out):  # type: ignore[no-untyped-def] # pragma: no cover
-    (batch, height, width, channels), zero = g.shape, np.float32(0)
+def _rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Bits of bfloat16 as whole numbers that are ordered alike above zero; a NaN is the highest."""
+    return bits if bits & 0x7FFF <= 0x7F80 else NAN
+
+
+@numba.njit(cache=True, nogil=True)
+def _forward_half(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
+    batch, height, width, channels = out.shape
+    for b in range(batch):
+        for i in range(height):
+            for j in range(width):
+                up, down = x[b, 2 * i], x[b, 2 * i + 1]
+                p, q, r, s = up[2 * j], up[2 * j + 1], down[2 * j], down[2 * j + 1]
+                to, at = out[b, i, j], where[b, i, j]
+                for c in range(channels):
+                    most, k = p[c], 0
+                    if _rank(q[c]) > min(_rank(most), NAN - 1):
+                        most, k = q[c], 1
+                    if _rank(r[c]) > min(_rank(most), NAN - 1):
+                        most, k = r[c], 2
+                    if _rank(s[c]) > min(_rank(most), NAN - 1):
+                        most, k = s[c], 3
+                    if _rank(most) <= 0:
+                        most, k = np.int16(0), NONE
+                    to[c], at[c] = most, k
+
+
+@numba.njit(cache=True, nogil=True)
+def _backward(g, where, out, zero):  # type: ignore[no-untyped-def] # pragma: no cover
+    batch, height, width, channels = g.shape
     for b in range(batch):
         for i in range(height):
             for j in range(width):
@@ -103,3 +138,6 @@ def _backward(g, where, out):  # type: ignore[no-untyped-def] # pragma: no cover
                     to = out[b, 2 * i + k // 2, 2 * j + k % 2]
                     for c in range(channels):
                         to[c] = of[c] if at[c] == k else zero
+
+
+KERNELS = {torch.float32: _forward, torch.bfloat16: _forward_half}
