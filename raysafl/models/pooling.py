@@ -6,11 +6,12 @@ large tensor for the ReLU, for the pooling, and twice more on the way back.
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from raysafl.compiled import compiled
 
 NAN = np.int16(0x7FFF)  # the rank of what is not a number
 NONE = 4  # in place of which of the four was the largest: none was above zero
@@ -77,7 +78,7 @@ def _array(x: Tensor) -> Any:
     return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _forward(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
     batch, height, width, channels = out.shape
     for b in range(batch):
@@ -99,13 +100,13 @@ def _forward(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
                     to[c], at[c] = most, k
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
     """Bits of bfloat16 as whole numbers that are ordered alike above zero; a NaN is the highest."""
     return bits if bits & 0x7FFF <= 0x7F80 else NAN
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _forward_half(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
     batch, height, width, channels = out.shape
     for b in range(batch):
@@ -127,7 +128,7 @@ def _forward_half(x, out, where):  # type: ignore[no-untyped-def] # pragma: no c
                     to[c], at[c] = most, k
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled()
 def _backward(g, where, out, zero):  # type: ignore[no-untyped-def] # pragma: no cover
     batch, height, width, channels = g.shape
     for b in range(batch):
