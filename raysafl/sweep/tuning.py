@@ -213,7 +213,9 @@ class Tuning:
             entry = Entry(run_id=run_id, labels=values)
             self.store.write_manifest(manifest.extended([entry]))
 
-        return Watch(self.store, self._make(), self.show, self.tracker, labels, sampled)
+        return Watch(
+            self.store, self._make(), self.show, self.tracker, self.hardware, labels, sampled
+        )
 
 
 def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
