@@ -27,7 +27,8 @@ HINTS = {
     r"NO_SUCH_BUCKET|bucket does not exist": "make the bucket first",
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|FORBIDDEN|[Cc]redential": "check the credentials "
     "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of this machine) and their rights",
-    r"NETWORK_CONNECTION|(?i:curl)|connect": "check the network, and AWS_ENDPOINT_URL if it is not AWS",
+    r"NETWORK_CONNECTION|(?i:curl)|connect": "check the network, and AWS_ENDPOINT_URL "
+    "if it is not AWS",
 }
 
 

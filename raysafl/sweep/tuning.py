@@ -1,5 +1,6 @@
 """The sweep as a Tune experiment, on a Ray of our own or a cluster's."""
 
+import gc
 import logging
 import os
 import shutil
@@ -103,7 +104,10 @@ def ray_session(address: str | None) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()  # object references that Tune left: Ray ends the process (exit code 1) if
+        gc.disable()  # another thread, the tracker's say, frees one in the middle of its shutdown
         ray.shutdown()
+        gc.enable()
 
 
 @contextmanager
