@@ -15,7 +15,7 @@
 #
 # Needs: openssh-server, rsync, tmux, iproute2, util-linux, curl, python3 with venv; a package index;
 # MNIST in RAYSAFL_DATA (not below /tmp). VENV=DIR takes an environment (not below /tmp) with
-# 'ray[default,tune]' and the project's packages, not a new one.
+# 'ray[default,tune]' and the project's packages, not a new one; only one script at a time.
 set -Eeuo pipefail
 MACHINES=${1:-0}
 REPO=$(cd "$(dirname "$0")/../.." && pwd)
@@ -141,9 +141,11 @@ step all_nodes
 
 echo "-- files, a sweep in tmux"
 sweep='cd raysafl-src && raysafl run experiments/safari_table8_mnist.py --scale smoke --address auto --autoscale --out ~/results/table8'
-attach() { # Ctrl-b d after 20 s
-    { sleep 20; printf '\002d'; sleep 2; } | script -qefc "ray attach $yaml --tmux" /tmp/attached
-    grep -q 'runs' /tmp/attached && grep -q 'detached (from session' /tmp/attached
+attach() { # until its progress is to be seen, then Ctrl-b d
+    : > /tmp/attached
+    { for _ in $(seq 120); do grep -q runs /tmp/attached && break; sleep 1; done; printf '\002d'; sleep 2; } |
+        script -qefc "ray attach $yaml --tmux" /tmp/attached
+    grep -q runs /tmp/attached && grep -q 'detached (from session' /tmp/attached
 }
 await() { for _ in $(seq 120); do compgen -G "$1" && return; sleep 1; done; return 1; }
 step ray rsync-up $yaml data/ '~/data/'
