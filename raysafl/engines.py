@@ -6,6 +6,7 @@ the gradient of sum_B weight * cross-entropy, and per sample the cross-entropy a
 classified rightly. The int64 seed of a task is all that its dropout masks depend on.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -103,7 +104,7 @@ class Vmap(Loop):
         def loss(
             w_P: Tensor, x_B: Tensor, y_B: Tensor, weight_B: Tensor, seed: Tensor
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            logits_BC = model.logits(w_P, x_B, seed)
+            logits_BC = model.logits(w_P, x_B, seed, stacked=True)
             loss_B = F.cross_entropy(logits_BC, y_B, reduction="none")
             return (loss_B * weight_B).sum(), (loss_B, logits_BC.argmax(-1) == y_B)
 
@@ -128,7 +129,8 @@ class Vmap(Loop):
         """All models at once on a GPU, which one would not fill."""
         if not w_RP.is_cuda:
             return super().logits(w_RP, x_B)
-        out: Tensor = torch.func.vmap(self.model.logits, (0, None))(w_RP, x_B)
+        one = functools.partial(self.model.logits, stacked=True)
+        out: Tensor = torch.func.vmap(one, (0, None))(w_RP, x_B)
         return out
 
 

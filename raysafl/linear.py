@@ -8,16 +8,16 @@ Suffixes: _T tasks, _P flat parameters, _K local steps, _B batch, _C classes, _D
 B and C are rounded up to whole blocks here; what is too many is zero.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysafl.compiled import compiled
 from raysafl.core import SGD, Task
 from raysafl.engines import Gradients
 from raysafl.models import FlatModel
@@ -28,9 +28,7 @@ F = np.float32
 Stored = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]  # x_ND, y_N, scale, shift
 
 # sums may be reordered, so that they become vectors: by the shape alone, not by the values
-compiled: Callable[..., Any] = numba.njit(
-    cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}
-)
+FAST = frozenset({"reassoc", "contract", "nsz"})
 
 
 class Linear:
@@ -150,7 +148,7 @@ def _terms(task: Task) -> tuple[float, NDArray[np.float32]]:
     return shrink, (pull_P if task.offset_P is None else pull_P + task.offset_P).numpy()
 
 
-@compiled
+@compiled(FAST)
 def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
     """X = scale * stored + shift."""
     for i in range(len(rows)):
@@ -162,7 +160,7 @@ def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # p
             x_BD[i, d] = 0
 
 
-@compiled
+@compiled(FAST)
 def _logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
     """Z = X W', five classes and two samples at a time."""
     for c in range(0, len(w_CD), 5):
@@ -178,7 +176,7 @@ def _logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cove
                 z_BC[i, c + j], z_BC[i + 1, c + j] = s, t
 
 
-@compiled
+@compiled(FAST)
 def _errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
     """Z becomes scale * (softmax(Z + b) - onehot(y)); the losses' sum, and how many are right."""
     loss, correct = 0.0, 0
@@ -200,7 +198,7 @@ def _errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # prag
     return loss, correct
 
 
-@compiled
+@compiled(FAST)
 def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cover
     """W -= E' X, two classes and four samples at a time."""
     for i in range(0, len(x_BD), 4):
@@ -218,7 +216,7 @@ def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no co
                 w_CD[c + 1, d] -= t0 * x0 + t1 * x1 + t2 * x2 + t3 * x3
 
 
-@compiled
+@compiled(FAST)
 def _pull(w_CD, pull_CD, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
     """W -= lr (shrink W + pull), if there is a pull."""
     for c in range(len(pull_CD)):
@@ -226,7 +224,7 @@ def _pull(w_CD, pull_CD, shrink, lr):  # type: ignore[no-untyped-def] # pragma: 
             w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
 
 
-@compiled
+@compiled(FAST)
 def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
     w_CD, b_C, terms, lr, plan_KB, samples, x_BD, z_BC
 ):
@@ -252,7 +250,7 @@ def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
     return loss, correct
 
 
-@compiled
+@compiled(FAST)
 def _score(w_CD, b_C, samples, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
     """How many samples are right, and the losses' sum."""
     x_ND, y_N, scale, shift = samples

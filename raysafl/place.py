@@ -21,13 +21,14 @@ from pyarrow import fs
 FULL = (errno.ENOSPC, errno.EDQUOT)
 DEFAULTS = {  # one PUT for what fits into it; no endless attempts
     "s3": "allow_delayed_open=true",
-    "gs": "retry_limit_seconds=30",
+    "gs": "retry_limit_seconds=10",
 }
 HINTS = {
     r"NO_SUCH_BUCKET|bucket does not exist": "make the bucket first",
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|FORBIDDEN|[Cc]redential": "check the credentials "
     "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of this machine) and their rights",
-    r"NETWORK_CONNECTION|curl|connect": "check the network, and AWS_ENDPOINT_URL if it is not AWS",
+    r"NETWORK_CONNECTION|(?i:curl)|connect": "check the network, and AWS_ENDPOINT_URL "
+    "if it is not AWS",
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,19 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
                 cli.main()
             code = int(end.value.code or 0)
     return code, result.output + said.get()
+
+
+def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) -> None:
+    """Ray alone tries for 14 minutes. Not in this process: a Ray that it has would be taken."""
+    with socket.socket() as mute:
+        mute.bind(("", 0))  # it does not listen
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        command = [str(Path(sys.executable).with_name("raysafl")), "quickstart", "--address"]
+        done = subprocess.run(
+            [*command, address], capture_output=True, text=True, cwd=tmp_path, timeout=120
+        )
+    assert done.returncode == 2, done.stderr
+    assert "nothing accepts connections" in " ".join((done.stdout + done.stderr).split())
 
 
 @pytest.mark.usefixtures("ray_local")

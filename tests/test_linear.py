@@ -1,5 +1,9 @@
 """The compiled loop for linear models against the batched products, and against itself."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +90,16 @@ def test_the_start_is_left_as_it_was() -> None:
     before = asked[0].w_P.clone()
     local.train(asked)
     assert torch.equal(asked[0].w_P, before)
+
+
+def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew() -> None:
+    code = """
+from raysafl.compiled import compiled
+def double(x): return 2 * x
+loop = compiled()(double)
+print(loop(21), loop.stats.cache_path)
+"""
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null")
+    command, env = [sys.executable, "-c", code], {**os.environ, **nowhere}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["42", "None"]

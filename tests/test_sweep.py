@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -13,14 +14,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 import torch
 from ray import tune
+from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
 
 from raysafl import SGD, Absent, FedAvg, Hardware, Key, Outcome, Run, Runner, Safari, Sweep
 from raysafl.core import Algorithm, Round, Scores, State
 from raysafl.runtime import Worker
 from raysafl.store import Store, SweepBusyError
+from raysafl.sweep import watch
 from raysafl.sweep.collect import collect
 from raysafl.sweep.session import Session, in_process
 
@@ -218,6 +222,32 @@ def test_infeasible_hardware_and_bad_data_are_refused_before_anything_runs(
     with pytest.raises(ValueError, match=r"n0 = 5000 samples leaves no client data.* has 1437"):
         go(grid(tiny.replace({"data.server.n0": 5000})), tmp_path / "s")
     assert Store(tmp_path / "s").ledger() == {}
+
+
+class Frees(logging.Handler):
+    """Makes room for trials when the sweep says that it waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        cpus = ray.cluster_resources()["CPU"]
+        self.taken, self.said = placement_group([{"CPU": cpus}]), list[str]()
+        assert self.taken.wait(60)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+        remove_placement_group(self.taken)
+
+
+def test_a_sweep_that_waits_for_room_says_once_for_what(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    frees = Frees()  # without its word there would be no room, ever
+    monkeypatch.setattr(watch.log, "handlers", [frees])
+    outcome, _ = go(grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2))
+    assert outcome.ok
+    assert [line for line in frees.said if "2 client actor(s) of 0.5 CPU" in line] == frees.said
+    assert "no trial has run" in frees.said[0]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from raysafl.core import Key, Model
 from raysafl.models.dropout import drawing_from, seed_dropout
+from raysafl.models.pooling import fuse_pooling
 
 
 class FlatModel:
     """A module seen as a function of one flat vector w_P, and of a seed if it has dropout.
 
     Every `nn.Dropout` in it becomes ours (`raysafl.models.Dropout`), which drops the same
-    whatever runs beside it. The module is in train mode while it learns, else in eval mode.
+    whatever runs beside it; ReLU and then 2x2 pooling become one pass (`PooledReLU`). The module
+    is in train mode while it learns, else in eval mode.
 
     Raises:
         ValueError: the module holds buffers (BatchNorm): running statistics are state that
@@ -33,6 +35,7 @@ class FlatModel:
                 f"model {type(model).__name__} holds buffers ({', '.join(buffers)}), which clients "
                 "cannot average as parameters; use GroupNorm or LayerNorm in place of BatchNorm"
             )
+        self.pools = fuse_pooling(self.module)
         self.drops = seed_dropout(self.module, type(model).__name__)
         self.shapes = {name: p.shape for name, p in self.module.named_parameters()}
         self.size = sum(shape.numel() for shape in self.shapes.values())
@@ -52,14 +55,25 @@ class FlatModel:
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 
-    def logits(self, w_P: Tensor, x_B: Tensor, seed: Tensor | None = None) -> Tensor:
-        """[batch, classes]: with dropout drawn from an int64 `seed` in training, else without."""
-        return self.forward(self.parts(w_P), x_B, seed)
+    def logits(
+        self, w_P: Tensor, x_B: Tensor, seed: Tensor | None = None, stacked: bool = False
+    ) -> Tensor:
+        """[batch, classes]: with dropout drawn from an int64 `seed` in training, else without.
+
+        `stacked`: it is called under `torch.func.vmap`, for many models at once.
+        """
+        return self.forward(self.parts(w_P), x_B, seed, stacked)
 
     def forward(
-        self, parts: Mapping[str, Tensor], x_B: Tensor, seed: Tensor | None = None
+        self,
+        parts: Mapping[str, Tensor],
+        x_B: Tensor,
+        seed: Tensor | None = None,
+        stacked: bool = False,
     ) -> Tensor:
         """The same for parameters by name."""
+        for pool in self.pools:
+            pool.fused = not stacked
         training = seed is not None
         if self.module.training != training:
             self.module.train(training)

@@ -34,6 +34,10 @@ class Hardware(Component):
         """The resources of one client actor, in Ray's words."""
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
+    def needs(self) -> str:
+        """What one trial needs, in words."""
+        return f"{self.actors} client actor(s) of {self.cpus:g} CPU and {self.gpus:g} GPU each"
+
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Raise ValueError if one trial does not fit the nodes: Ray would wait for ever."""
         free = [dict(node) for node in nodes]
@@ -50,7 +54,6 @@ class Hardware(Component):
         has = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
         where = "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
         return (
-            f"a trial needs {self.actors} client actor(s) of {self.cpus:g} CPU and "
-            f"{self.gpus:g} GPU each, but {where} offer(s) {has['CPU']:g} CPU and "
+            f"a trial needs {self.needs()}, but {where} offer(s) {has['CPU']:g} CPU and "
             f"{has['GPU']:g} GPU; lower --actors, --cpus or --gpus"
         )

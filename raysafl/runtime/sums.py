@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysafl.compiled import compiled
 from raysafl.core import Task, Update
 
 UNITS = 2.0**40
@@ -40,7 +40,7 @@ def exact_sum(rows_MP: Tensor) -> Tensor:
     return torch.from_numpy(sum_P)
 
 
-@numba.njit(cache=True)
+@compiled()
 def _add(sum_P, row_P):  # type: ignore[no-untyped-def] # pragma: no cover
     for p in range(len(sum_P)):
         sum_P[p] += np.rint(np.float64(row_P[p]) * UNITS)

@@ -1,13 +1,15 @@
 """The sweep as a Tune experiment, on a Ray of our own or a cluster's."""
 
+import gc
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,7 @@ from unittest.mock import patch
 import ray
 import ray.cloudpickle
 from ray import tune
+from ray._private import services
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysafl.component import Component
@@ -83,14 +86,16 @@ def ray_session(address: str | None) -> Iterator[None]:
     # a Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows
     local = patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True)
     try:
-        with nullcontext() if address else local:
+        with _one_try(address) if address else local:
             ray.init(
                 address=address or "local",
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except ConnectionError as error:
+    except OSError as error:
+        if not address:
+            raise
         raise ValueError(
             f"cannot connect to a Ray cluster at '{address}' ({error}). Is it up (`ray status`)? "
             "If ~/.ray/auth_token exists where it was started, it asks for that token: set "
@@ -99,7 +104,30 @@ def ray_session(address: str | None) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()  # object references that Tune left: Ray ends the process (exit code 1) if
+        gc.disable()  # another thread, the tracker's say, frees one in the middle of its shutdown
         ray.shutdown()
+        gc.enable()
+
+
+@contextmanager
+def _one_try(address: str) -> Iterator[None]:
+    """Let Ray try to connect once: some 40 s if what is there is no Ray. Else it tries 20 times.
+
+    Raises:
+        OSError: nothing accepts connections there.
+    """
+    # what Ray makes of it: "auto" is looked up, loopback becomes this machine's address
+    where = services.canonicalize_bootstrap_address(address) if "://" not in address else None
+    if where is None:
+        yield
+        return
+    try:
+        socket.create_connection(services.extract_ip_port(where), timeout=10).close()
+    except OSError as error:
+        raise OSError(f"nothing accepts connections at {where}: {error}") from error
+    with patch.dict(os.environ, RAY_gcs_server_port_wait_time_s="1"):
+        yield
 
 
 @dataclass(frozen=True)
@@ -189,7 +217,9 @@ class Tuning:
             entry = Entry(run_id=run_id, labels=values)
             self.store.write_manifest(manifest.extended([entry]))
 
-        return Watch(self.store, self._make(), self.show, self.tracker, labels, sampled)
+        return Watch(
+            self.store, self._make(), self.show, self.tracker, self.hardware, labels, sampled
+        )
 
 
 def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:

@@ -1,6 +1,8 @@
 """The driver's eye on Tune: feeds the display and the tracker, records lost trials."""
 
 import json
+import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,12 +12,16 @@ from ray.tune.experiment import Trial
 
 from raysafl.manifest import Label
 from raysafl.place import StorageError
+from raysafl.runtime import Hardware
 from raysafl.simulation import Run
 from raysafl.store import Store
 from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.progress import Display
 from raysafl.sweep.session import ended
 from raysafl.tracking import Tracker
+
+WAIT_SECONDS = 30.0  # without any trial, until it is said
+log = logging.getLogger(__name__)
 
 
 class Watch(tune.Callback):
@@ -27,11 +33,13 @@ class Watch(tune.Callback):
         make: Make,
         show: Display,
         tracker: Tracker | None,
+        hardware: Hardware,
         labels: Mapping[str, Mapping[str, Label]],
         sampled: Callable[[str, dict[str, Label]], None],
     ) -> None:
         self.store, self.make, self.show, self.tracker = store, make, show, tracker
-        self.labels, self.sampled = dict(labels), sampled
+        self.labels, self.sampled, self.hardware = dict(labels), sampled, hardware
+        self.ran: float | None = time.monotonic()  # when a trial last ran; None: it has been said
         self.lost = ""  # why results cannot be written any more; `Halt` ends the sweep then
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
@@ -43,6 +51,20 @@ class Watch(tune.Callback):
     ) -> None:
         """A trial begins."""
         self._running(trials)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Say once that no trial runs, and what they wait for."""
+        if any(trial.status == Trial.RUNNING for trial in trials):
+            self.ran = time.monotonic()
+        elif self.ran is not None and time.monotonic() - self.ran > WAIT_SECONDS:
+            self.ran = None
+            log.warning(
+                "no trial has run for %.0f s: they wait until the cluster has %s (a node was lost, "
+                "or is still to be added, or others use it). `ray status` shows what there is",
+                WAIT_SECONDS,
+                self.hardware.needs(),
+            )
+            self._running(trials)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/cluster.md for real on one machine: `ray up` of cluster-local.yaml over ssh, sweeps by
-# `ray exec`, `ray submit` and `ray job submit`, `ray rsync-down`, `ray down`; prints the seconds.
+# docs/cluster.md for real on one machine: its commands from `ray get-auth-token` to `ray down`,
+# with cluster-local.yaml, over ssh; prints the seconds of each.
 #
 #   sudo tests/cluster/local_up.sh [MACHINES]
 #
@@ -13,8 +13,9 @@
 #
 # What the commands say is shown if one of them fails; LOG=FILE (not below /tmp) keeps it.
 #
-# Needs: openssh-server, rsync, iproute2, util-linux, curl, python3 with venv; a package index.
-# VENV=DIR takes an environment (not below /tmp) with all of this and 'ray[default,tune]', not a new one.
+# Needs: openssh-server, rsync, tmux, iproute2, util-linux, curl, python3 with venv; a package index;
+# MNIST in RAYSAFL_DATA (not below /tmp). VENV=DIR takes an environment (not below /tmp) with
+# 'ray[default,tune]' and the project's packages, not a new one; only one script at a time.
 set -Eeuo pipefail
 MACHINES=${1:-0}
 REPO=$(cd "$(dirname "$0")/../.." && pwd)
@@ -22,13 +23,15 @@ NET=10.77.0
 
 if [ -z "${INSIDE:-}" ]; then
     [ "$(id -u)" = 0 ] || { echo "Run as root: 'ray up' would end every Ray here. See above."; exit 2; }
-    for tool in sshd rsync ip unshare nsenter curl; do
+    for tool in sshd rsync tmux ip unshare script curl; do
         PATH=$PATH:/usr/sbin command -v $tool > /dev/null || { echo "$tool is missing"; exit 2; }
     done
-    LOG=${LOG:-}
+    [ -d "${RAYSAFL_DATA:-}/MNIST" ] || { echo "Set RAYSAFL_DATA: the folder with MNIST"; exit 2; }
     WORK=$(mktemp -d /var/tmp/raysafl-up.XXXX)
     trap 'rm -rf "$WORK"' EXIT
     rsync -a --filter='dir-merge,- .gitignore' "$REPO/" "$WORK/repo/"
+    mkdir "$WORK/repo/data"
+    cp -rL "$RAYSAFL_DATA/MNIST" "$WORK/repo/data/"
     if [ -z "${VENV:-}" ]; then
         VENV=$WORK/venv
         echo "== pip install, as in setup_commands"
@@ -83,7 +86,7 @@ step() {
     local begin=$SECONDS
     echo "== $*" >> "$LOG"
     "$@" >> "$LOG" 2>&1
-    printf '%4d s  %s\n' $((SECONDS - begin)) "$*"
+    printf '%4d s  %s\n' $((SECONDS - begin)) "${*//$WORK\//}"
 }
 
 cp /etc/passwd "$WORK/passwd"
@@ -109,59 +112,110 @@ echo "$(pgrep -c .) processes are to be seen from here"
 sed -i "s/head_ip: 127.0.0.1/head_ip: $HEAD/; s/worker_ips: \[\]/worker_ips: [$WORKERS]/;
     s/ssh_user: me/ssh_user: root/" cluster-local.yaml
 
-cat > /tmp/my_sweep.py <<'END'
+cat > my_sweep.py <<'END'
 import sys
+from pathlib import Path
+
 from raysafl import Hardware, Runner, Sweep
 from raysafl.quickstart import BASE
+
 runs = {(seed,): BASE.replace(seed=seed, rounds=5) for seed in (0, 10)}
-outcome = Runner(Sweep("mine", runs, axes=("seed",)), out=sys.argv[1], address="auto",
-                 hardware=Hardware(cpus=0.5), quiet=True).run()
+outcome = Runner(Sweep("mine", runs, axes=("seed",)), out=Path.home() / "results/mine",
+                 hardware=Hardware(cpus=0.5), address="auto", quiet=True).run()
 sys.exit(not outcome.ok)
 END
-small='--address auto --cpus 0.5 --trials 2 --quiet'
+yaml=cluster-local.yaml
+head=$WORK/$([ "$MACHINES" = 0 ] && echo laptop || echo head) # its home
+url=http://127.0.0.1:8265
+export TERM=xterm
 trap 'echo "failed; the end of what was said:"; tr "\r" "\n" < "$LOG" | cut -c1-300 | tail -n 60' ERR
-step ray get-auth-token --generate
-step ray up -y cluster-local.yaml
-step ray exec cluster-local.yaml 'ray status'
 
-nodes() { ray exec cluster-local.yaml 'ray list nodes --filter state=ALIVE' 2>&1 | grep -c ALIVE; }
+echo "-- up"
+nodes() { ray exec $yaml 'ray list nodes --filter state=ALIVE' 2>&1 | grep -c ALIVE; }
 all_nodes() { for _ in $(seq 60); do [ "$(nodes)" -ge "$MACHINES" ] && return; sleep 2; done; return 1; }
+step ray get-auth-token --generate
+step ssh -o StrictHostKeyChecking=accept-new "root@$HEAD" true
+step ray up -y $yaml
+step ray exec $yaml 'ray status'
 step all_nodes
-step ray get-head-ip cluster-local.yaml
-step ray rsync-up cluster-local.yaml docs/ '~/data/'
-step ray rsync-up cluster-local.yaml --all-nodes
-if command -v tmux > /dev/null; then
-    step ray exec cluster-local.yaml --tmux 'touch ~/by_tmux'
+
+echo "-- files, a sweep in tmux"
+sweep='cd raysafl-src && raysafl run experiments/safari_table8_mnist.py --scale smoke --address auto --autoscale --out ~/results/table8'
+attach() { # until its progress is to be seen, then Ctrl-b d
+    : > /tmp/attached
+    { for _ in $(seq 120); do grep -q runs /tmp/attached && break; sleep 1; done; printf '\002d'; sleep 2; } |
+        script -qefc "ray attach $yaml --tmux" /tmp/attached
+    grep -q runs /tmp/attached && grep -q 'detached (from session' /tmp/attached
+}
+await() { for _ in $(seq 120); do compgen -G "$1" && return; sleep 1; done; return 1; }
+step ray rsync-up $yaml data/ '~/data/'
+step ray rsync-up $yaml --all-nodes
+step ray exec $yaml --tmux "$sweep"
+step attach
+step await "$head/results/table8/runs.parquet"
+
+echo "-- a sweep by exec, the same again, a script"
+quickstart='raysafl quickstart --address auto'
+again() { ray exec $yaml "$quickstart --out ~/results/quickstart" | tee /tmp/again; grep 'finished before' /tmp/again; }
+step ray exec $yaml "$quickstart --out ~/results/quickstart"
+step again
+step ray submit $yaml my_sweep.py
+
+echo "-- tunnels, jobs"
+if [ "$MACHINES" = 0 ]; then
+    ssh -N -L 5001:127.0.0.1:5000 -i ~/.ssh/id_ed25519 "root@$(ray get-head-ip $yaml)" &
+else # not on the head's own machine: there the ports are taken
+    ray dashboard $yaml > /tmp/tunnel.log 2>&1 &
+    ray attach $yaml --port-forward 5000 < <(sleep 3600) > /tmp/tunnel2.log 2>&1 &
+    ssh -N -L 5001:127.0.0.1:5000 -i ~/.ssh/id_ed25519 "root@$(ray get-head-ip $yaml)" &
 fi
-step ray exec cluster-local.yaml "raysafl quickstart --out ~/results/quickstart $small"
-step ray submit cluster-local.yaml /tmp/my_sweep.py '~/results/mine'
-if [ "$MACHINES" != 0 ]; then
-    ray dashboard cluster-local.yaml > /tmp/tunnel.log 2>&1 &
-    ray attach cluster-local.yaml --port-forward 5000 < <(sleep 3600) > /tmp/tunnel2.log 2>&1 &
-    sleep 5
-fi
-export RAY_AUTH_MODE=token
-# shellcheck disable=SC2086
-step ray job submit --address http://127.0.0.1:8265 -- raysafl quickstart --out results/job $small
-step ray job list --address http://127.0.0.1:8265
+sleep 8
+export RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=$url
+in_state() { ray job status "$1" | tee /tmp/state; grep -qi "$2" /tmp/state; }
+bearer() { curl -sf -H "Authorization: Bearer $(ray get-auth-token 2> /dev/null)" "$1"; }
+step bearer "$url/api/version"
 step curl -sf http://127.0.0.1:5000/health
-step ray rsync-down cluster-local.yaml '~/results/' results/
-step ray down -y cluster-local.yaml
+step curl -sf http://127.0.0.1:5001/health
+# shellcheck disable=SC2086
+step ray job submit --submission-id first -- $quickstart --out results/job
+step ray job logs first
+step in_state first succeeded
+# shellcheck disable=SC2086
+step ray job submit --submission-id second --no-wait -- $quickstart --out results/stopped
+step await "$head/results/stopped/ledger/*" # the first run that ended
+step ray job stop second
+step in_state second stopped
+# shellcheck disable=SC2086
+step ray job submit -- $quickstart --out results/stopped
+step ray job list
+
+echo "-- at home, down"
+ui() { # the port of its own choice
+    raysafl ui > /tmp/ui 2>&1 &
+    for _ in $(seq 60); do grep -o 'http://[0-9.:]*' /tmp/ui > /tmp/at && break; sleep 1; done
+    cat /tmp/ui
+    curl -sf --retry 30 --retry-connrefused "$(head -n 1 /tmp/at)/health"
+    kill $!
+}
+step ray rsync-down $yaml '~/results/' results/
+step ray down -y $yaml
+step raysafl sync results
+step ui
 if pgrep -a raylet; then echo "Ray still runs"; exit 1; fi
-if command -v tmux > /dev/null; then
-    test -e "$WORK/$([ "$MACHINES" = 0 ] && echo laptop || echo head)/by_tmux"
-fi
-for name in quickstart mine job; do
+for name in quickstart mine job table8; do
     test -s "results/$name/runs.parquet"
 done
 python - <<'END'
 import pandas as pd
-a, b = (pd.read_parquet(f"results/{name}/rounds").drop(columns="seconds") for name in ("quickstart", "job"))
 by = ["run_id", "replicate", "round"]
-a, b = (frame.sort_values(by, ignore_index=True) for frame in (a, b))
-pd.testing.assert_frame_equal(a, b)
+frames = [
+    pd.read_parquet(f"results/{name}/rounds").drop(columns="seconds").sort_values(by, ignore_index=True)
+    for name in ("quickstart", "job", "stopped")
+]
+for frame in frames[1:]:
+    pd.testing.assert_frame_equal(frames[0], frame)
 runs = pd.read_parquet("results/quickstart/runs.parquet")
 assert set(runs.status) == {"finished"}
-print(f"{len(a)} rows of {runs.run_id.nunique()} runs, the same by `ray exec` and `ray job submit`")
+print(f"{len(frames[0])} rows of {runs.run_id.nunique()} runs, the same by exec, by a job, and by one stopped and given again")
 END
 echo "local_up: all passed"

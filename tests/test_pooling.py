@@ -1,0 +1,89 @@
+"""ReLU and pooling in one pass: bitwise what torch does in two."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from raysafl import CNN, Key
+from raysafl.models import FlatModel
+from raysafl.models.pooling import PooledReLU, fuse_pooling
+
+
+def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Values and gradients of our one pass and of torch's two."""
+    pool = PooledReLU()
+    pool.fused = True
+    found = []
+    for f in (pool, lambda x: F.max_pool2d(F.relu(x), 2)):
+        leaf = x.clone()
+        if channels_last:
+            leaf = leaf.contiguous(memory_format=torch.channels_last)
+        leaf.requires_grad_()
+        out = f(leaf)
+        out.backward(torch.ones_like(out) if g is None else g)
+        found.append([out.detach(), leaf.grad])
+    return found[0], found[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 37), st.integers(2, 9), st.integers(2, 9)),
+    coarse=st.booleans(),
+    half=st.booleans(),
+    channels_last=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_values_and_gradients_equal_those_of_torch_bitwise(
+    shape: tuple[int, ...], coarse: bool, half: bool, channels_last: bool, seed: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=rng)
+    x = x.round() if coarse else x  # many equal maxima
+    g = torch.randn(*shape[:2], shape[2] // 2, shape[3] // 2, generator=rng)
+    dtype = torch.bfloat16 if half else torch.float32
+    ours, torchs = both(x.to(dtype), g.to(dtype), channels_last)
+    assert all(torch.equal(a, b) for a, b in zip(ours, torchs, strict=True))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> None:
+    x = torch.randn(2, 5, 6, 6, generator=torch.Generator().manual_seed(0))
+    x[0, :, 1, 2], x[1, 2], x[1, 3, 0, 0] = torch.nan, torch.nan, torch.inf
+    x[0, :, 1, 2] = torch.copysign(x[0, :, 1, 2], torch.tensor(float(sign)))
+    ours, torchs = both(x.to(dtype), None, channels_last=True)
+    assert ours[0].isnan().any()
+    for a, b in zip(ours, torchs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_pairs_in_a_sequence_are_replaced_and_names_stay() -> None:
+    layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3)]
+    module = nn.Sequential(*layers)
+    before = list(dict(module.named_parameters()))
+    assert len(fuse_pooling(module)) == 1
+    kinds = [nn.Conv2d, PooledReLU, nn.Identity, nn.ReLU, nn.Conv2d]
+    assert [type(part) for part in module] == kinds
+    assert list(dict(module.named_parameters())) == before
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        *(nn.MaxPool2d(3), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, stride=1)),
+        *(nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d((2, 4)), nn.AvgPool2d(2)),
+    ],
+    ids=repr,
+)
+def test_other_poolings_are_left_alone(pool: nn.Module) -> None:
+    assert fuse_pooling(nn.Sequential(nn.ReLU(), pool)) == []
+
+
+def test_a_network_computes_the_same_with_and_without_it() -> None:
+    flat = FlatModel(CNN(channels=[4, 6], hidden=10), (3, 8, 8), 4)
+    w_P, x_B = flat.init(Key(0)), torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert len(flat.pools) == 2
+    assert torch.equal(flat.logits(w_P, x_B), flat.logits(w_P, x_B, stacked=True))
