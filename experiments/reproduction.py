@@ -41,7 +41,13 @@ FACTORIALS = ("factorial_mnist", "factorial_small")
 @cache
 def sweeps():
     """Manifest, runs and store of every sweep in results/measured."""
-    return {s.path.name: (s.manifest(), gather(s), s) for s in find_sweeps(MEASURED)}
+    stores = sorted(find_sweeps(MEASURED), key=lambda store: _natural(store.path.name))
+    return {s.path.name: (s.manifest(), gather(s), s) for s in stores}
+
+
+def _natural(name):
+    """Table 10 behind table 9."""
+    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 @cache
