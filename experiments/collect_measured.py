@@ -3,10 +3,10 @@
     python experiments/collect_measured.py SOURCE... [--into DIR]
 
 SOURCE is a sweep's folder, or one of sweeps. What stays behind: checkpoints, Tune's files, locks,
-runs that are no cell any more, `runs.parquet` and `report.html`, and below the paper's scale the
-figures (`raysafl report` makes all of them again in seconds). The parts of a run become one, whose
-columns are encoded for size; the command is the plain one. `machine.json` says on what kind of
-machine this runs: on another, floating-point sums may differ in the last digits.
+runs that are no cell any more, and what `raysafl report` makes again in seconds: `runs.parquet`,
+`report.html`, further pages of curves and, below the paper's scale, all figures. The parts of a run
+become one, whose columns are encoded for size; the command is the plain one. `machine.json` says on
+what kind of machine this runs: on another, floating-point sums may differ in the last digits.
 """
 
 import argparse
@@ -92,8 +92,7 @@ def unwanted(target, manifest) -> Iterator[Path]:
     """What can be made again."""
     yield target.path / "runs.parquet"
     yield target.path / "report.html"
-    if manifest.scale != PAPER:
-        yield from target.path.glob("*.png")
+    yield from target.path.glob("*.png" if manifest.scale != PAPER else "curves-*.png")
 
 
 def check(folder):
