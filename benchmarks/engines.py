@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from raysafl.autotune import ENGINES
 from raysafl.bench.suite import origin
 from raysafl.bench.workloads import W2
 from raysafl.core import SGD, Dataset, Key, Samples, Task
@@ -60,13 +59,21 @@ def seconds(action, device, repeats=3):
 
 
 def peaks(device):
-    """Measured FLOP/s of float32 and of bfloat16 matrix products, and bytes/s of a copy."""
+    """Measured FLOP/s in float32 and in bfloat16, and bytes/s of a copy.
+
+    FLOP/s are the better of a matrix product's and a convolution's: libraries differ in both.
+    """
     n, big = (4096, 2**28) if device == "cuda" else (2048, 2**26)
     rates = []
     for kind in (torch.float32, torch.bfloat16):
         a, b = torch.rand(2, n, n, device=device).to(kind)
         out = torch.empty_like(a)
-        rates.append(2 * n**3 / seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device))
+        product = 2 * n**3 / seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device)
+        x = torch.rand(64, 64, 32, 32, device=device).to(kind, memory_format=torch.channels_last)
+        w = torch.rand(64, 64, 3, 3, device=device).to(kind, memory_format=torch.channels_last)
+        flop = 2 * x.numel() * 64 * 9
+        convolution = flop / seconds(lambda x=x, w=w: F.conv2d(x, w, padding=1), device)
+        rates.append(max(product, convolution))
     source = torch.rand(big, device=device)
     to = torch.empty_like(source)
     return *rates, 2 * big * FLOAT / seconds(lambda: to.copy_(source), device)
@@ -118,7 +125,7 @@ def measure(recipe, name, clients, batch, device, compiled):
 
 def cases(recipe, device, limit, compile_too, grid):
     """All cases of one network, small ones first; what is skipped or fails says why."""
-    names = [name for name in ENGINES if name != "linear"]
+    names = ["loop", "vmap", *(["graph"] if device == "cuda" else [])]
     variants = [(name, False) for name in names]
     variants += [(name, True) for name in names] if compile_too else []
     for name, compiled in variants:

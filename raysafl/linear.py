@@ -86,11 +86,11 @@ class Fused(Linear):
     ) -> tuple[Tensor, list[float], list[int]]:
         """Train every task on its plan [K, B] of samples, padded with -1.
 
-        Returns w_TP at the end, and per task the sum of its losses and how many were right.
+        Returns start minus end per task, [T, P], the sum of its losses and how many were right.
         Tasks are shared out among torch's threads; none depends on another.
         """
-        w_TP = torch.stack([task.w_P for task in tasks])
-        columns = tasks, plans, w_TP.numpy(), [data] * len(tasks)
+        delta_TP = torch.stack([task.w_P for task in tasks])
+        columns = tasks, plans, delta_TP.numpy(), [data] * len(tasks)
         threads = torch.get_num_threads()
         if threads == 1:
             scores = list(map(self._one, *columns))
@@ -98,19 +98,20 @@ class Fused(Linear):
             with ThreadPoolExecutor(threads) as pool:
                 scores = list(pool.map(self._one, *columns))
         loss, correct = zip(*scores, strict=True)
-        return w_TP, list(loss), list(correct)
+        return delta_TP, list(loss), list(correct)
 
     def _one(
         self, task: Task, plan_KB: NDArray[np.int64], w_P: NDArray[np.float32], data: Stored
     ) -> tuple[float, int]:
-        """One task, on its row of parameters."""
+        """One task, from its row of parameters, which becomes start minus end."""
         w_CD, b_C = self._whole_blocks(w_P)
         shrink, pull_P = _terms(task)
         cut = self.classes * self.inputs
         terms = pull_P[:cut].reshape(-1, self.inputs), pull_P[None, cut:], F(shrink)
         room, lr = self._room(plan_KB.shape[1]), F(task.sgd.rate(task.round))
         found: tuple[float, int] = _descend(w_CD, b_C, terms, lr, plan_KB, data, *room)
-        w_P[:cut] = w_CD[: self.classes].ravel()
+        w_P[:cut] -= w_CD[: self.classes].ravel()
+        w_P[cut:] -= b_C
         return found
 
     def score(self, w_RP: Tensor, data: Stored) -> Tensor:
@@ -120,11 +121,11 @@ class Fused(Linear):
         return torch.tensor(found, dtype=torch.float64).T
 
     def _whole_blocks(self, w_P: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """A copy of the weights, with rows of zeros up to a whole block, and the biases."""
+        """A copy of the weights, with rows of zeros up to a whole block, and of the biases."""
         cut = self.classes * self.inputs
         w_CD = np.zeros((_blocks(self.classes, CLASSES), self.inputs), F)
         w_CD[: self.classes] = w_P[:cut].reshape(self.classes, self.inputs)
-        return w_CD, w_P[cut:]
+        return w_CD, w_P[cut:].copy()
 
     def _room(self, batch: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Where a batch's samples and logits are kept."""
@@ -148,7 +149,7 @@ def _terms(task: Task) -> tuple[float, NDArray[np.float32]]:
     return shrink, (pull_P if task.offset_P is None else pull_P + task.offset_P).numpy()
 
 
-@compiled(FAST)
+@compiled(FAST, part=True)
 def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
     """X = scale * stored + shift."""
     for i in range(len(rows)):
@@ -160,7 +161,7 @@ def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # p
             x_BD[i, d] = 0
 
 
-@compiled(FAST)
+@compiled(FAST, part=True)
 def _logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
     """Z = X W', five classes and two samples at a time."""
     for c in range(0, len(w_CD), 5):
@@ -176,7 +177,7 @@ def _logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cove
                 z_BC[i, c + j], z_BC[i + 1, c + j] = s, t
 
 
-@compiled(FAST)
+@compiled(FAST, part=True)
 def _errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
     """Z becomes scale * (softmax(Z + b) - onehot(y)); the losses' sum, and how many are right."""
     loss, correct = 0.0, 0
@@ -198,7 +199,7 @@ def _errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # prag
     return loss, correct
 
 
-@compiled(FAST)
+@compiled(FAST, part=True)
 def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cover
     """W -= E' X, two classes and four samples at a time."""
     for i in range(0, len(x_BD), 4):
@@ -216,7 +217,7 @@ def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no co
                 w_CD[c + 1, d] -= t0 * x0 + t1 * x1 + t2 * x2 + t3 * x3
 
 
-@compiled(FAST)
+@compiled(FAST, part=True)
 def _pull(w_CD, pull_CD, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
     """W -= lr (shrink W + pull), if there is a pull."""
     for c in range(len(pull_CD)):

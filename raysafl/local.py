@@ -204,13 +204,11 @@ class LocalTrainer:
     def _descend(self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """What `_train` does, where the engine can train whole tasks."""
         samples_T = torch.tensor([np.count_nonzero(plan >= 0) for plan in plans])
-        w_TP, loss, correct = engine.descend(tasks, plans, self.inputs.stored())
-        for w_P, task in zip(w_TP, tasks, strict=True):
-            torch.sub(task.w_P, w_P, out=w_P)
+        delta_TP, loss, correct = engine.descend(tasks, plans, self.inputs.stored())
         steps_T = torch.tensor([len(plan) for plan in plans])
         rate_T = torch.tensor([task.sgd.rate(task.round) for task in tasks]) * steps_T
         loss_T, accuracy_T = torch.tensor([loss, correct], dtype=torch.float64) / samples_T
-        return Update(w_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
+        return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _seeds(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Tensor:
         """Each task's seed for dropout at each of its steps (zeros if the model has none)."""

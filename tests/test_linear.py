@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,3 +104,24 @@ print(loop(21), loop.stats.cache_path)
     command, env = [sys.executable, "-c", code], {**os.environ, **nowhere}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["42", "None"]
+
+
+def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(tmp_path: Path) -> None:
+    code = """
+import hashlib
+from test_linear import SGD, tasks, trainer
+from raysafl.linear import _descend
+local = trainer("fused", 10, 784, "uint8")
+update = local.train(tasks(local, SGD(lr=0.1, batch_size=8, epochs=3), prox=0.1))
+bits = b"".join(column.numpy().tobytes() for column in (*update, *local.evaluate(update.delta_MP)))
+print(sum(_descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
+"""
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
+    command = [sys.executable, "-c", code]
+    fresh, kept = (
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    )
+    assert (fresh[0], kept[0]) == ("0", "1")
+    assert fresh[1] == kept[1]
