@@ -78,7 +78,7 @@ def off(name, statistic, group):
 def tables():
     names = ["final", "last10", "best", "after_server"]
     body = []
-    for name in (n for n in printed() if n != "safari_readings"):
+    for name in (n for n in printed() if not n.startswith("safari_readings")):
         cells, shown = judged(name)
         found = matching(cells, shown)
         found = found[found["group"].isin((EVERYWHERE, "method = FedAvg", "method = SAFARI"))]
@@ -95,7 +95,7 @@ def tables():
 
 def largest():
     found = {}
-    for name in (n for n in printed() if n != "safari_readings"):
+    for name in (n for n in printed() if not n.startswith("safari_readings")):
         cells, shown = judged(name)
         own = shown.table.statistic
         for _, cell in cells[cells["deviations"] > FAR].iterrows():
@@ -122,6 +122,23 @@ def nearest_readings():
         for _, row in readings(cells, shown).iterrows()
     ]
     return grid(["method", "reading", *(f"`{n}`" for n in names)], body, 2)
+
+
+def readings_n0():
+    if "safari_readings_n0" not in sweeps():
+        return "Not measured yet."
+    cells, shown = judged("safari_readings_n0")
+    body = []
+    for (kind, spread_), rows in cells.groupby(["label.server round", "label.spread"], sort=False):
+        by_p = {p: own.sort_values("label.n0") for p, own in rows.groupby("label.p")}
+        gains = [", ".join(number(y, "%") for y in by_p[p]["mean.best"]) for p in (2, 1)]
+        body.append([kind, spread_, number(rows["diff.best"].abs().mean(), "%"), *gains])
+    first = cells[cells["label.server round"] == cells["label.server round"].iloc[0]]
+    by_p = first.drop_duplicates(["label.n0", "label.p"]).sort_values("label.n0").groupby("label.p")
+    printed_ = {p: ", ".join(number(y, "%") for y in own["paper.mean"]) for p, own in by_p}
+    body = [["printed", "", "", printed_[2], printed_[1]], *sorted(body, key=lambda r: float(r[2]))]
+    sizes = ", ".join(str(n) for n in sorted(set(cells["label.n0"])))
+    return grid(["server round", "spread", "distance", f"p = 2: n0 = {sizes}", "p = 1"], body, 2)
 
 
 def odd_cell():
@@ -269,6 +286,7 @@ SECTIONS = {
         "tables": tables,
         "largest": largest,
         "readings": nearest_readings,
+        "readings n0": readings_n0,
         "odd cell": odd_cell,
         "claims": claims,
         "factorials": factorials,

@@ -71,8 +71,8 @@ def scale_note(manifest: Manifest) -> str:
     if manifest.scale == "paper":
         return ""
     return (
-        f"Scale: {manifest.scale}. These runs are smaller than the paper's: "
-        "read trends, not the paper's numbers."
+        f"Scale: {manifest.scale}. These runs are smaller than the paper's, and may take other "
+        "data or networks (see the notes): read trends, not numbers."
     )
 
 
