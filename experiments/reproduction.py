@@ -127,7 +127,7 @@ def nearest_readings():
 def readings_n0():
     if "safari_readings_n0" not in sweeps():
         return "Not measured yet."
-    cells, shown = judged("safari_readings_n0")
+    cells, _ = judged("safari_readings_n0")
     body = []
     for (kind, spread_), rows in cells.groupby(["label.server round", "label.spread"], sort=False):
         by_p = {p: own.sort_values("label.n0") for p, own in rows.groupby("label.p")}
