@@ -12,6 +12,7 @@ what kind of machine this runs: on another, floating-point sums may differ in th
 import argparse
 import io
 import json
+import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -36,12 +37,13 @@ OWN_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/
 
 
 def machine():
-    """What float sums depend on: the CPU's kind (its vector width) and the compilers' versions."""
+    """What floats depend on: the CPU's kind (its vector width), the compilers, the C library."""
     return {
         "cpu": llvmlite.binding.get_host_cpu_name(),
         "torch": torch.__version__.partition("+")[0],
         "numba": numba.__version__,
         "numpy": np.__version__,
+        "libc": " ".join(platform.libc_ver()),
     }
 
 
