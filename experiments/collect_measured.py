@@ -10,6 +10,7 @@ what kind of machine this runs: on another, floating-point sums may differ in th
 """
 
 import argparse
+import hashlib
 import io
 import json
 import platform
@@ -38,12 +39,14 @@ OWN_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/
 
 def machine():
     """What floats depend on: the CPU's kind (its vector width), the compilers, the C library."""
+    features = llvmlite.binding.get_host_cpu_features().flatten()
     return {
         "cpu": llvmlite.binding.get_host_cpu_name(),
         "torch": torch.__version__.partition("+")[0],
         "numba": numba.__version__,
         "numpy": np.__version__,
         "libc": " ".join(platform.libc_ver()),
+        "features": hashlib.sha256(features.encode()).hexdigest()[:8],
     }
 
 

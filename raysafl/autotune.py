@@ -20,6 +20,7 @@ from raysafl.component import nearest
 from raysafl.engines import Engine, Gradients, Graph, Loop, Vmap
 from raysafl.linear import Fused, Linear
 from raysafl.models import FlatModel
+from raysafl.version import __version__
 
 LOG = logging.getLogger(__name__)
 ENGINES: dict[str, type[Loop] | type[Linear]] = {
@@ -62,7 +63,7 @@ def choose(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
         return "loop"
     device = torch.cuda.get_device_name() if x_NB.is_cuda else f"{torch.get_num_threads()} threads"
     shape = "x".join(map(str, x_NB.shape[1:]))
-    key = f"{model.digest} on {shape}, {device}, torch {torch.__version__}"
+    key = f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
     file = cache_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{file}.lock"):  # one measures, and undisturbed by the others; they wait

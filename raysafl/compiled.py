@@ -1,9 +1,14 @@
 """Loops that numba compiles when they are first called."""
 
+import contextlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from filelock import FileLock
+
+DAMAGED = (OSError, EOFError, pickle.UnpicklingError)
 
 
 def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Callable[[Any], Any]:
@@ -22,8 +27,33 @@ def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Call
         if part:
             return numba.njit(inline="always", **options)(function)
         try:
-            return numba.njit(cache=True, **options)(function)
+            loop = numba.njit(cache=True, **options)(function)
         except RuntimeError:  # "no locator available"
             return numba.njit(**options)(function)
+        _guard(loop._cache._cache_file)
+        return loop
 
     return decorate
+
+
+def _guard(file: Any) -> None:
+    """Let one process write at a time, and what cannot be read or written cost time alone.
+
+    numba does neither: two processes that keep different signatures at once take the same name
+    for both, and a full disk, or a file that was cut, would end the run.
+    """
+    save, load = file.save, file.load
+
+    def locked(key: Any, data: Any) -> None:
+        with contextlib.suppress(*DAMAGED), FileLock(f"{file._index_path}.lock"):
+            save(key, data)
+
+    def safe(key: Any) -> Any:
+        try:
+            return load(key)
+        except DAMAGED:
+            with contextlib.suppress(OSError):
+                file.flush()
+            return None
+
+    file.save, file.load = locked, safe

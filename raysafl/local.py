@@ -53,7 +53,8 @@ class Inputs:
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
-        self.x = as_tensor(samples.x).to(device)
+        x = as_tensor(samples.x).to(device).contiguous()
+        self.x = x.float() if x.dtype == torch.float16 else x
         self.y = as_tensor(samples.y).to(device)
         self.scale, self.shift = samples.scale, samples.shift
 
@@ -106,6 +107,12 @@ class LocalTrainer:
         engine: str = "auto",
         batch_size: int = 32,
     ) -> None:
+        for part in (dataset.train, dataset.test):
+            if len(part.y) and not 0 <= part.y.min() <= part.y.max() < dataset.num_classes:
+                raise ValueError(
+                    f"labels of '{dataset.name}' must be 0 to {dataset.num_classes - 1}, not "
+                    f"{part.y.min()} to {part.y.max()}"
+                )
         self.device = torch.device(device)
         self.model = model
         model.module.to(self.device)
@@ -126,6 +133,12 @@ class LocalTrainer:
     def engine(self) -> Engine:
         """How gradients and logits are computed."""
         return make(self.engine_name, self.model)
+
+    @cached_property
+    def _fused(self) -> Fused | None:
+        """The engine, if it trains whole tasks here: on a CPU, and not on tokens."""
+        fits = self.device.type == "cpu" and self.inputs.x.dtype != torch.int64
+        return self.engine if isinstance(self.engine, Fused) and fits else None
 
     @torch.no_grad()
     def train(self, tasks: Sequence[Task]) -> Update:
@@ -171,8 +184,8 @@ class LocalTrainer:
 
     def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """Steps of tasks with one batch width and kind of optimizer, the longest first."""
-        if isinstance(self.engine, Fused) and self.engine.covers(tasks[0].sgd):
-            return self._descend(self.engine, tasks, plans)
+        if self._fused and self._fused.covers(tasks[0].sgd):
+            return self._descend(self._fused, tasks, plans)
         steps_T = torch.tensor([len(plan) for plan in plans])
         stacked = np.full((len(plans[0]), len(tasks), plans[0].shape[1]), -1)
         for t, plan in enumerate(plans):
@@ -266,8 +279,8 @@ class LocalTrainer:
     def sums(self, w_RP: Tensor, start: int) -> Tensor:
         """Samples classified rightly and sum of cross-entropies over a span, [2, R] float64."""
         stop = min(start + SPAN, len(self.test.y))
-        if isinstance(self.engine, Fused):
-            return self.engine.score(w_RP, self.test.stored(start, stop))
+        if self._fused:
+            return self._fused.score(w_RP, self.test.stored(start, stop))
         w_RP = w_RP.to(self.device)
         sums_2R = torch.zeros(2, len(w_RP), dtype=torch.float64, device=self.device)
         size = EVAL_BATCH[self.device.type]

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str] | None] = {  # first part of a module's name -> what
     "engines": {"models"},
     "descent": {"core"},
     "linear": {"core", "compiled", "engines", "models"},
-    "autotune": {"component", "engines", "linear", "models"},
+    "autotune": {"component", "engines", "linear", "models", "version"},
     "local": {"core", "models", "engines", "linear", "descent", "autotune"},
     "checkpoint": {"core", "simulation"},
     "runtime": {"core", "component", "compiled", "data", "models", "local"},

@@ -1,5 +1,7 @@
 """Local training against torch.optim, engines against each other, batching against itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -170,6 +172,30 @@ def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
     assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
     monkeypatch.setattr("raysafl.local.SPAN", 1000)
     torch.testing.assert_close(torch.stack(local.evaluate(w_RP)), torch.stack(expected))
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_labels_that_are_no_class_are_refused(label: int) -> None:
+    part = replace(DATASET.train, y=np.full(120, label))
+    with pytest.raises(ValueError, match=rf"labels of 'noise' must be 0 to 3, not {label}"):
+        LocalTrainer(
+            FlatModel(Logistic(), (1, 8, 8), 4),
+            Dataset("noise", part, DATASET.test, 4),
+            lambda r, client: HELD[client],
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64])
+def test_samples_may_be_stored_in_any_order_and_precision(dtype: type) -> None:
+    whole = trainer(Logistic(zero_init=False), "fused")
+    x = np.asfortranarray(DATASET.train.x.astype(dtype))
+    part = replace(DATASET.train, x=x)
+    dataset = Dataset("noise", part, part, 4)
+    other = LocalTrainer(whole.model, dataset, lambda r, client: HELD[client], engine="fused")
+    asked = tasks(whole.model, SGD(lr=0.1, batch_size=16, epochs=1))
+    torch.testing.assert_close(
+        other.train(asked).delta_MP, whole.train(asked).delta_MP, **TOLERANCE
+    )
 
 
 @given(

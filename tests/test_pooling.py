@@ -2,27 +2,27 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from raysafl import CNN, Key
 from raysafl.models import FlatModel
-from raysafl.models.pooling import PooledReLU, fuse_pooling
+from raysafl.models.pooling import PooledSequential, fuse_pooling
 
 
 def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor], list[Tensor]]:
     """Values and gradients of our one pass and of torch's two."""
-    pool = PooledReLU()
-    pool.fused = True
+    net = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    (pooled,) = fuse_pooling(net)
     found = []
-    for f in (pool, lambda x: F.max_pool2d(F.relu(x), 2)):
+    for pooled.fused in (True, False):
         leaf = x.clone()
         if channels_last:
             leaf = leaf.contiguous(memory_format=torch.channels_last)
         leaf.requires_grad_()
-        out = f(leaf)
+        out = net(leaf)
+        assert (type(out.grad_fn).__name__ == "_FusedBackward") == pooled.fused
         out.backward(torch.ones_like(out) if g is None else g)
         found.append([out.detach(), leaf.grad])
     return found[0], found[1]
@@ -60,14 +60,29 @@ def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> No
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def test_pairs_in_a_sequence_are_replaced_and_names_stay() -> None:
+def test_the_modules_of_a_sequence_stay_what_they_were_for_whoever_uses_them_directly() -> None:
     layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3)]
-    module = nn.Sequential(*layers)
-    before = list(dict(module.named_parameters()))
-    assert len(fuse_pooling(module)) == 1
-    kinds = [nn.Conv2d, PooledReLU, nn.Identity, nn.ReLU, nn.Conv2d]
-    assert [type(part) for part in module] == kinds
-    assert list(dict(module.named_parameters())) == before
+    net, plain = nn.Sequential(*layers), nn.Sequential(*layers)
+    names = list(dict(net.named_parameters()))
+    (pooled,) = fuse_pooling(net)
+    assert type(net) is PooledSequential and pooled is net and net.pairs == {1}
+    assert list(dict(net.named_parameters())) == names and list(net) == layers
+    x = torch.randn(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    net.fused = True
+    expected = plain(x)
+    assert torch.equal(net(x), expected)
+    assert torch.equal(net[2:](net[:2](x)), expected)
+    for layer in net:
+        x = layer(x)
+    assert torch.equal(x, expected)
+
+
+def test_images_too_small_to_be_pooled_are_left_to_torch() -> None:
+    net = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    (pooled,) = fuse_pooling(net)
+    pooled.fused = True
+    with pytest.raises(RuntimeError, match="too small"):
+        net(torch.randn(2, 3, 1, 4))
 
 
 @pytest.mark.parametrize(
@@ -85,5 +100,5 @@ def test_other_poolings_are_left_alone(pool: nn.Module) -> None:
 def test_a_network_computes_the_same_with_and_without_it() -> None:
     flat = FlatModel(CNN(channels=[4, 6], hidden=10), (3, 8, 8), 4)
     w_P, x_B = flat.init(Key(0)), torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    assert len(flat.pools) == 2
+    assert [len(pool.pairs) for pool in flat.pools] == [2]
     assert torch.equal(flat.logits(w_P, x_B), flat.logits(w_P, x_B, stacked=True))

@@ -150,7 +150,8 @@ class ParquetImages(Source):
         shapes = {image.shape for image in images}
         if len(shapes) > 1:
             raise ValueError(f"{file} mixes image shapes {sorted(shapes)}; make them alike")
-        return Samples(np.stack(images), labels, (self.high - self.low) / 255, self.low)
+        x = np.ascontiguousarray(np.stack(images))  # stacked views of colour images are not
+        return Samples(x, labels, (self.high - self.low) / 255, self.low)
 
 
 def _decode(content: bytes, file: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:

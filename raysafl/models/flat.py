@@ -15,8 +15,8 @@ class FlatModel:
     """A module seen as a function of one flat vector w_P, and of a seed if it has dropout.
 
     Every `nn.Dropout` in it becomes ours (`raysafl.models.Dropout`), which drops the same
-    whatever runs beside it; ReLU and then 2x2 pooling become one pass (`PooledReLU`). The module
-    is in train mode while it learns, else in eval mode.
+    whatever runs beside it; every `nn.Sequential` does ReLU and the 2x2 pooling behind it at once
+    (`PooledSequential`). The module is in train mode while it learns, else in eval mode.
 
     Raises:
         ValueError: the module holds buffers (BatchNorm): running statistics are state that

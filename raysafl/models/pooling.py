@@ -4,11 +4,12 @@ Between convolutions these two take half of a small network's time: torch reads 
 large tensor for the ReLU, for the pooling, and twice more on the way back.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysafl.compiled import compiled
@@ -17,38 +18,51 @@ NAN = np.int16(0x7FFF)  # the rank of what is not a number
 NONE = 4  # in place of which of the four was the largest: none was above zero
 
 
-class PooledReLU(nn.Module):
-    """max_pool2d(relu(x), 2). `fused`: in one pass, where x is a plain batch on a CPU."""
+class PooledSequential(nn.Sequential):
+    """An `nn.Sequential` that does each ReLU and the 2x2 pooling behind it at once, if `fused`.
+
+    `pairs`: where these ReLUs are. Its modules are what they were, for whoever uses them directly.
+    """
 
     fused = False
+    pairs: frozenset[int] = frozenset()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, C, H // 2, W // 2]."""
-        if self.fused and x.device.type == "cpu" and x.dtype in KERNELS and x.ndim == 4:
-            out: Tensor = _Fused.apply(x)
-            return out
-        return F.max_pool2d(F.relu(x), 2)
+        """What `nn.Sequential` gives, to the last bit."""
+        parts, i = list(self), 0
+        while i < len(parts):
+            at_once = self.fused and i in self.pairs and _fits(x)
+            x = _Fused.apply(x) if at_once else parts[i](x)
+            i += 2 if at_once else 1
+        return x
 
 
-def fuse_pooling(module: nn.Module) -> list[PooledReLU]:
-    """Replace each ReLU before a 2x2 pooling in an `nn.Sequential`; names of parameters stay."""
-    found: list[PooledReLU] = []
+def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
+    """Make every `nn.Sequential` in it with such a pair a `PooledSequential`; these."""
+    found = []
     for part in module.modules():
-        if type(part) is not nn.Sequential:
-            continue
-        for i in range(len(part) - 1):
-            if type(part[i]) is nn.ReLU and _halves(part[i + 1]):
-                found.append(PooledReLU())
-                part[i], part[i + 1] = found[-1], nn.Identity()
+        pairs = frozenset(_pairs(list(part))) if type(part) is nn.Sequential else ()
+        if isinstance(part, nn.Sequential) and pairs:
+            part.__class__ = PooledSequential
+            assert isinstance(part, PooledSequential)
+            part.pairs = frozenset(pairs)
+            found.append(part)
     return found
 
 
-def _halves(part: nn.Module) -> bool:
+def _pairs(parts: list[nn.Module]) -> Iterator[int]:
     plain = nn.MaxPool2d(2)
     names = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
-    return type(part) is nn.MaxPool2d and all(
-        getattr(part, name) in (getattr(plain, name), (getattr(plain, name),) * 2) for name in names
-    )
+    for i, (first, second) in enumerate(pairwise(parts)):
+        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d:
+            wanted = [(w := getattr(plain, name), (w, w)) for name in names]
+            if all(getattr(second, n) in either for n, either in zip(names, wanted, strict=True)):
+                yield i
+
+
+def _fits(x: Tensor) -> bool:
+    """Whether x is a plain batch of images on a CPU, large enough to be pooled."""
+    return x.device.type == "cpu" and x.dtype in KERNELS and x.ndim == 4 and min(x.shape[2:]) > 1
 
 
 class _Fused(torch.autograd.Function):

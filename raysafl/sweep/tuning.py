@@ -105,9 +105,13 @@ def ray_session(address: str | None) -> Iterator[None]:
         yield
     finally:
         gc.collect()  # object references that Tune left: Ray ends the process (exit code 1) if
+        collects = gc.isenabled()
         gc.disable()  # another thread, the tracker's say, frees one in the middle of its shutdown
-        ray.shutdown()
-        gc.enable()
+        try:
+            ray.shutdown()
+        finally:
+            if collects:
+                gc.enable()
 
 
 @contextmanager

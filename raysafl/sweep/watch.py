@@ -20,7 +20,7 @@ from raysafl.sweep.progress import Display
 from raysafl.sweep.session import ended
 from raysafl.tracking import Tracker
 
-WAIT_SECONDS = 30.0  # without any trial, until it is said
+WAIT_SECONDS = 60.0  # without any trial, until it is said; trials may take half of it to start
 log = logging.getLogger(__name__)
 
 
