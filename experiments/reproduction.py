@@ -266,7 +266,11 @@ def status(text):
 
     def line(match):
         name, rest = match[2], match[1]
-        found = [(n, *sweeps()[n][:2]) for n in (name, f"{name}-small") if n in sweeps()]
+        found = [
+            (n, *sweeps()[n][:2])
+            for n in (name, f"{name}-medium", f"{name}-small")
+            if n in sweeps()
+        ]
         told = [
             f"`{manifest.scale}` in {duration(wall(runs.drop_duplicates('run_id')))}"
             for _, manifest, runs in found
