@@ -78,7 +78,7 @@ def engines(device):
     parts = [
         f"{found['device']}, {found['threads']} CPU thread(s); {found['machine']}; "
         f"{found['date']}; commit {found['commit'] or 'unknown'}; torch "
-        f"{found['versions']['torch']}. Measured rates: matrix product "
+        f"{found['versions']['torch']}. Measured rates: best product or convolution "
         f"{found['flop_per_s'] / 1e9:,.0f} GFLOP/s in float32, "
         f"{found['bfloat16_flop_per_s'] / 1e9:,.0f} in bfloat16; copy "
         f"{found['bytes_per_s'] / 1e9:,.0f} GB/s."
