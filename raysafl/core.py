@@ -170,13 +170,21 @@ class Participation(Component):
         """After `pick`: the probability q of an enforced round, and whether this one was."""
         return None, False
 
+    def measured_on(self, cohort: list[int]) -> list[int] | None:
+        """Whose samples the accuracy for `pick` is measured on, with the round's new parameters.
+
+        None: it is not measured; the cohort reports what it saw while it trained.
+        """
+        return None
+
     @abstractmethod
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, list[int]]:
         """The new state and this round's cohort: distinct client ids, sorted, never empty.
 
-        `accuracy` is the cohort's training accuracy in the last client round (None before).
+        `accuracy` is the training accuracy of the last round (None before): of the last cohort
+        that trained, or what `measured_on` asked for.
         """
 
 
@@ -288,7 +296,7 @@ class Record:
     cohort: list[int]
     test_accuracy: float
     test_loss: float
-    train_accuracy: float | None  # of the last client round's cohort
+    train_accuracy: float | None  # of the last cohort, or as the policy asks (`measured_on`)
     train_loss: float | None
     q: float | None  # probability of an enforced (snapshot) round, if the policy has one
     snapshots: int  # enforced rounds
@@ -338,3 +346,8 @@ class Work(Protocol):
 
         Training may be asked for in between: the scores are those of the parameters given.
         """
+
+    def train_accuracy(
+        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
+    ) -> dict[int, float]:
+        """What share of some clients' training samples each replicate's parameters get right."""

@@ -293,6 +293,15 @@ class LocalTrainer:
             sums_2R[1] += loss_RB.sum(-1, dtype=torch.float64)
         return sums_2R.cpu()
 
+    @torch.no_grad()
+    def correct(self, w_P: Tensor, held: NDArray[np.int64]) -> int:
+        """How many of these training samples are classified rightly."""
+        w_RP, correct = w_P[None].to(self.device), 0
+        for index_B in torch.from_numpy(held).to(self.device).split(EVAL_BATCH[self.device.type]):
+            x_B, y_B = self.inputs.at(index_B)
+            correct += int((self.engine.logits(w_RP, x_B)[0].argmax(-1) == y_B).sum())
+        return correct
+
 
 def _empty(tasks: int, size: int) -> Update:
     """Rows to be filled in."""

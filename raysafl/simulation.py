@@ -155,6 +155,7 @@ class Simulation:
         """
         turns = self._begin()
         self._train(turns)
+        self._measure(turns)
         records = self.settle()
         for r, turn in turns.items():
             self._check(r, turn)
@@ -240,6 +241,15 @@ class Simulation:
             weight_M = update.samples_M * clients
             rep.train_accuracy = float((update.accuracy_M * weight_M).sum() / weight_M.sum())
             rep.train_loss = float((update.loss_M * weight_M).sum() / weight_M.sum())
+
+    def _measure(self, turns: Mapping[int, _Turn]) -> None:
+        """The new parameters' training accuracy, if the policy goes by it."""
+        measured = {r: self.run.participation.measured_on(turn.cohort) for r, turn in turns.items()}
+        ids = {r: clients for r, clients in measured.items() if clients is not None}
+        if ids:
+            w = {r: self.replicates[r].state.w_P for r in ids}
+            for r, accuracy in self.work.train_accuracy(w, ids).items():
+                self.replicates[r].train_accuracy = accuracy
 
     def _check(self, r: int, turn: _Turn) -> None:
         rep = self.replicates[r]

@@ -64,6 +64,16 @@ def ray_local() -> Iterator[None]:
         yield
 
 
+def kill_actor(actor: Any) -> None:
+    """Kill it and wait for that: `ray.kill` only asks, it may finish a round before it dies."""
+    import ray
+
+    ray.kill(actor)
+    with pytest.raises(ray.exceptions.RayActorError):
+        while True:
+            ray.get(actor.__ray_ready__.remote())
+
+
 @pytest.fixture
 def tiny() -> Run:
     """Digits, 10 clients of one class each, 4 rounds: a real run of a few milliseconds."""

@@ -13,6 +13,7 @@ import pytest
 import ray
 import ray.cloudpickle
 import torch
+from conftest import kill_actor
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -116,11 +117,11 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         work = OnActors(fleet, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
         before = work.evaluate(dict(enumerate(work.init())))()
         first, second = fleet.actors
-        ray.kill(first)
+        kill_actor(first)
         assert work.evaluate(dict(enumerate(work.init())))() == before
         assert fleet.actors[0] is not first and fleet.actors[1] is second
         assert fleet.ready() == [("cpu", "fused")]  # of the new one
-        ray.kill(second)  # while nothing is asked: noticed by the next configure
+        kill_actor(second)  # while nothing is asked: noticed by the next configure
         fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "loop")
         assert fleet.ready() == [("cpu", "loop")] * 2
     finally:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -162,6 +163,32 @@ def test_a_run_records_q_and_its_snapshots(tiny: Run) -> None:
     assert [(q, snapshots) for _, _, q, snapshots in seen] == [(0.5, 1), (0.5, 0)] * 2
     adaptive = tiny.replace(participation=Snapshot(base=BASE, uniform=UNIFORM, adapt=1.0))
     assert all(q is not None and 0 <= q <= 1 for _, _, q, _ in simulate(adaptive))
+
+
+@pytest.mark.parametrize("accuracy", ["cohort", "clients"])
+def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> None:
+    policy = Snapshot(base=BASE, uniform=UNIFORM, adapt=2.0, accuracy=accuracy)
+    simulation, told, notes = simulation_of(tiny.replace(participation=policy)), [], []
+    samples, work = tiny.data.load().train, simulation.work
+    for record in (r for _ in range(4) for r in simulation.step() if r.replicate == 0):
+        split, (w_P, *_) = work.splits[0], [rep.state.w_P for rep in simulation.replicates]
+        ids = record.cohort if accuracy == "cohort" else range(10)
+        held = np.concatenate([split.clients[i] for i in ids])
+        x = torch.from_numpy(samples.x[held]) * samples.scale + samples.shift
+        right = work.trainer.model.logits(w_P, x).argmax(-1).numpy() == samples.y[held]
+        assert record.train_accuracy == pytest.approx(right.mean(), abs=2 / len(held))
+        told.append(record.train_accuracy)
+        notes.append(record.q)
+    expected = play(policy, [None, *told[:-1]])[1]
+    assert notes == [q for q, _ in expected]
+
+
+def test_an_id_from_before_the_choice_of_an_accuracy_is_unchanged() -> None:
+    policy = Snapshot(base=BASE, uniform=UNIFORM, adapt=1.0)
+    assert "accuracy" not in policy.to_json()
+    assert policy.digest() == "efcf92c8d951"
+    chosen = policy.replace(accuracy="clients")
+    assert Snapshot.from_json(chosen.to_json()) == chosen != policy
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -> None:

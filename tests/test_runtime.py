@@ -9,7 +9,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import AFL, CNN, MLP, SGD, FedAvg, Hardware, Run, Safari, Scaffold
+from raysafl import (
+    AFL,
+    CNN,
+    MLP,
+    SGD,
+    FedAvg,
+    Hardware,
+    Run,
+    Safari,
+    Scaffold,
+    Snapshot,
+    Uniform,
+)
+from raysafl.core import EVERYONE
 from raysafl.runtime import OnActors, Worker
 from raysafl.runtime.actors import LARGE, place, start_actors
 from raysafl.simulation import Simulation
@@ -79,6 +92,19 @@ def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
     assert accuracies == expected
     for a, b in zip(w, w_expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> None:
+    run = tiny.replace(participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0))
+    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    ids = {0: [EVERYONE], 1: [2, 7]}
+    w = dict(enumerate(reference.init()))
+    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
+        assert work.train_accuracy(w, ids) == reference.train_accuracy(w, ids)
+        for accuracy in ("cohort", "clients"):
+            measured = run.replace({"participation.accuracy": accuracy})
+            assert play(measured, work)[0] == play(measured, reference)[0]
 
 
 @given(

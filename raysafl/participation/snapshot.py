@@ -1,10 +1,10 @@
 """Snapshots: rounds in which the server enforces uniform participation (FAST)."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core import Key, Participation
+from raysafl.core import EVERYONE, Key, Participation
 
 
 class Snapshot(Participation):
@@ -23,6 +23,11 @@ class Snapshot(Participation):
     which no client trained leaves the accuracy, and so q, as it was. `base` moves on in
     snapshot rounds too: who is able to come follows time, not whether somebody asked.
 
+    The paper does not say whose training accuracy acc_r is. `accuracy` chooses: what the
+    cohort saw on its batches while it trained ("local", which costs nothing); or what the new
+    global model gets right, of the cohort's samples ("cohort") or of all clients' ("clients",
+    an evaluation of the whole training set each round). docs/reproduction.md compares them.
+
     The state holds both policies' states, q, the last accuracy and whether it was a snapshot.
     """
 
@@ -31,6 +36,10 @@ class Snapshot(Participation):
     every: int | None = Field(default=None, gt=0)
     q: float | None = Field(default=None, ge=0, le=1)
     adapt: float | None = Field(default=None, ge=0)
+    accuracy: Literal["local", "cohort", "clients"] = Field(
+        default="local",
+        exclude_if=lambda value: value == "local",  # the field came later: ids stay
+    )
 
     @model_validator(mode="after")
     def _one_schedule(self) -> "Snapshot":
@@ -58,6 +67,10 @@ class Snapshot(Participation):
     def note(self, state: Any) -> tuple[float | None, bool]:
         """q of the round, and whether it was a snapshot."""
         return state["q"], state["snapshot"]
+
+    def measured_on(self, cohort: list[int]) -> list[int] | None:
+        """As `accuracy` says."""
+        return {"local": None, "cohort": cohort, "clients": [EVERYONE]}[self.accuracy]
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None

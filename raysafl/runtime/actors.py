@@ -67,6 +67,15 @@ class Clients:
         w_RP = torch.stack([as_tensor(w_P) for w_P in w])
         return [self.worker.trainer.sums(w_RP, start).numpy() for start in spans]
 
+    def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Array) -> list[int]:
+        """How many of the clients' samples, every `parts`-th, each replicate gets right."""
+        assert self.worker is not None
+        share = slice(part, None, parts)
+        return [
+            self.worker.correct(r, as_tensor(w_P), ids[r], share)
+            for r, w_P in zip(ids, w, strict=True)
+        ]
+
 
 def own_device() -> str:
     """The device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
@@ -156,6 +165,18 @@ class OnActors:
             return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, found, strict=True)}
 
         return scores
+
+    def train_accuracy(
+        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
+    ) -> dict[int, float]:
+        """Training accuracies; every actor counts a share of the samples."""
+        arrays, parts = self._sent({r: w[r] for r in ids}), len(self.actors)
+        asked = [
+            self.actors.send(k, "correct", dict(ids), k, parts, *arrays.values())
+            for k in range(parts)
+        ]
+        correct = map(sum, zip(*self.actors.get(asked), strict=True))
+        return {r: n / self.reference.samples(r, ids[r]) for r, n in zip(ids, correct, strict=True)}
 
     def _sent(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
         """Parameters as they are sent: large ones for several actors go to the store once."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,6 +61,23 @@ class Worker:
         scores = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
         found = dict(zip(w, scores, strict=True))
         return lambda: found
+
+    def train_accuracy(
+        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
+    ) -> dict[int, float]:
+        """What share of some clients' training samples each replicate's parameters get right."""
+        return {r: self.correct(r, w[r], ids[r]) / self.samples(r, ids[r]) for r in ids}
+
+    def correct(
+        self, replicate: int, w_P: Tensor, ids: Sequence[int], share: slice = slice(None)
+    ) -> int:
+        """How many of some clients' training samples, or of a share, are classified rightly."""
+        held = np.concatenate([self.splits[replicate].of(i) for i in ids])
+        return self.trainer.correct(w_P, held[share])
+
+    def samples(self, replicate: int, ids: Sequence[int]) -> int:
+        """How many training samples these clients hold."""
+        return sum(self.splits[replicate].size(i) for i in ids)
 
     def gradients(self, replicate: int, w_NP: Tensor) -> Tensor:
         """Full gradients of all clients' objectives, client i at w_NP[i]; [N, P]."""
