@@ -51,7 +51,21 @@ USUAL = ("momentum", 1)
 READINGS = [("mass", *how, "local") for how in TRAINING]
 READINGS += [(draw, *USUAL, "local") for draw in ("rates, ten", "rates, free")]
 READINGS += [("mass", *USUAL, accuracy) for accuracy in ("cohort", "clients")]
-KEYS = [(*reading, name, q) for reading in READINGS for name, q, _ in TABLE3]
+
+
+def differs(draw, accuracy, participation, q):
+    """Whether a cell is another run than under the usual draw and accuracy."""
+    if accuracy != "local":
+        return isinstance(q, str)
+    return draw == "mass" or participation != "Uniform"
+
+
+KEYS = [
+    (*reading, name, q)
+    for reading in READINGS
+    for name, q, _ in TABLE3
+    if differs(reading[0], reading[3], name, q)
+]
 READ = ["draw", "optimizer", "epochs", "accuracy"]
 SWEEP = Sweep(
     name="fast_readings",
