@@ -8,56 +8,20 @@ import re
 import sys
 from collections import defaultdict
 from datetime import datetime
-from functools import cache
-from pathlib import Path
 
 import numpy as np
+from _measured import MEASURED, ROOT, judged, sweeps
+from _readings import fast_readings, nearest_readings, odd_cell, readings_n0
 
-from raysafl.report.baseline import improvements
 from raysafl.report.claims import judge as judge_claim
-from raysafl.report.evidence import judge
-from raysafl.report.numbers import (
-    EVERYWHERE,
-    aggregate,
-    compare,
-    matching,
-    place,
-    readings,
-    statistics,
-)
+from raysafl.report.numbers import EVERYWHERE, matching, place
 from raysafl.report.provenance import duration
 from raysafl.report.table import grid
 from raysafl.report.words import NOTHING, count, number, signed, spread
-from raysafl.store import find_sweeps
-from raysafl.sweep.collect import gather
 
-ROOT = Path(__file__).parents[1]
-MEASURED = ROOT / "results" / "measured"
 FAR = 2  # combined standard deviations
 LARGEST = 12  # differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
-
-
-@cache
-def sweeps():
-    """Manifest, runs and store of every sweep in results/measured."""
-    stores = sorted(find_sweeps(MEASURED), key=lambda store: _natural(store.path.name))
-    return {s.path.name: (s.manifest(), gather(s), s) for s in stores}
-
-
-def _natural(name):
-    """Table 10 behind table 9."""
-    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
-
-
-@cache
-def judged(name, statistic=""):
-    """The table's cells beside the printed numbers, and the manifest they belong to."""
-    manifest, runs, _ = sweeps()[name]
-    runs, shown = improvements(runs, manifest)
-    if statistic:
-        shown = shown.replace(table=shown.table.replace(statistic=statistic))
-    return judge(compare(aggregate(runs, shown), shown), shown), shown
 
 
 def printed():
@@ -109,51 +73,6 @@ def largest():
     told = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
     head = ["sweep", "cell", "ours (`best`)", "paper", "Δ", "Δ / std"]
     return f"{told}; the {min(LARGEST, len(rows))} largest:\n\n{grid(head, rows[:LARGEST], 2)}"
-
-
-def nearest_readings():
-    if "safari_readings" not in sweeps():
-        return "Not measured yet."
-    cells, shown = judged("safari_readings")
-    names = [n for n in statistics(shown.table) if n != "last5"]
-    body = [
-        [row["method"], row["reading"]]
-        + [_or_dash(row.get(f"distance.{n}", np.nan)) for n in names]
-        for _, row in readings(cells, shown).iterrows()
-    ]
-    return grid(["method", "reading", *(f"`{n}`" for n in names)], body, 2)
-
-
-def readings_n0():
-    if "safari_readings_n0" not in sweeps():
-        return "Not measured yet."
-    cells, _ = judged("safari_readings_n0")
-    body = []
-    for (kind, spread_), rows in cells.groupby(["label.server round", "label.spread"], sort=False):
-        by_p = {p: own.sort_values("label.n0") for p, own in rows.groupby("label.p")}
-        gains = [", ".join(number(y, "%") for y in by_p[p]["mean.best"]) for p in (2, 1)]
-        body.append([kind, spread_, number(rows["diff.best"].abs().mean(), "%"), *gains])
-    first = cells[cells["label.server round"] == cells["label.server round"].iloc[0]]
-    by_p = first.drop_duplicates(["label.n0", "label.p"]).sort_values("label.n0").groupby("label.p")
-    printed_ = {p: ", ".join(number(y, "%") for y in own["paper.mean"]) for p, own in by_p}
-    body = [["printed", "", "", printed_[2], printed_[1]], *sorted(body, key=lambda r: float(r[2]))]
-    sizes = ", ".join(str(n) for n in sorted(set(cells["label.n0"])))
-    return grid(["server round", "spread", "distance", f"p = 2: n0 = {sizes}", "p = 1"], body, 2)
-
-
-def odd_cell():
-    if "safari_readings" not in sweeps():
-        return "Not measured yet."
-    manifest, runs, _ = sweeps()["safari_readings"]
-    body = []
-    for entry in manifest.entries:
-        labels = entry.labels
-        if (labels["method"], labels["s"], labels["p"]) == ("FedAvg", 4, 2):
-            own = 100 * runs[runs["run_id"] == entry.run_id][["final", "last10", "best"]]
-            seeds = ", ".join(f"{x:.1f}" for x in sorted(own["best"]))
-            means = [spread(own[n].mean(), own[n].std(), "%") for n in own]
-            body.append([str(labels["spread"]), *means, seeds])
-    return grid(["spread of classes", "final", "last10", "best", "best, seed by seed"], body, 1)
 
 
 def claims():
@@ -281,10 +200,6 @@ def status(text):
     return re.sub(rf"^(\|.*`(?!{'|'.join(scripts)})(\w+)\.py`.*)\|[^|]*\|$", line, text, flags=re.M)
 
 
-def _or_dash(value):
-    return NOTHING if np.isnan(value) else number(value, "%")
-
-
 def shown_first():
     """The README's table: that of one sweep, without the spreads."""
     text = (MEASURED / "safari_table8_mnist" / "table.md").read_text()
@@ -300,6 +215,7 @@ SECTIONS = {
         "readings": nearest_readings,
         "readings n0": readings_n0,
         "odd cell": odd_cell,
+        "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,
         "shared": shared,

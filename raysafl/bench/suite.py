@@ -220,14 +220,27 @@ def _actors(run: Run, results: Results) -> dict[str, Any]:
 
 
 def _replicates(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
-    """Several replicates of one run against one of it, in process."""
+    """Several replicates of one run against one of it: on two client actors, and in process."""
     work = plan.workloads[plan.replicated]
-    runs = {str(n): work.run.replace(replicates=n) for n in (1, REPLICATES)}
-    kinds = {n: [Job(what="ours", runs=[run], env=dict(work.env))] for n, run in runs.items()}
-    results = interleaved(kinds, repeats, say)
-    seconds = {n: seconds_per_round(runs[n], results[n]) for n in runs}
-    ratio = median(seconds[str(REPLICATES)]) / median(seconds["1"])
-    return {"replicates8_over_1": ratio, "replicates": {"seconds_per_round": seconds}}
+    runs = {n: work.run.replace(replicates=n) for n in (1, REPLICATES)}
+    places: dict[str, dict[str, Any]] = {
+        "two_actors": {"what": "actors", "actors": 2},
+        "in_process": {"what": "ours"},
+    }
+    kinds = {
+        f"{place} {n}": [Job(runs=[run], env=dict(work.env), **how)]
+        for place, how in places.items()
+        for n, run in runs.items()
+    }
+    results, found = interleaved(kinds, repeats, say), {}
+    for place in places:
+        seconds = {n: seconds_per_round(runs[n], results[f"{place} {n}"]) for n in runs}
+        ratio = median(seconds[REPLICATES]) / median(seconds[1])
+        found[place] = {
+            "ratio": ratio,
+            "seconds_per_round": {str(n): s for n, s in seconds.items()},
+        }
+    return {"replicates8_over_1": found["two_actors"]["ratio"], "replicates": found}
 
 
 def _empty(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
