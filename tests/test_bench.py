@@ -189,13 +189,13 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> Non
     samples = 4 * 1437 / 10
     assert one["samples_per_s"] == pytest.approx(samples / one["seconds_per_round"])
     assert one["accuracy"] > 0.6 and one["plain_accuracy"] > 0.6 and one["peak_rss_mb"] > 50
-    assert found["replicates8_over_1"] > 0
+    assert found["replicates8_over_1"] == found["replicates"]["two_actors"]["ratio"] > 0
     assert [found[key] for key in ("s1_over_ideal", "empty_round_ms", "two_actors_speedup")] == [
         None
     ] * 3
     assert "W1 plain [1/1]" in " ".join(said)
     names = [row.name for row in rows(found)]
-    assert names == ["W1: over the plain loop", "8 replicates of W4 over one"]
+    assert names == ["W1: over the plain loop", "8 replicates of W4 over one, two actors"]
     assert f"torch {torch.__version__.partition('+')[0]}" in headline(found)
 
 

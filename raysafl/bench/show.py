@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from raysafl.bench.measure import median
 from raysafl.bench.suite import bench
 from raysafl.bench.workloads import STANDARD
 
@@ -38,7 +39,7 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
             gain >= 0.95 * most,
         )
     limits = (
-        ("replicates8_over_1", "8 replicates of W4 over one", "x", 3.0),
+        ("replicates8_over_1", "8 replicates of W4 over one, two actors", "x", 3.0),
         ("s1_over_ideal", "S1: the sweep over two bare processes", "x", 1.25),
         ("empty_round_ms", "empty round on Ray", " ms", 4.0),
         ("trivial_trial_s", "trivial trial", " s", 0.15),
@@ -78,8 +79,11 @@ def _made_of(key: str, found: dict[str, Any]) -> str:
     if key == "trivial_trial_s":
         quarter, end = found["trials"]["driver_rss_mb"] or (0, 0)
         return f"driver {quarter} MB after a quarter, {end} MB at the end"
-    seconds = found["replicates"]["seconds_per_round"]
-    return ", ".join(f"{n}: {_seconds(sorted(s)[len(s) // 2])} a round" for n, s in seconds.items())
+    told = []
+    for place, timed in found["replicates"].items():
+        one, all_ = (_seconds(median(s)) for s in timed["seconds_per_round"].values())
+        told.append(f"{place.replace('_', ' ')} {one} and {all_} a round ({timed['ratio']:.2f}x)")
+    return ", ".join(told)
 
 
 def _seconds(value: float) -> str:
