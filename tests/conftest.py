@@ -23,6 +23,10 @@ from raysafl import (
 torch.set_num_threads(1)
 os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()  # Ray's workers inherit it
 CHAOS = pytest.StashKey[list[str]]()  # lines for the summary
+SWEEPS = {  # half of the time of all tests
+    *("test_cli", "test_fleet", "test_leaks", "test_nodes", "test_readme", "test_runtime"),
+    *("test_scaling", "test_sweep", "test_tracking_server", "test_trial", "test_ui"),
+}
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -30,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """How much chaos: see test_chaos.py."""
     parser.addoption("--chaos", type=int, default=20, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark half of the time."""
+    for item in items:
+        if item.path.stem in SWEEPS:
+            item.add_marker("sweeps")
 
 
 @pytest.hookimpl(tryfirst=True)
