@@ -62,8 +62,8 @@ def test_a_server_killed_and_started_again_during_a_sweep_ends_with_everything_o
         deadline = time.monotonic() + 240
         while not runner.store.ledger() and time.monotonic() < deadline:
             time.sleep(0.05)
-        server.close()
         told.append(len(runner.store.ledger()))
+        server.close()
         server.start()
 
     (tmp_path / "s").mkdir()
