@@ -171,10 +171,7 @@ class Participation(Component):
         return None, False
 
     def measured_on(self, cohort: list[int]) -> list[int] | None:
-        """Whose samples the accuracy for `pick` is measured on, with the round's new parameters.
-
-        None: it is not measured; the cohort reports what it saw while it trained.
-        """
+        """Whose samples the new parameters' accuracy is measured on; None: as the cohort trains."""
         return None
 
     @abstractmethod
@@ -183,8 +180,7 @@ class Participation(Component):
     ) -> tuple[Any, list[int]]:
         """The new state and this round's cohort: distinct client ids, sorted, never empty.
 
-        `accuracy` is the training accuracy of the last round (None before): of the last cohort
-        that trained, or what `measured_on` asked for.
+        `accuracy`: training accuracy, of the last cohort or as `measured_on` says (None before).
         """
 
 

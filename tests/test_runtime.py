@@ -24,7 +24,7 @@ from raysafl import (
 )
 from raysafl.core import EVERYONE
 from raysafl.runtime import OnActors, Worker
-from raysafl.runtime.actors import LARGE, place, start_actors
+from raysafl.runtime.actors import LARGE, place, place_replicates, start_actors
 from raysafl.simulation import Simulation
 
 CPU = {"CPU": 2.0}
@@ -119,6 +119,27 @@ def test_placement_gives_every_task_once_and_balances(costs: list[int], before: 
     ]
     largest = max(*costs, *before, 0)
     assert max(loads) - min(loads) <= largest  # longest first guarantees that
+
+
+@given(
+    tasks=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 100)), min_size=1, max_size=30),
+    actors=st.integers(1, 4),
+)
+def test_replicates_stay_together_where_that_is_about_as_even(
+    tasks: list[tuple[int, int]], actors: int
+) -> None:
+    replicates, costs = [r for r, _ in tasks], [cost for _, cost in tasks]
+    shares = place_replicates(replicates, costs, [0] * actors)
+    assert sorted(i for share in shares for i in share) == list(range(len(tasks)))
+    evenest = place(costs, [0] * actors)
+    longest = [max(sum(costs[i] for i in share) for share in s) for s in (shares, evenest)]
+    assert longest[0] <= 1.1 * longest[1]
+    where = [{replicates[i] for i in share} for share in shares]
+    assert shares == evenest or sum(map(len, where)) == len(set(replicates))
+
+
+def test_equal_replicates_are_not_torn_apart() -> None:
+    assert place_replicates([0, 1, 2, 3] * 2, [5] * 8, [0, 0]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 @pytest.mark.parametrize("gpus", [0.3, 0.7, 1.5])

@@ -27,6 +27,7 @@ from raysafl.runtime.worker import Worker
 Array = NDArray[Any]
 LARGE = 100_000  # bytes that Ray does not send inside a message
 WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
+EVEN = 1.1  # times the time of the evenest placement: what whole replicates may cost
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
@@ -57,9 +58,10 @@ class Clients:
         return name, self.worker.trainer.engine_name
 
     def train(self, message: bytes, offset_KP: Array, *starts: Array) -> tuple[Any, ...]:
-        """Train the tasks that `_pack` packed; a `Reply`."""
+        """Train the tasks that `_pack` packed; a `Reply`, whose sums are parts of their own."""
         assert self.worker is not None
-        return tuple(self.worker.reply(_unpack(message, offset_KP, starts)))
+        *rest, sum_GP = self.worker.reply(_unpack(message, offset_KP, starts))
+        return rest, *sum_GP
 
     def evaluate(self, spans: list[int], *w: Array) -> list[Array]:
         """Sums [2, R] over some spans of the test set, of R models (see `LocalTrainer.sums`)."""
@@ -116,6 +118,29 @@ def place(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
+def place_replicates(
+    replicates: Sequence[int], costs: Sequence[int], loads: Sequence[int]
+) -> list[list[int]]:
+    """Tasks of one replicate together if that is about as even as `place`.
+
+    Then a replicate's parameters and sums travel once.
+    """
+    members: dict[int, list[int]] = {}
+    for i, replicate in enumerate(replicates):
+        members.setdefault(replicate, []).append(i)
+    groups = list(members.values())
+    whole = place([sum(costs[i] for i in group) for group in groups], loads)
+    together = [sorted(i for g in share for i in groups[g]) for share in whole]
+    apart = place(costs, loads)
+
+    def longest(shares: list[list[int]]) -> int:
+        return max(
+            load + sum(costs[i] for i in share) for load, share in zip(loads, shares, strict=True)
+        )
+
+    return together if longest(together) <= EVEN * longest(apart) else apart
+
+
 class OnActors:
     """`Work` on client actors; `reference` is the same in this process.
 
@@ -136,15 +161,16 @@ class OnActors:
         """Train all tasks; rows in the order given, means where tasks ask for them."""
         costs = [self._samples(task) for task in tasks]
         work = sum(costs) * self.reference.trainer.model.size
-        shares = place(costs, self._loads if work > WORTH else self._loads[:1])
+        loads = self._loads if work > WORTH else self._loads[:1]
+        shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
         starts = self._sent({id(task.w_P): task.w_P for task in tasks})
-        asked = {
-            i: self.actors.send(i, "train", *_pack([tasks[at] for at in share], starts))
-            for i, share in enumerate(shares)
-            if share
-        }
-        replies = [Reply(*reply) for reply in self.actors.get(list(asked.values()))]
+        asked = {}
+        for i, share in enumerate(shares):
+            if own := [tasks[at] for at in share]:
+                parts = 1 + len({task.replicate for task in own if task.mean})
+                asked[i] = self.actors.send(i, "train", *_pack(own, starts), parts=parts)
+        replies = [_reply(parts) for parts in self.actors.get(list(asked.values()))]
         return combine(tasks, [shares[i] for i in asked], replies)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
@@ -196,6 +222,12 @@ def _pack(tasks: Sequence[Task], starts: Mapping[int, Any]) -> tuple[Any, ...]:
     offsets = [task.offset_P.numpy() for task in tasks if task.offset_P is not None]
     offset_KP = np.stack(offsets) if offsets else np.empty((0, 0))
     return ray.cloudpickle.dumps(bare), offset_KP, *(starts[name] for name in used)
+
+
+def _reply(parts: Sequence[Any]) -> Reply:
+    """A reply from its parts."""
+    (columns_5T, delta_KP, replicates), *sum_GP = parts
+    return Reply(columns_5T, delta_KP, replicates, sum_GP)
 
 
 def _unpack(message: bytes, offset_KP: Array, starts: Sequence[Array]) -> list[Task]:

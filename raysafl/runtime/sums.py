@@ -29,7 +29,7 @@ class Reply(NamedTuple):
     columns_5T: Array  # an update's other columns
     delta_KP: Array  # of the tasks that want rows, in order
     replicates: list[int]  # that want the mean,
-    sum_GP: Array  # and for each the sum over the share
+    sum_GP: Sequence[Array]  # and for each the sum over the share
 
 
 def exact_sum(rows_MP: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def reduce(tasks: Sequence[Task], update: Update) -> Reply:
         torch.stack([column.double() for column in columns]).numpy(),
         delta_TP[own].numpy(),
         list(members),
-        (torch.stack(sums) if sums else torch.zeros(0, 0)).numpy(),
+        [sum_P.numpy() for sum_P in sums],
     )
 
 
