@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from raysafl import (
     SGD,
@@ -21,6 +22,8 @@ from raysafl import (
 )
 
 torch.set_num_threads(1)
+settings.register_profile("raysafl", deadline=None)  # a first example may compile a loop
+settings.load_profile("raysafl")
 os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()  # Ray's workers inherit it
 CHAOS = pytest.StashKey[list[str]]()  # lines for the summary
 SWEEPS = {  # half of the time of all tests

@@ -32,11 +32,11 @@ class Reply(NamedTuple):
     sum_GP: Sequence[Array]  # and for each the sum over the share
 
 
-def exact_sum(rows_MP: Tensor) -> Tensor:
-    """The sum of float32 rows in units of 2^-40: [P] whole numbers, as float64."""
-    sum_P = np.zeros(rows_MP.shape[1])
-    for row_P in rows_MP.numpy():
-        _add(sum_P, row_P)
+def exact_sum(rows_MP: Tensor, of: Sequence[int] | None = None) -> Tensor:
+    """The sum of float32 rows (or of some) in units of 2^-40: [P] whole numbers, as float64."""
+    rows, sum_P = rows_MP.numpy(), np.zeros(rows_MP.shape[1])
+    for i in range(len(rows)) if of is None else of:
+        _add(sum_P, rows[i])
     return torch.from_numpy(sum_P)
 
 
@@ -54,7 +54,7 @@ def reduce(tasks: Sequence[Task], update: Update) -> Reply:
     for i, task in enumerate(tasks):
         if task.mean:
             members.setdefault(task.replicate, []).append(i)
-    sums = [exact_sum(delta_TP[at]) for at in members.values()]
+    sums = [exact_sum(delta_TP, at) for at in members.values()]
     return Reply(
         torch.stack([column.double() for column in columns]).numpy(),
         delta_TP[own].numpy(),
