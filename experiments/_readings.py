@@ -63,7 +63,8 @@ def fast_readings():
     """FAST's: accuracies in percent of the uniform one's, and the share of arbitrary rounds.
 
     A smaller task does not reach the printed accuracies, but its cells can stand to one another
-    as the printed ones do. Cells that a reading does not change are the usual reading's.
+    as the printed ones do. Cells that a draw or an accuracy does not change are those of the
+    same local training without it.
     """
     name = "fast_readings-medium"
     if name not in sweeps():
@@ -74,14 +75,14 @@ def fast_readings():
         reading = tuple(cell[f"label.{axis}"] for axis in shown.table.readings)
         at = (cell["label.participation"], cell["label.q"])
         found[reading][at] = cell["mean.last5"], cell["mean.arbitrary_ratio"]
-    usual = found["mass", "momentum", 1, "local"]
     printed = _relative({at: (TABLE3[*at, 0.1][0], RATIOS[*at, 0.1][0]) for at in CELLS})
     rows = [("printed", f"{TABLE3['Uniform', 1, 0.1][0]:.1f}", printed, NOTHING)]
-    for reading, own in found.items():
-        relative = _relative(usual | own)
+    for (draw, *training, accuracy), own in found.items():
+        whole = found["mass", *training, "local"] | found[draw, *training, "local"] | own
+        relative = _relative(whole)
         far = float(np.mean(np.abs(np.subtract(relative, printed))))
-        uniform = f"{(usual | own)['Uniform', 1][0]:.1f}"
-        rows.append((", ".join(map(str, reading)), uniform, relative, f"{far:.1f}"))
+        name = ", ".join(map(str, (draw, *training, accuracy)))
+        rows.append((name, f"{whole['Uniform', 1][0]:.1f}", relative, f"{far:.1f}"))
     rows[1:] = sorted(rows[1:], key=lambda row: float(row[3]))
     head = ["reading", "uniform", *(f"q = {q}" for _, q in CELLS[1:])]
     head += ["arbitrary, Ada.(1)", "arbitrary, Ada.(7)", "distance"]
