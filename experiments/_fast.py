@@ -46,8 +46,8 @@ the printed level) and without for text; the networks' sizes; FedProx's mu = 0.0
 0.9; q follows the training accuracy of the last cohort while it trains; a test every ten rounds,
 so that the last five lie 40 rounds apart; three seeds, where the paper seems to have one run, so
 that our +- is over seeds and `last5_std` is to be laid beside the printed one. fast_readings.py
-tries other readings, of which five local epochs of plain SGD, with q following the training accuracy
-over all clients, come nearest at scale `medium`.
+tries other readings, of which five local epochs of plain SGD, with q following the training
+accuracy over all clients, come nearest at scale `medium`.
 
 Scale `small`: 30 clients, 3 a round, 40 rounds, two seeds; 6,000 images, tested on 1,000 every 4
 rounds, narrow networks, rate 0.02; MNIST in place of Fashion-MNIST; Shakespeare 30 speakers,
