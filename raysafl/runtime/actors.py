@@ -1,8 +1,9 @@
 """`Work` on Ray actors: each hosts all clients and trains those it is given, as one batch.
 
 One message per actor and round carries its tasks and the start parameters once per replicate;
-one reply carries sums or rows. Tasks are placed longest first, which is deterministic; sums are
-exact and rows are put back in the order asked, so results do not depend on the number of actors.
+one reply carries sums or rows. Tasks, or whole replicates where that is about as even, are placed
+longest first, which is deterministic; sums are exact and rows are put back in the order asked, so
+results do not depend on the number of actors.
 """
 
 import heapq
