@@ -19,12 +19,12 @@ class Snapshot(Participation):
 
         q_{r+1} = min(1, max(0, q_r + lambda (acc_{r-1} - acc_r))),    q_1 = 0.
 
-    Algorithm 2 prints both accuracies in one variable; this is what its text says. A round in
-    which no client trained leaves the accuracy, and so q, as it was. `base` moves on in
-    snapshot rounds too: who is able to come follows time, not whether somebody asked.
+    Algorithm 2 prints both accuracies in one variable; this is what its text says. `base` moves
+    on in snapshot rounds too: who is able to come follows time, not whether somebody asked.
 
     The paper does not say whose training accuracy acc_r is. `accuracy` chooses: what the
-    cohort saw on its batches while it trained ("local", which costs nothing); or what the new
+    cohort saw on its batches while it trained ("local", which costs nothing, and which a round
+    in which no client trained leaves, and so q, as it was); or, after every round, what the new
     global model gets right, of the cohort's samples ("cohort") or of all clients' ("clients",
     an evaluation of the whole training set each round). docs/reproduction.md compares them.
 
