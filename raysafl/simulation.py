@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field, SerializeAsAny, model_validator
@@ -113,18 +113,25 @@ class _Turn:
     trained: set[str] = field(default_factory=set)
 
 
+class _Pending(NamedTuple):
+    """An evaluation under way, and the records that wait for its scores."""
+
+    round: int
+    scores: Callable[[], Scores]
+    drafts: list[Record]
+
+
 class Simulation:
     """The rounds of a run. `step` does one; `round`, `replicates` are the whole state.
 
     `advance` does not wait for a round's evaluation, which so runs beside the next round; its
-    records come from the next `advance` or from `settle`. A checkpoint needs them settled.
+    records come two rounds later or from `settle`. A checkpoint needs them settled.
     """
 
     def __init__(self, run: Run, work: Work) -> None:
         self.run, self.work, self.round = run, work, 0
         self._since = time.monotonic()
-        self._scores: Callable[[], Scores] | None = None  # of the evaluation under way,
-        self._drafts: list[Record] = []  # and the records that wait for them
+        self._pending: list[_Pending] = []  # evaluations under way, the oldest first
         self.algorithms = [
             run.algorithm.prepare(Setting(len(held), sum(held) / len(held), server, run.local))
             for held, server in work.sizes()
@@ -142,7 +149,15 @@ class Simulation:
     @property
     def settled(self) -> bool:
         """Whether no record waits for its evaluation."""
-        return self._scores is None
+        return not self._pending
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the last round was one to evaluate."""
+        return self._due(self.round - 1)
+
+    def _due(self, number: int) -> bool:
+        return (number + 1) % self.run.eval_every == 0 or number + 1 == self.run.rounds
 
     def step(self) -> list[Record]:
         """Run one round of every replicate; records if it is an evaluated one."""
@@ -151,27 +166,34 @@ class Simulation:
     def advance(self) -> list[Record]:
         """Run one round of every replicate, and have it evaluated if it is due.
 
-        Returns the records of the evaluation that was under way.
+        Returns the records of evaluations before the last round's: an actor does that one while
+        it waits for this round's other actors, and for the next round.
         """
         turns = self._begin()
         self._train(turns)
         self._measure(turns)
-        records = self.settle()
+        records = self._records(self.round - 1)
         for r, turn in turns.items():
             self._check(r, turn)
-        if (self.round + 1) % self.run.eval_every == 0 or self.round + 1 == self.run.rounds:
+        if self._due(self.round):
             self._evaluate(turns)
         self.round += 1
         return records
 
     def settle(self) -> list[Record]:
-        """Wait for the evaluation under way, if there is one; its records."""
-        wait, drafts, self._scores, self._drafts = self._scores, self._drafts, None, []
-        if wait is None:
-            return []
-        scores = wait()
-        found = [(draft, *scores[draft.replicate]) for draft in drafts]
-        return [replace(d, test_accuracy=accuracy, test_loss=loss) for d, accuracy, loss in found]
+        """Wait for the evaluations under way; their records."""
+        return self._records(self.round)
+
+    def _records(self, before: int) -> list[Record]:
+        """The records of rounds before this one that were not given yet; waits for them."""
+        found = []
+        while self._pending and self._pending[0].round < before:
+            pending = self._pending.pop(0)
+            scores = pending.scores()
+            for draft in pending.drafts:
+                accuracy, loss = scores[draft.replicate]
+                found.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
+        return found
 
     def _begin(self) -> dict[int, _Turn]:
         """Pick the cohorts and start the algorithm's round in each live replicate."""
@@ -266,11 +288,11 @@ class Simulation:
         live = {r: self.replicates[r] for r in turns if not self.replicates[r].diverged}
         if not live:
             return
-        self._scores = self.work.evaluate({r: rep.state.w_P for r, rep in live.items()})
-        now = time.monotonic()
+        scores = self.work.evaluate({r: rep.state.w_P for r, rep in live.items()})
+        now, drafts = time.monotonic(), list[Record]()
         seconds, self._since = now - self._since, now
         for r, rep in live.items():
-            self._drafts.append(
+            drafts.append(
                 Record(
                     replicate=r,
                     seed=rep.seed,
@@ -287,3 +309,4 @@ class Simulation:
                 )
             )
             rep.counts = Counts()
+        self._pending.append(_Pending(self.round, scores, drafts))

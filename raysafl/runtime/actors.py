@@ -20,7 +20,7 @@ from torch import Tensor
 
 from raysafl.core import Dataset, FederatedData, Model, Scores, Task, Update
 from raysafl.local import as_tensor
-from raysafl.runtime.fleet import Fleet
+from raysafl.runtime.fleet import Call, Fleet
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.sums import Reply, combine
 from raysafl.runtime.worker import Worker
@@ -152,6 +152,7 @@ class OnActors:
         self.actors, self.reference = actors, reference
         self.init, self.sizes = reference.init, reference.sizes
         self._loads = [0] * len(actors)  # evaluations that each has yet to do, in samples trained
+        self._held: list[Callable[[], None]] = []  # evaluations that are yet to be sent
 
     def _samples(self, task: Task) -> int:
         """What a task costs: the samples it will see."""
@@ -171,27 +172,41 @@ class OnActors:
             if own := [tasks[at] for at in share]:
                 parts = 1 + len({task.replicate for task in own if task.mean})
                 asked[i] = self.actors.send(i, "train", *_pack(own, starts), parts=parts)
+        self._send_held()
         replies = [_reply(parts) for parts in self.actors.get(list(asked.values()))]
         return combine(tasks, [shares[i] for i in asked], replies)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
-        """Test accuracy and loss; spans of the test set are dealt out to the actors."""
-        arrays, trainer, count = self._sent(w), self.reference.trainer, len(self.actors)
-        asked = [
-            self.actors.send(i, "evaluate", share, *arrays.values())
-            for i in range(count)
-            if (share := trainer.spans[i::count])
-        ]
-        for i in range(len(asked)):
-            self._loads[i] += len(w) * trainer.test.y.numel() // len(asked) // TEST_SHARE
+        """Test accuracy and loss; spans of the test set are dealt out to the actors.
+
+        They are sent behind the next training: an actor evaluates while it would else wait for
+        the others' training, and for what follows from it.
+        """
+        trainer, count, asked = self.reference.trainer, len(self.actors), list[Call]()
+
+        def send() -> None:
+            arrays = self._sent(w)
+            for i in range(count):
+                if share := trainer.spans[i::count]:
+                    asked.append(self.actors.send(i, "evaluate", share, *arrays.values()))
+            for i in range(len(asked)):
+                self._loads[i] += len(w) * trainer.test.y.numel() // len(asked) // TEST_SHARE
+
+        self._held.append(send)
 
         def scores() -> Scores:
+            self._send_held()
             replies = self.actors.get(asked)
             spans = [as_tensor(replies[k % count][k // count]) for k in range(len(trainer.spans))]
             found = trainer.mean(spans).T.tolist()
             return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, found, strict=True)}
 
         return scores
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, []
+        for send in held:
+            send()
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]

@@ -86,12 +86,11 @@ class Session:
         begin = time.monotonic()
         while not self.simulation.done:
             self._take(self.simulation.advance())
-            evaluated, now = not self.simulation.settled, time.monotonic()
+            now = time.monotonic()
             if now - self._flushed > self.flush_seconds:
                 self.flush()
-            if evaluated and now - begin >= seconds:
+            if self.simulation.evaluated and now - begin >= seconds:
                 break
-        self._take(self.simulation.settle())
         if self.simulation.done:
             self._end()
         elif not seconds:
@@ -100,7 +99,7 @@ class Session:
 
     def _take(self, records: list[Record]) -> None:
         self._rows += [asdict(record) for record in records]
-        self.latest = records or self.latest
+        self.latest = [r for r in records if r.round == records[-1].round] or self.latest
 
     def flush(self) -> None:
         """Write the rows since the last checkpoint, then a new checkpoint."""
@@ -119,9 +118,9 @@ class Session:
 
     def metrics(self) -> dict[str, float | int]:
         """The last evaluated round for Tune's schedulers and searchers: means over replicates."""
-        alive = self.latest or []
+        alive = self.latest
         return {
-            "round": self.simulation.round,
+            "round": alive[-1].round + 1 if alive else self.simulation.round,
             "test_accuracy": float(np.mean([r.test_accuracy for r in alive] or [np.nan])),
             "test_loss": float(np.mean([r.test_loss for r in alive] or [np.nan])),
         }
