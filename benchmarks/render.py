@@ -36,7 +36,7 @@ def bench():
     if not found:
         return UNMEASURED.format("bench.json")
     body = [
-        (row.name, row.value, row.target, "yes" if row.reached else "**no**", row.made_of)
+        (row.name, row.value, row.target, "**no**" if row.mark == "no" else row.mark, row.made_of)
         for row in rows(found)
     ]
     return f"{headline(found)}.\n\n" + table(("measure", "value", "aim", "reached", "from"), body)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raysafl import SERVER, SGD, Run
 from raysafl.core import Task
 from raysafl.runtime import Worker
-from raysafl.runtime.sums import UNITS, combine, exact_sum
+from raysafl.runtime.sums import UNITS, averaged, combine, exact_sum
 
 numbers = st.floats(-8, 8, width=32)
 
@@ -75,7 +75,8 @@ def test_an_update_does_not_depend_on_the_shares_bitwise(
     worker: Worker, mean: bool, shares: list[list[int]]
 ) -> None:
     asked = tasks(worker, mean)
-    replies = [worker.reply([asked[i] for i in share]) for share in shares]
+    counts = averaged(asked)
+    replies = [worker.reply([asked[i] for i in share], counts) for share in shares]
     for mine, theirs in zip(combine(asked, shares, replies), worker.train(asked), strict=True):
         assert torch.equal(mine, theirs)
 

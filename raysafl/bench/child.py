@@ -88,7 +88,8 @@ def _stepper(simulation: Simulation) -> Step:
     def step() -> float | None:
         records = simulation.advance()
         records += simulation.settle() if simulation.done else []
-        return _mean([record.test_accuracy for record in records]) if records else None
+        last = [r.test_accuracy for r in records if r.round == records[-1].round]
+        return _mean(last) if last else None
 
     return step
 

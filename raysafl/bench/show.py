@@ -13,13 +13,18 @@ from raysafl.bench.workloads import STANDARD
 
 
 class Row(NamedTuple):
-    """One measure: its value, what it is made of, what is aimed at, and whether it is reached."""
+    """One measure: its value, what it is made of, and the aim, if there is one: is it reached?"""
 
     name: str
     value: str
     made_of: str
     target: str
-    reached: bool
+    reached: bool | None
+
+    @property
+    def mark(self) -> str:
+        """The last column but one."""
+        return {True: "yes", False: "no", None: ""}[self.reached]
 
 
 def rows(found: dict[str, Any]) -> Iterator[Row]:
@@ -27,17 +32,8 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
     for name in STANDARD:
         if found.get(name):
             yield _speedup(name, found[name], STANDARD[name].target)
-    for name, pair in (found.get("actors") or {}).items():
-        gain, most = pair["two_actors_speedup"], pair["two_processes_ceiling"]
-        times = (pair["one_actor_seconds_per_round"], pair["two_actors_seconds_per_round"])
-        yield Row(
-            f"{name}: two client actors over one",
-            f"{gain:.2f}x",
-            f"{_seconds(times[0])} and {_seconds(times[1])} a round; two plain processes "
-            f"over one {most:.2f}x",
-            f">= {0.95 * most:.2f}x (0.95 of the plain processes)",
-            gain >= 0.95 * most,
-        )
+    for place, (name, pair) in enumerate((found.get("actors") or {}).items()):
+        yield _actors(name, pair, aimed=place == 0)
     limits = (
         ("replicates8_over_1", "8 replicates of W4 over one, two actors", "x", 3.0),
         ("s1_over_ideal", "S1: the sweep over two bare processes", "x", 1.25),
@@ -48,6 +44,19 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
         if found[key] is not None:
             value, made_of = found[key], _made_of(key, found)
             yield Row(name, f"{value:.3g}{unit}", made_of, f"<= {limit:g}{unit}", value <= limit)
+
+
+def _actors(name: str, pair: dict[str, Any], aimed: bool) -> Row:
+    gain, most = pair["two_actors_speedup"], pair["two_processes_ceiling"]
+    one, two = pair["one_actor_seconds_per_round"], pair["two_actors_seconds_per_round"]
+    return Row(
+        f"{name}: two client actors over one",
+        f"{gain:.2f}x",
+        f"{_seconds(one)} and {_seconds(two)} a round; two plain processes over one {most:.2f}x, "
+        f"so {gain / most:.2f} of it",
+        f">= {0.95 * most:.2f}x (0.95 of the plain processes)" if aimed else "",
+        gain >= 0.95 * most if aimed else None,
+    )
 
 
 def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
@@ -111,7 +120,7 @@ def report(console: Console, as_json: bool, only: Sequence[str], repeats: int, f
         return
     table = Table("measure", "value", "aim", "", "from")
     for row in rows(found):
-        mark = "[green]yes[/]" if row.reached else "[red]no[/]"
+        mark = f"[{'green' if row.reached else 'red'}]{row.mark}[/]"
         table.add_row(row.name, row.value, row.target, mark, row.made_of)
     console.print(table)
     console.print(headline(found), soft_wrap=True)

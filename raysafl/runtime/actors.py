@@ -10,7 +10,7 @@ import heapq
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import ray
@@ -22,14 +22,16 @@ from raysafl.core import Dataset, FederatedData, Model, Scores, Task, Update
 from raysafl.local import as_tensor
 from raysafl.runtime.fleet import Call, Fleet
 from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.sums import Reply, combine
+from raysafl.runtime.sums import Reply, averaged, combine
 from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
+Sent: TypeAlias = Array | bytes
 LARGE = 100_000  # bytes that Ray does not send inside a message
 WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
 EVEN = 1.1  # times the time of the evenest placement: what whole replicates may cost
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
+DTYPES = {4: np.float32, 8: np.float64}  # by their bytes
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
 
@@ -58,24 +60,24 @@ class Clients:
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
 
-    def train(self, message: bytes, offset_KP: Array, *starts: Array) -> tuple[Any, ...]:
-        """Train the tasks that `_pack` packed; a `Reply`, whose sums are parts of their own."""
+    def train(self, message: bytes, offsets: Sent, *starts: Sent) -> tuple[Sent, ...]:
+        """Train the tasks that `_pack` packed; a `Reply`, each of whose arrays is a part."""
         assert self.worker is not None
-        *rest, sum_GP = self.worker.reply(_unpack(message, offset_KP, starts))
-        return rest, *sum_GP
+        columns_5T, delta_KP, sum_GP = self.worker.reply(*_unpack(message, offsets, starts))
+        return tuple(map(_sent, (columns_5T, delta_KP, *sum_GP)))
 
-    def evaluate(self, spans: list[int], *w: Array) -> list[Array]:
+    def evaluate(self, spans: list[int], *w: Sent) -> list[Array]:
         """Sums [2, R] over some spans of the test set, of R models (see `LocalTrainer.sums`)."""
         assert self.worker is not None
-        w_RP = torch.stack([as_tensor(w_P) for w_P in w])
+        w_RP = torch.stack([as_tensor(_array(w_P)) for w_P in w])
         return [self.worker.trainer.sums(w_RP, start).numpy() for start in spans]
 
-    def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Array) -> list[int]:
+    def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Sent) -> list[int]:
         """How many of the clients' samples, every `parts`-th, each replicate gets right."""
         assert self.worker is not None
         share = slice(part, None, parts)
         return [
-            self.worker.correct(r, as_tensor(w_P), ids[r], share)
+            self.worker.correct(r, as_tensor(_array(w_P)), ids[r], share)
             for r, w_P in zip(ids, w, strict=True)
         ]
 
@@ -167,13 +169,14 @@ class OnActors:
         shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
         starts = self._sent({id(task.w_P): task.w_P for task in tasks})
-        asked = {}
+        asked, counts = {}, averaged(tasks)
         for i, share in enumerate(shares):
             if own := [tasks[at] for at in share]:
-                parts = 1 + len({task.replicate for task in own if task.mean})
-                asked[i] = self.actors.send(i, "train", *_pack(own, starts), parts=parts)
+                message, parts = _pack(own, starts, counts), 2 + len(averaged(own))
+                asked[i] = self.actors.send(i, "train", *message, parts=parts)
         self._send_held()
-        replies = [_reply(parts) for parts in self.actors.get(list(asked.values()))]
+        size = self.reference.trainer.model.size
+        replies = [_reply(parts, size) for parts in self.actors.get(list(asked.values()))]
         return combine(tasks, [shares[i] for i in asked], replies)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
@@ -222,35 +225,54 @@ class OnActors:
 
     def _sent(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
         """Parameters as they are sent: large ones for several actors go to the store once."""
-        arrays = {name: w_P.numpy() for name, w_P in w.items()}
+        sent = {name: _sent(w_P.numpy()) for name, w_P in w.items()}
         if len(self.actors) == 1:
-            return arrays
-        return {k: ray.put(a) if a.nbytes > LARGE else a for k, a in arrays.items()}
+            return sent
+        return {k: s if isinstance(s, bytes) else ray.put(s) for k, s in sent.items()}
 
 
-def _pack(tasks: Sequence[Task], starts: Mapping[int, Any]) -> tuple[Any, ...]:
-    """The arguments of `Clients.train`: tasks as bytes, offsets, and each start once."""
+def _sent(array: Array) -> Sent:
+    """A small array as its bytes, which Ray sends in a third of the time."""
+    return array if array.nbytes > LARGE else array.tobytes()
+
+
+def _array(sent: Sent, kind: type = np.float32) -> Array:
+    """The array that was sent, in one dimension."""
+    return np.frombuffer(sent, kind) if isinstance(sent, bytes) else sent.reshape(-1)
+
+
+def _pack(
+    tasks: Sequence[Task], starts: Mapping[int, Any], counts: Mapping[int, int]
+) -> tuple[Any, ...]:
+    """The arguments of `Clients.train`: tasks and counts, offsets, and each start once."""
     used = dict.fromkeys(id(task.w_P) for task in tasks)
     at = {name: k for k, name in enumerate(used)}
     bare = [
         (*task[:2], at[id(task.w_P)], *task[3:7], task[7] is not None, *task[8:]) for task in tasks
     ]
     offsets = [task.offset_P.numpy() for task in tasks if task.offset_P is not None]
-    offset_KP = np.stack(offsets) if offsets else np.empty((0, 0))
-    return ray.cloudpickle.dumps(bare), offset_KP, *(starts[name] for name in used)
+    offset_KP = _sent(np.stack(offsets)) if offsets else b""
+    return ray.cloudpickle.dumps((bare, counts)), offset_KP, *(starts[name] for name in used)
 
 
-def _reply(parts: Sequence[Any]) -> Reply:
-    """A reply from its parts."""
-    (columns_5T, delta_KP, replicates), *sum_GP = parts
-    return Reply(columns_5T, delta_KP, replicates, sum_GP)
-
-
-def _unpack(message: bytes, offset_KP: Array, starts: Sequence[Array]) -> list[Task]:
-    """The tasks that were packed."""
-    w, offsets = [as_tensor(start) for start in starts], iter(as_tensor(offset_KP))
-    tasks = [Task(*fields) for fields in ray.cloudpickle.loads(message)]
+def _unpack(
+    message: bytes, offset_KP: Sent, starts: Sequence[Sent]
+) -> tuple[list[Task], Mapping[int, int]]:
+    """The tasks that were packed, and the counts."""
+    w = [as_tensor(_array(start)) for start in starts]
+    offsets = iter(as_tensor(_array(offset_KP).reshape(-1, len(w[0]))))
+    bare, counts = ray.cloudpickle.loads(message)
+    tasks = [Task(*fields) for fields in bare]
     return [
         task._replace(w_P=w[task.w_P], offset_P=next(offsets) if task.offset_P else None)
         for task in tasks
-    ]
+    ], counts
+
+
+def _reply(parts: Sequence[Sent], size: int) -> Reply:
+    """A reply from its parts; `size` numbers are a row."""
+    columns, delta, *sums = parts
+    sum_GP = [s if not isinstance(s, bytes) else _array(s, DTYPES[len(s) // size]) for s in sums]
+    return Reply(
+        _array(columns, np.float64).reshape(5, -1), _array(delta).reshape(-1, size), sum_GP
+    )

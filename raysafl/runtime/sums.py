@@ -7,7 +7,7 @@ more, whose own 24 bits end there, not at all. NaN and infinity come through.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +28,8 @@ class Reply(NamedTuple):
 
     columns_5T: Array  # an update's other columns
     delta_KP: Array  # of the tasks that want rows, in order
-    replicates: list[int]  # that want the mean,
-    sum_GP: Sequence[Array]  # and for each the sum over the share
+    sum_GP: Sequence[Array]  # of each replicate that wants the mean: the share's `exact_sum`, or
+    # the mean itself (float32, half the bytes) if the share has all of its tasks
 
 
 def exact_sum(rows_MP: Tensor, of: Sequence[int] | None = None) -> Tensor:
@@ -46,20 +46,31 @@ def _add(sum_P, row_P):  # type: ignore[no-untyped-def] # pragma: no cover
         sum_P[p] += np.rint(np.float64(row_P[p]) * UNITS)
 
 
-def reduce(tasks: Sequence[Task], update: Update) -> Reply:
-    """Rows of the tasks that want them, and sums of those that want the mean."""
+def averaged(tasks: Sequence[Task]) -> Counter[int]:
+    """The replicates that want the mean, in order, and over how many of these tasks."""
+    return Counter(task.replicate for task in tasks if task.mean)
+
+
+def _mean(sum_P: Array, count: int) -> Array:
+    return (sum_P / (UNITS * count)).astype(np.float32)
+
+
+def reduce(tasks: Sequence[Task], update: Update, counts: Mapping[int, int]) -> Reply:
+    """Rows of the tasks that want them, and sums of those that want the mean.
+
+    `counts`: the `averaged` of all tasks, of which these may be a share.
+    """
     delta_TP, *columns = update
     own = [i for i, task in enumerate(tasks) if not task.mean]
     members: dict[int, list[int]] = {}
     for i, task in enumerate(tasks):
         if task.mean:
             members.setdefault(task.replicate, []).append(i)
-    sums = [exact_sum(delta_TP, at) for at in members.values()]
+    sums = {r: exact_sum(delta_TP, at).numpy() for r, at in members.items()}
     return Reply(
         torch.stack([column.double() for column in columns]).numpy(),
         delta_TP[own].numpy(),
-        list(members),
-        [sum_P.numpy() for sum_P in sums],
+        [_mean(s, counts[r]) if len(members[r]) == counts[r] else s for r, s in sums.items()],
     )
 
 
@@ -67,22 +78,23 @@ def combine(
     tasks: Sequence[Task], shares: Sequence[Sequence[int]], replies: Sequence[Reply]
 ) -> Update:
     """The update of all tasks from the replies to shares of them."""
-    columns_5T = np.empty((5, len(tasks)))
+    columns_5T, counts = np.empty((5, len(tasks))), averaged(tasks)
     rows: dict[int, Array] = {}
     sums: dict[int, Array] = {}
     for share, reply in zip(shares, replies, strict=True):
         columns_5T[:, share] = reply.columns_5T
         rows |= zip((i for i in share if not tasks[i].mean), reply.delta_KP, strict=True)
-        for r, sum_P in zip(reply.replicates, reply.sum_GP, strict=True):
+        replicates = averaged([tasks[i] for i in share])
+        for r, sum_P in zip(replicates, reply.sum_GP, strict=True):
             sums[r] = sums[r] + sum_P if r in sums else sum_P
-    counts = Counter(task.replicate for task in tasks if task.mean)
+    whole = (s if s.dtype == np.float32 else _mean(s, counts[r]) for r, s in sums.items())
+    means = dict(zip(sums, whole, strict=True))
     deltas = []
     for i, task in enumerate(tasks):
         if not task.mean:
             deltas.append(rows[i])
-        elif task.replicate in sums:
-            mean_P = sums.pop(task.replicate) / (UNITS * counts[task.replicate])
-            deltas.append(mean_P.astype(np.float32))
+        elif task.replicate in means:
+            deltas.append(means.pop(task.replicate))
     steps, rate, samples, loss, accuracy = torch.from_numpy(columns_5T)
     return Update(
         torch.from_numpy(np.stack(deltas)),

@@ -10,7 +10,7 @@ from raysafl.core import Dataset, FederatedData, Key, Model, Scores, Task, Updat
 from raysafl.local import LocalTrainer
 from raysafl.models import FlatModel
 from raysafl.runtime.memory import keep_freed_memory
-from raysafl.runtime.sums import Reply, combine, reduce
+from raysafl.runtime.sums import Reply, averaged, combine, reduce
 
 
 class Worker:
@@ -49,11 +49,14 @@ class Worker:
 
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train all tasks; rows in the order given, means where tasks ask for them."""
-        return combine(tasks, [range(len(tasks))], [self.reply(tasks)])
+        return combine(tasks, [range(len(tasks))], [self.reply(tasks, averaged(tasks))])
 
-    def reply(self, tasks: Sequence[Task]) -> Reply:
-        """Train tasks that may be a share of all; `combine` makes the update of it."""
-        return reduce(tasks, self.trainer.train(tasks))
+    def reply(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> Reply:
+        """Train tasks that may be a share of all, whose `averaged` are given.
+
+        `combine` makes the update of it.
+        """
+        return reduce(tasks, self.trainer.train(tasks), counts)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Test accuracy and mean loss of each replicate's parameters, at once."""
