@@ -132,6 +132,7 @@ class Simulation:
         self.run, self.work, self.round = run, work, 0
         self._since = time.monotonic()
         self._pending: list[_Pending] = []  # evaluations under way, the oldest first
+        self._found: list[Record] = []  # with their scores, but not given yet
         self.algorithms = [
             run.algorithm.prepare(Setting(len(held), sum(held) / len(held), server, run.local))
             for held, server in work.sizes()
@@ -149,7 +150,7 @@ class Simulation:
     @property
     def settled(self) -> bool:
         """Whether no record waits for its evaluation."""
-        return not self._pending
+        return not self._pending and not self._found
 
     @property
     def evaluated(self) -> bool:
@@ -185,15 +186,18 @@ class Simulation:
         return self._records(self.round)
 
     def _records(self, before: int) -> list[Record]:
-        """The records of rounds before this one that were not given yet; waits for them."""
-        found = []
+        """The records of rounds before this one that were not given yet; waits for them.
+
+        If an evaluation fails, those before it come with the next call.
+        """
         while self._pending and self._pending[0].round < before:
-            pending = self._pending.pop(0)
-            scores = pending.scores()
-            for draft in pending.drafts:
-                accuracy, loss = scores[draft.replicate]
-                found.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
-        return found
+            _, scores, drafts = self._pending.pop(0)
+            found = scores()
+            for draft in drafts:
+                accuracy, loss = found[draft.replicate]
+                self._found.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
+        records, self._found = self._found, []
+        return records
 
     def _begin(self) -> dict[int, _Turn]:
         """Pick the cohorts and start the algorithm's round in each live replicate."""

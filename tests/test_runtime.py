@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import ray
@@ -25,6 +26,7 @@ from raysafl import (
 from raysafl.core import EVERYONE
 from raysafl.runtime import OnActors, Worker
 from raysafl.runtime.actors import LARGE, place, place_replicates, start_actors
+from raysafl.runtime.fleet import Call
 from raysafl.simulation import Simulation
 
 CPU = {"CPU": 2.0}
@@ -67,6 +69,27 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)
             assert accuracies == expected
             assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_an_evaluation_is_sent_behind_the_next_training_or_when_its_scores_are_asked_for(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_actors(tiny, Hardware(actors=1, cpus=0.5)) as work:
+        sent, send = list[str](), work.actors.send
+
+        def noted(place: int, method: str, *arguments: Any, parts: int = 1) -> Call:
+            sent.append(method)
+            return send(place, method, *arguments, parts=parts)
+
+        monkeypatch.setattr(work.actors, "send", noted)
+        sim = Simulation(tiny.replace(rounds=3, algorithm=FedAvg()), work)
+        sim.advance()
+        assert sent == ["train"]
+        assert sim.advance() == [] and sent == ["train", "train", "evaluate"]
+        assert {record.round for record in sim.advance()} == {0}
+        assert {record.round for record in sim.settle()} == {1, 2} and sim.settled
+        assert sent == ["train", "train", "evaluate", "train", "evaluate", "evaluate"]
 
 
 @pytest.mark.usefixtures("ray_local")

@@ -121,6 +121,25 @@ def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(t
     assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
 
 
+class Failing(Worker):
+    """Its third evaluation fails."""
+
+    count = 0
+
+    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
+        self.count += 1
+        return super().evaluate(w) if self.count < 3 else lambda: {}[self.count]
+
+
+def test_a_failed_evaluation_does_not_take_the_records_before_it_along(tiny: Run) -> None:
+    run = tiny.replace(rounds=3)
+    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
+    assert [r.round for _ in range(3) for r in sim.advance()] == [0] * run.replicates
+    with pytest.raises(KeyError):
+        sim.settle()
+    assert {record.round for record in sim.settle()} == {1} and sim.settled
+
+
 def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:
     content = dump(simulation(tiny))
     with pytest.raises(ValueError, match=r"holds seeds \[0, 1\], the run has \[5, 6\]"):
