@@ -108,7 +108,7 @@ def _rate(row, floor):
         return ""
     if "skipped" in row:
         return f"skipped ({row['skipped'].split(chr(10))[0]})".replace("|", "/")
-    once = "*" if row["repeats"] == 1 else ""
+    once = "*" if row.get("repeats") == 1 else ""
     return f"{row['samples_per_s']:,.0f}{once} ({row['samples_per_s'] / floor:.0%})"
 
 

@@ -72,7 +72,7 @@ class SGD(Component):
 class State:
     """An algorithm's whole checkpoint: nothing else is carried from round to round."""
 
-    w_P: Tensor
+    w_P: Tensor  # never changed in place by the next round: it may be yet to be evaluated
     server: Mapping[str, Tensor] = field(default_factory=dict)  # momentum, control variate, ...
     clients: Mapping[int, Tensor] = field(default_factory=dict)  # memory of the clients seen
 

@@ -154,7 +154,7 @@ class Simulation:
 
     @property
     def evaluated(self) -> bool:
-        """Whether the last round was one to evaluate."""
+        """Whether the last round was due to be evaluated."""
         return self._due(self.round - 1)
 
     def _due(self, number: int) -> bool:
@@ -188,11 +188,15 @@ class Simulation:
     def _records(self, before: int) -> list[Record]:
         """The records of rounds before this one that were not given yet; waits for them.
 
-        If an evaluation fails, those before it come with the next call.
+        If an evaluation fails, those before it come with the next call, and none behind it.
         """
         while self._pending and self._pending[0].round < before:
             _, scores, drafts = self._pending.pop(0)
-            found = scores()
+            try:
+                found = scores()
+            except Exception:
+                self._pending.clear()
+                raise
             for draft in drafts:
                 accuracy, loss = found[draft.replicate]
                 self._found.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
@@ -246,9 +250,15 @@ class Simulation:
         turn.calls += 1
         sgd, seed = request.sgd or self.run.local, self.replicates[r].seed
         offsets: Sequence[Tensor | None] = (
-            [None] * len(request.ids) if request.offset_MP is None else list(request.offset_MP)
+            [None] * len(request.ids)
+            if request.offset_MP is None
+            else list(request.offset_MP.float())
         )
-        starts = [request.w_P] * len(request.ids) if request.w_MP is None else list(request.w_MP)
+        starts = (
+            [request.w_P.float()] * len(request.ids)
+            if request.w_MP is None
+            else list(request.w_MP.float())
+        )
         mean = request.mean and len(request.ids) > 1  # one row is its own mean
         return [
             Task(r, i, w_P, sgd, seed, self.round, turn.calls, offset_P, request.prox, mean)
@@ -273,7 +283,7 @@ class Simulation:
         measured = {r: self.run.participation.measured_on(turn.cohort) for r, turn in turns.items()}
         ids = {r: clients for r, clients in measured.items() if clients is not None}
         if ids:
-            w = {r: self.replicates[r].state.w_P for r in ids}
+            w = {r: self.replicates[r].state.w_P.float() for r in ids}
             for r, accuracy in self.work.train_accuracy(w, ids).items():
                 self.replicates[r].train_accuracy = accuracy
 
@@ -292,7 +302,7 @@ class Simulation:
         live = {r: self.replicates[r] for r in turns if not self.replicates[r].diverged}
         if not live:
             return
-        scores = self.work.evaluate({r: rep.state.w_P for r, rep in live.items()})
+        scores = self.work.evaluate({r: rep.state.w_P.float() for r, rep in live.items()})
         now, drafts = time.monotonic(), list[Record]()
         seconds, self._since = now - self._since, now
         for r, rep in live.items():

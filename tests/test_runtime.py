@@ -1,6 +1,6 @@
 """Client actors against the in-process reference, on a real local Ray."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from raysafl import (
     Snapshot,
     Uniform,
 )
-from raysafl.core import EVERYONE
+from raysafl.core import EVERYONE, Key, Round, State, Train
 from raysafl.runtime import OnActors, Worker
 from raysafl.runtime.actors import LARGE, place, place_replicates, start_actors
 from raysafl.runtime.fleet import Call
@@ -32,6 +32,17 @@ from raysafl.simulation import Simulation
 CPU = {"CPU": 2.0}
 # a mean and a server's row; rows and offsets; rows and a start of each client's own
 ALGORITHMS = (Safari(q=0.6), Scaffold(), AFL(max_delay=2))
+
+
+class Doubled(FedAvg):
+    """FedAvg in double precision, which comes of weighing by the losses, say."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Parameters and offsets in float64."""
+        w_P = state.w_P.double()
+        offset_MP = 0.01 * torch.ones(len(ids), w_P.numel(), dtype=torch.float64)
+        update = yield Train(w_P, ids, offset_MP=offset_MP)
+        return State(w_P - update.delta_MP.double().mean(0))
 
 
 @contextmanager
@@ -64,7 +75,7 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     run = tiny.replace(replicates=5)
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
-        for algorithm in ALGORITHMS:
+        for algorithm in (*ALGORITHMS, Doubled()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)
             assert accuracies == expected

@@ -122,7 +122,7 @@ def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(t
 
 
 class Failing(Worker):
-    """Its third evaluation fails."""
+    """Its evaluations fail from the third on."""
 
     count = 0
 
@@ -131,10 +131,17 @@ class Failing(Worker):
         return super().evaluate(w) if self.count < 3 else lambda: {}[self.count]
 
 
-def test_a_failed_evaluation_does_not_take_the_records_before_it_along(tiny: Run) -> None:
-    run = tiny.replace(rounds=3)
+def test_failed_evaluations_do_not_take_the_records_before_them_along(tiny: Run) -> None:
+    run = tiny.replace(rounds=4)
     sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
     assert [r.round for _ in range(3) for r in sim.advance()] == [0] * run.replicates
+    sim.advance()
+    with pytest.raises(KeyError):
+        sim.settle()
+    assert sim.settled and not sim.settle()
+    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
+    for _ in range(3):
+        sim.advance()
     with pytest.raises(KeyError):
         sim.settle()
     assert {record.round for record in sim.settle()} == {1} and sim.settled

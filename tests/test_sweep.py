@@ -385,6 +385,23 @@ def test_a_session_whose_evaluations_end_later_writes_the_same_rows_and_each_in_
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
 
 
+def test_reports_that_no_scheduler_reads_lag_but_rise_and_the_last_is_of_the_last_round(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(rounds=5)
+    store = Store(tmp_path / "a")
+    store.create()
+    session = Session(run, store, Late(run.data, run.data.load(), run.model, run.seeds), {})
+    reports = [session.metrics()]
+    while not session.advance(1e-9):
+        reports.append(session.metrics())
+    reports.append(session.metrics())
+    assert [report["round"] for report in reports] == [0, 0, 0, 1, 2, 5]
+    expected = store.rounds().groupby("round")["test_accuracy"].mean()
+    for report in reports[3:]:
+        assert report["test_accuracy"] == pytest.approx(expected[report["round"] - 1])
+
+
 SCRIPT = """
 import sys
 from raysafl import Runner, Sweep

@@ -31,7 +31,6 @@ LARGE = 100_000  # bytes that Ray does not send inside a message
 WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
 EVEN = 1.1  # times the time of the evenest placement: what whole replicates may cost
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
-DTYPES = {4: np.float32, 8: np.float64}  # by their bytes
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
 
@@ -63,8 +62,8 @@ class Clients:
     def train(self, message: bytes, offsets: Sent, *starts: Sent) -> tuple[Sent, ...]:
         """Train the tasks that `_pack` packed; a `Reply`, each of whose arrays is a part."""
         assert self.worker is not None
-        columns_5T, delta_KP, sum_GP = self.worker.reply(*_unpack(message, offsets, starts))
-        return tuple(map(_sent, (columns_5T, delta_KP, *sum_GP)))
+        columns_5T, delta_KP, means_GP = self.worker.reply(*_unpack(message, offsets, starts))
+        return tuple(map(_sent, (columns_5T, delta_KP, *means_GP)))
 
     def evaluate(self, spans: list[int], *w: Sent) -> list[Array]:
         """Sums [2, R] over some spans of the test set, of R models (see `LocalTrainer.sums`)."""
@@ -155,6 +154,7 @@ class OnActors:
         self.init, self.sizes = reference.init, reference.sizes
         self._loads = [0] * len(actors)  # evaluations that each has yet to do, in samples trained
         self._held: list[Callable[[], None]] = []  # evaluations that are yet to be sent
+        self._kept: dict[int, tuple[Tensor, Any]] = {}  # by id, as last sent
 
     def _samples(self, task: Task) -> int:
         """What a task costs: the samples it will see."""
@@ -168,16 +168,17 @@ class OnActors:
         loads = self._loads if work > WORTH else self._loads[:1]
         shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
-        starts = self._sent({id(task.w_P): task.w_P for task in tasks})
-        asked, counts = {}, averaged(tasks)
-        for i, share in enumerate(shares):
-            if own := [tasks[at] for at in share]:
-                message, parts = _pack(own, starts, counts), 2 + len(averaged(own))
-                asked[i] = self.actors.send(i, "train", *message, parts=parts)
+        starts = self._sendable({id(task.w_P): task.w_P for task in tasks})
+        asked, counts = list[Call](), averaged(tasks)
+        busy = {i: [tasks[at] for at in share] for i, share in enumerate(shares) if share}
+        for i, own in busy.items():
+            message, parts = _pack(own, starts, counts), 2 + len(averaged(own))
+            asked.append(self.actors.send(i, "train", *message, parts=parts))
         self._send_held()
-        size = self.reference.trainer.model.size
-        replies = [_reply(parts, size) for parts in self.actors.get(list(asked.values()))]
-        return combine(tasks, [shares[i] for i in asked], replies)
+        replies = zip(busy.values(), self.actors.get(asked), strict=True)
+        return combine(
+            tasks, [shares[i] for i in busy], [_reply(*reply, counts) for reply in replies]
+        )
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Test accuracy and loss; spans of the test set are dealt out to the actors.
@@ -188,10 +189,10 @@ class OnActors:
         trainer, count, asked = self.reference.trainer, len(self.actors), list[Call]()
 
         def send() -> None:
-            arrays = self._sent(w)
-            for i in range(count):
-                if share := trainer.spans[i::count]:
-                    asked.append(self.actors.send(i, "evaluate", share, *arrays.values()))
+            arrays = self._sendable(w).values()
+            shares = filter(None, (trainer.spans[i::count] for i in range(count)))
+            calls = [self.actors.send(i, "evaluate", s, *arrays) for i, s in enumerate(shares)]
+            asked.extend(calls)
             for i in range(len(asked)):
                 self._loads[i] += len(w) * trainer.test.y.numel() // len(asked) // TEST_SHARE
 
@@ -207,15 +208,15 @@ class OnActors:
         return scores
 
     def _send_held(self) -> None:
-        held, self._held = self._held, []
-        for send in held:
-            send()
+        while self._held:
+            self._held[0]()
+            self._held.pop(0)
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
         """Training accuracies; every actor counts a share of the samples."""
-        arrays, parts = self._sent({r: w[r] for r in ids}), len(self.actors)
+        arrays, parts = self._sendable({r: w[r] for r in ids}), len(self.actors)
         asked = [
             self.actors.send(k, "correct", dict(ids), k, parts, *arrays.values())
             for k in range(parts)
@@ -223,12 +224,19 @@ class OnActors:
         correct = map(sum, zip(*self.actors.get(asked), strict=True))
         return {r: n / self.reference.samples(r, ids[r]) for r, n in zip(ids, correct, strict=True)}
 
-    def _sent(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
-        """Parameters as they are sent: large ones for several actors go to the store once."""
-        sent = {name: _sent(w_P.numpy()) for name, w_P in w.items()}
-        if len(self.actors) == 1:
-            return sent
-        return {k: s if isinstance(s, bytes) else ray.put(s) for k, s in sent.items()}
+    def _sendable(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
+        """Parameters as they are sent: large ones for several actors go to the store, and once
+        for a training and the evaluation of what it starts from.
+        """
+        kept, self._kept = self._kept, {}
+        for w_P in w.values():
+            self._kept[id(w_P)] = kept.get(id(w_P)) or (w_P, self._stored(w_P))
+        return {name: self._kept[id(w_P)][1] for name, w_P in w.items()}
+
+    def _stored(self, w_P: Tensor) -> Any:
+        assert w_P.dtype == torch.float32
+        sent = _sent(w_P.numpy())
+        return sent if isinstance(sent, bytes) or len(self.actors) == 1 else ray.put(sent)
 
 
 def _sent(array: Array) -> Sent:
@@ -237,7 +245,7 @@ def _sent(array: Array) -> Sent:
 
 
 def _array(sent: Sent, kind: type = np.float32) -> Array:
-    """The array that was sent, in one dimension."""
+    """The array that was sent, in one dimension; `kind` is what bytes are."""
     return np.frombuffer(sent, kind) if isinstance(sent, bytes) else sent.reshape(-1)
 
 
@@ -269,10 +277,12 @@ def _unpack(
     ], counts
 
 
-def _reply(parts: Sequence[Sent], size: int) -> Reply:
-    """A reply from its parts; `size` numbers are a row."""
-    columns, delta, *sums = parts
-    sum_GP = [s if not isinstance(s, bytes) else _array(s, DTYPES[len(s) // size]) for s in sums]
+def _reply(tasks: Sequence[Task], parts: Sequence[Sent], counts: Mapping[int, int]) -> Reply:
+    """The reply to a share of the tasks, from its parts."""
+    (columns, delta, *means), size = parts, tasks[0].w_P.numel()
+    kinds = [np.float32 if n == counts[r] else np.float64 for r, n in averaged(tasks).items()]
     return Reply(
-        _array(columns, np.float64).reshape(5, -1), _array(delta).reshape(-1, size), sum_GP
+        _array(columns, np.float64).reshape(5, -1),
+        _array(delta).reshape(-1, size),
+        [_array(mean, kind) for mean, kind in zip(means, kinds, strict=True)],
     )

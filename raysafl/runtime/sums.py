@@ -28,8 +28,8 @@ class Reply(NamedTuple):
 
     columns_5T: Array  # an update's other columns
     delta_KP: Array  # of the tasks that want rows, in order
-    sum_GP: Sequence[Array]  # of each replicate that wants the mean: the share's `exact_sum`, or
-    # the mean itself (float32, half the bytes) if the share has all of its tasks
+    means_GP: Sequence[Array]  # of each replicate that wants the mean: that, float32, if the share
+    # has all of its tasks, else the share's `exact_sum`, float64
 
 
 def exact_sum(rows_MP: Tensor, of: Sequence[int] | None = None) -> Tensor:
@@ -79,16 +79,17 @@ def combine(
 ) -> Update:
     """The update of all tasks from the replies to shares of them."""
     columns_5T, counts = np.empty((5, len(tasks))), averaged(tasks)
-    rows: dict[int, Array] = {}
-    sums: dict[int, Array] = {}
+    rows, sums, means = dict[int, Array](), dict[int, Array](), dict[int, Array]()
     for share, reply in zip(shares, replies, strict=True):
         columns_5T[:, share] = reply.columns_5T
         rows |= zip((i for i in share if not tasks[i].mean), reply.delta_KP, strict=True)
-        replicates = averaged([tasks[i] for i in share])
-        for r, sum_P in zip(replicates, reply.sum_GP, strict=True):
-            sums[r] = sums[r] + sum_P if r in sums else sum_P
-    whole = (s if s.dtype == np.float32 else _mean(s, counts[r]) for r, s in sums.items())
-    means = dict(zip(sums, whole, strict=True))
+        own = averaged([tasks[i] for i in share])
+        for (r, n), mean_P in zip(own.items(), reply.means_GP, strict=True):
+            if n == counts[r]:
+                means[r] = mean_P
+            else:
+                sums[r] = sums[r] + mean_P if r in sums else mean_P
+    means |= {r: _mean(sum_P, counts[r]) for r, sum_P in sums.items()}
     deltas = []
     for i, task in enumerate(tasks):
         if not task.mean:

@@ -65,6 +65,7 @@ class Session:
         self._interval, self._rows = self.simulation.round, list[dict[str, Any]]()
         self._clock = self._flushed = time.monotonic()
         self.latest: list[Record] = []
+        self.writes = 0  # of rows: whoever follows the run need not read what has not changed
 
     def _go_on(self) -> None:
         try:
@@ -81,7 +82,7 @@ class Session:
         """Run rounds until an evaluated one ends after this many seconds; True at the end.
 
         With 0 seconds, for schedulers that may stop the run after any report, the rows so far
-        are on disk whenever this returns.
+        are on disk whenever this returns. Otherwise the last rounds' evaluations may be under way.
         """
         begin = time.monotonic()
         while not self.simulation.done:
@@ -115,12 +116,13 @@ class Session:
         self._take(self.simulation.settle())
         if self._rows:
             self.store.write_part(self.run.id, self._interval, self._rows)
+            self.writes += 1
 
     def metrics(self) -> dict[str, float | int]:
         """The last evaluated round for Tune's schedulers and searchers: means over replicates."""
         alive = self.latest
         return {
-            "round": alive[-1].round + 1 if alive else self.simulation.round,
+            "round": alive[-1].round + 1 if alive else 0,
             "test_accuracy": float(np.mean([r.test_accuracy for r in alive] or [np.nan])),
             "test_loss": float(np.mean([r.test_loss for r in alive] or [np.nan])),
         }

@@ -102,7 +102,7 @@ class Trial(tune.Trainable):
         return Session(run, self.store, work, origin, self.context.flush_seconds)
 
     def step(self) -> dict[str, Any]:
-        """Rounds for `report_seconds`; the last evaluated one is reported.
+        """Rounds for `report_seconds`; the last one whose evaluation has come is reported.
 
         Storage that fails is no fault of the run: it is reported as `lost`, the driver ends the
         sweep, and the run goes on from its checkpoint another day.
@@ -123,7 +123,7 @@ class Trial(tune.Trainable):
                 result |= self.store.ledger_entry(self.key).get("metrics", {})
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
-                result |= self.session.metrics()
+                result |= self.session.metrics() | {"writes": self.session.writes}
         except StorageError:
             raise
         except Exception as error:
@@ -150,10 +150,12 @@ class Trial(tune.Trainable):
         self._close()
 
     def _stop(self) -> None:
-        with suppress(StorageError):  # the sweep ends for it; the last checkpoint stays
-            if self.session is not None:
-                self.session.flush()
-        self._close()
+        try:
+            with suppress(StorageError):  # the sweep ends for it; the last checkpoint stays
+                if self.session is not None:
+                    self.session.flush()
+        finally:
+            self._close()
 
     def _close(self) -> None:
         """Let the run go; another trial may have it."""
@@ -163,5 +165,7 @@ class Trial(tune.Trainable):
 
     def cleanup(self) -> None:
         """The trial is over: keep what an early stop leaves, and let the actors go."""
-        self._stop()
-        self.actors.kill()
+        try:
+            self._stop()
+        finally:
+            self.actors.kill()

@@ -40,6 +40,7 @@ class Watch(tune.Callback):
         self.store, self.make, self.show, self.tracker = store, make, show, tracker
         self.labels, self.sampled, self.hardware = dict(labels), sampled, hardware
         self.ran: float | None = time.monotonic()  # when a trial last ran; None: it has been said
+        self.seen: dict[str, tuple[str, int | None]] = {}  # trial and its writes, by run
         self.lost = ""  # why results cannot be written any more; `Halt` ends the sweep then
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
@@ -73,7 +74,9 @@ class Watch(tune.Callback):
         run_id = result["run_id"]
         with self._noting(result.get("lost", "")):
             self._name(run_id, trial)
-            if self.tracker is not None:
+            writes = trial.trial_id, result.get("writes")
+            if self.tracker is not None and self.seen.get(run_id) != writes:
+                self.seen[run_id] = writes
                 self.tracker.submit(run_id)
 
     def on_trial_complete(
