@@ -67,6 +67,16 @@ def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Ten
     return [record.test_accuracy for record in records], [rep.state.w_P for rep in sim.replicates]
 
 
+class InPlace(FedAvg):
+    """FedAvg that changes its parameters in place once they were sent."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """The same tensor in every round."""
+        update = yield Train(state.w_P, ids)
+        state.w_P.sub_(update.delta_MP.mean(0))
+        return state
+
+
 @pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("actors", [1, 2, 3])
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
@@ -75,7 +85,7 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     run = tiny.replace(replicates=5)
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
-        for algorithm in (*ALGORITHMS, Doubled()):
+        for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)
             assert accuracies == expected

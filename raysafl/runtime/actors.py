@@ -154,7 +154,7 @@ class OnActors:
         self.init, self.sizes = reference.init, reference.sizes
         self._loads = [0] * len(actors)  # evaluations that each has yet to do, in samples trained
         self._held: list[Callable[[], None]] = []  # evaluations that are yet to be sent
-        self._kept: dict[int, tuple[Tensor, Any]] = {}  # by id, as last sent
+        self._kept: dict[int, tuple[Tensor, Any]] = {}  # by id, as sent a moment ago
 
     def _samples(self, task: Task) -> int:
         """What a task costs: the samples it will see."""
@@ -168,6 +168,7 @@ class OnActors:
         loads = self._loads if work > WORTH else self._loads[:1]
         shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
+        self._kept = {}  # an algorithm may have changed them in place since
         starts = self._sendable({id(task.w_P): task.w_P for task in tasks})
         asked, counts = list[Call](), averaged(tasks)
         busy = {i: [tasks[at] for at in share] for i, share in enumerate(shares) if share}
@@ -211,6 +212,7 @@ class OnActors:
         while self._held:
             self._held[0]()
             self._held.pop(0)
+        self._kept = {}
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
