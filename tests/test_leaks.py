@@ -1,5 +1,7 @@
 """A long sweep of small trials leaves nothing behind: no processes, handles, objects or memory."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,3 +84,15 @@ def test_five_hundred_trials_leak_nothing(tmp_path: Path) -> None:
     assert last["store MB"] <= first["store MB"] + 5
     assert last["driver MB"] <= first["driver MB"] + 60  # Tune keeps a record of each trial
     assert last["largest worker MB"] <= first["largest worker MB"] + 100
+
+
+def test_a_ray_of_our_own_starts_no_worker_before_one_is_asked_for() -> None:
+    script = """
+import psutil
+from raysafl.sweep.tuning import ray_session
+with ray_session(None):
+    print(*[p.name() for p in psutil.Process().children(recursive=True)], sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    names = done.stdout.splitlines()
+    assert "raylet" in names and "ray::IDLE" not in names

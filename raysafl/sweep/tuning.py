@@ -83,7 +83,8 @@ def ray_session(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # a Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows
+    # a Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows, and
+    # starts no worker before one is asked for: those stay idle, at 1 % of a core each
     local = patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True)
     try:
         with _one_try(address) if address else local:
@@ -92,6 +93,7 @@ def ray_session(address: str | None) -> Iterator[None]:
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
+                _system_config=None if address else {"prestart_worker_first_driver": False},
             )
     except OSError as error:
         if not address:
