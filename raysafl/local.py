@@ -28,6 +28,7 @@ from raysafl.models import FlatModel
 SPAN = 2500  # test samples that are summed by themselves: the same whoever evaluates them
 EVAL_BATCH = {"cpu": 250, "cuda": 2500}  # small enough for a core's cache, large for a GPU
 GRADIENT_BATCH = 250
+STEP = 4096  # samples in a step of stacked tasks: some 3 GB for a small convolutional network
 
 
 def batches(samples: int, sgd: SGD, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -313,7 +314,9 @@ def _empty(tasks: int, size: int) -> Update:
 def _chunks(
     tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], most: int
 ) -> list[list[int]]:
-    """Tasks of one batch width and optimizer together, longest first, at most so many at once."""
+    """Tasks of one batch width and optimizer together, longest first; at most so many at once,
+    and no more than STEP samples unless one task has them.
+    """
 
     def kind(i: int) -> tuple[int, str, bool]:
         return plans[i].shape[1], tasks[i].sgd.optimizer, tasks[i].sgd.momentum > 0
@@ -321,7 +324,8 @@ def _chunks(
     chunks: list[list[int]] = []
     for i in sorted(range(len(plans)), key=lambda i: (kind(i), -len(plans[i]))):
         last = chunks[-1] if chunks else []
-        if not last or len(last) == most or kind(last[0]) != kind(i):
+        full = len(last) >= min(most, STEP // plans[i].shape[1])
+        if not last or full or kind(last[0]) != kind(i):
             chunks.append([])
         chunks[-1].append(i)
     return chunks

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raysafl import CNN, MLP, SGD, Dataset, Key, Logistic, Model, Samples, Update
 from raysafl.autotune import ENGINES
 from raysafl.core import SERVER, Task
+from raysafl.engines import Gradients
 from raysafl.local import LocalTrainer, batches
 from raysafl.models import FlatModel
 
@@ -123,6 +124,24 @@ def test_a_task_alone_equals_itself_among_others_to_float32_under_vmap() -> None
         torch.testing.assert_close(
             local.train([task]).delta_MP[0], together.delta_MP[i], **TOLERANCE
         )
+
+
+@pytest.mark.parametrize(("batch", "most"), [(20, 32), (500, 8), (5000, 1)])
+def test_stacked_steps_have_a_bounded_number_of_samples(
+    batch: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat, stacks = FlatModel(Logistic(), (1, 8, 8), 4), list[int]()
+
+    def counted(*of: torch.Tensor) -> Gradients:
+        stacks.append(len(of[0]))
+        return plain(*of)
+
+    local = LocalTrainer(flat, DATASET, lambda r, c: np.arange(batch) % 120, engine="vmap")
+    plain = local.engine.gradients
+    monkeypatch.setattr(local.engine, "gradients", counted)
+    task = tasks(flat, SGD(lr=0.1, batch_size=batch, steps=1))[0]
+    local.train([task._replace(client=client) for client in range(33)])
+    assert max(stacks) == most and sum(stacks) == 33
 
 
 def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
