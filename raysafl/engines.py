@@ -16,6 +16,9 @@ from torch import Tensor
 
 from raysafl.models import FlatModel
 
+STACK = 32  # tasks
+STEP = 4096  # samples in a step of stacked tasks: some 3 GB for a small convolutional network
+
 
 class Gradients(NamedTuple):
     """What an engine gives back."""
@@ -26,13 +29,13 @@ class Gradients(NamedTuple):
 
 
 class Engine(Protocol):
-    """A way to compute gradients of many tasks, and logits for evaluation.
+    """A way to compute gradients of many tasks, and logits for evaluation."""
 
-    `stacked`: how many tasks take their steps together. It is fixed for an engine, so that
-    results do not depend on the machine.
-    """
+    def stack(self, width: int) -> int:
+        """How many tasks with batches of this width take their steps together, at most.
 
-    stacked: int
+        It does not depend on the machine, so that results do not.
+        """
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
@@ -50,10 +53,12 @@ class Loop:
     takes all its steps before the next one begins: its parameters stay in the core's cache.
     """
 
-    stacked = 1
-
     def __init__(self, model: FlatModel) -> None:
         self.model = model
+
+    def stack(self, width: int) -> int:
+        """One: see above."""
+        return 1
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
@@ -96,8 +101,6 @@ class Vmap(Loop):
         ValueError: the module does what vmap does not allow (branches on data, `.item()`, ...).
     """
 
-    stacked = 32
-
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
 
@@ -109,6 +112,10 @@ class Vmap(Loop):
             return (loss_B * weight_B).sum(), (loss_B, logits_BC.argmax(-1) == y_B)
 
         self._grad = torch.func.vmap(torch.func.grad(loss, has_aux=True))
+
+    def stack(self, width: int) -> int:
+        """As many as have `STEP` samples, for memory's sake."""
+        return max(1, min(STACK, STEP // width))
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
@@ -143,6 +150,7 @@ class Graph(Vmap):
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         self.recorded: dict[tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]] = {}
+        self._pool: Any = None  # what a graph computes is copied before the next one: they share
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
@@ -168,6 +176,7 @@ class Graph(Vmap):
             super().gradients(*inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             out = super().gradients(*inputs)
+        self._pool = graph.pool()
         return inputs, graph, out

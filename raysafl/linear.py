@@ -19,7 +19,7 @@ from torch import Tensor
 
 from raysafl.compiled import compiled
 from raysafl.core import SGD, Task
-from raysafl.engines import Gradients
+from raysafl.engines import STACK, Gradients
 from raysafl.models import FlatModel
 
 CLASSES, SAMPLES = 10, 4  # C and B are multiples of these, for the blocks below
@@ -37,11 +37,13 @@ class Linear:
     With P = softmax(X W' + b) and E = (P - onehot(y)) * weight:  gW = E' X,  gb = sum_B E.
     """
 
-    stacked = 32
-
     def __init__(self, model: FlatModel) -> None:
         assert model.linear is not None
         self.classes, self.inputs = model.linear
+
+    def stack(self, width: int) -> int:
+        """As many as are worth a call."""
+        return STACK
 
     def _parts(self, w_TP: Tensor) -> tuple[Tensor, Tensor]:
         cut = self.classes * self.inputs

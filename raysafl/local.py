@@ -28,7 +28,6 @@ from raysafl.models import FlatModel
 SPAN = 2500  # test samples that are summed by themselves: the same whoever evaluates them
 EVAL_BATCH = {"cpu": 250, "cuda": 2500}  # small enough for a core's cache, large for a GPU
 GRADIENT_BATCH = 250
-STEP = 4096  # samples in a step of stacked tasks: some 3 GB for a small convolutional network
 
 
 def batches(samples: int, sgd: SGD, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -152,7 +151,7 @@ class LocalTrainer:
         before = self._generator()
         plans = [self._plan(task) for task in tasks]
         update, order = _empty(len(tasks), self.model.size), list[int]()
-        for chunk in _chunks(tasks, plans, self.engine.stacked):
+        for chunk in _chunks(tasks, plans, self.engine.stack):
             rows = slice(len(order), len(order) + len(chunk))
             part = self._train([tasks[i] for i in chunk], [plans[i] for i in chunk])
             for column, new in zip(update, part, strict=True):
@@ -236,7 +235,7 @@ class LocalTrainer:
     @torch.no_grad()
     def gradients(self, w_TP: Tensor, held: Sequence[NDArray[np.int64]]) -> Tensor:
         """Gradients of the mean cross-entropy over `held[t]`, each at its own w_TP[t]; [T, P]."""
-        size = self.engine.stacked
+        size = self.engine.stack(GRADIENT_BATCH)
         rows = [
             self._gradients(w_TP[t : t + size], held[t : t + size])
             for t in range(0, len(held), size)
@@ -312,11 +311,9 @@ def _empty(tasks: int, size: int) -> Update:
 
 
 def _chunks(
-    tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], most: int
+    tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], stack: Callable[[int], int]
 ) -> list[list[int]]:
-    """Tasks of one batch width and optimizer together, longest first; at most so many at once,
-    and no more than STEP samples unless one task has them.
-    """
+    """Tasks of one batch width and optimizer together, longest first; `stack(width)` at most."""
 
     def kind(i: int) -> tuple[int, str, bool]:
         return plans[i].shape[1], tasks[i].sgd.optimizer, tasks[i].sgd.momentum > 0
@@ -324,8 +321,7 @@ def _chunks(
     chunks: list[list[int]] = []
     for i in sorted(range(len(plans)), key=lambda i: (kind(i), -len(plans[i]))):
         last = chunks[-1] if chunks else []
-        full = len(last) >= min(most, STEP // plans[i].shape[1])
-        if not last or full or kind(last[0]) != kind(i):
+        if not last or len(last) == stack(plans[i].shape[1]) or kind(last[0]) != kind(i):
             chunks.append([])
         chunks[-1].append(i)
     return chunks

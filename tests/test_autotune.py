@@ -62,6 +62,28 @@ def test_a_faster_engine_with_wrong_gradients_is_out(monkeypatch: pytest.MonkeyP
     assert choose(flat(CNN()), X_NB, Y_NB) == "loop"
 
 
+def test_an_engine_is_measured_on_no_more_samples_than_it_stacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[torch.Size]()
+
+    class Watched(Loop):
+        def gradients(
+            self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        ) -> Gradients:
+            seen.append(y_TB.shape)
+            return super().gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
+
+    monkeypatch.setitem(ENGINES, "loop", Watched)
+    for batch in (5, 1000, 5000):
+        choose(flat(MLP()), torch.rand(1, batch, 1, 8, 8), torch.zeros(1, batch).long())
+    assert list(dict.fromkeys(seen)) == [(8, 5), (4, 1000), (1, 5000)]
+
+
+def test_gradients_that_are_no_numbers_leave_the_loop() -> None:
+    assert choose(flat(MLP()), X_NB * float("nan"), Y_NB) == "loop"
+
+
 class Branching(Model):
     """vmap does not allow a branch on data."""
 

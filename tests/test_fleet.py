@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,8 +20,8 @@ from torch import Tensor, nn
 
 from raysafl import Hardware, Logistic, Run, Runner, Safari, Sweep
 from raysafl.runtime import OnActors, Worker
-from raysafl.runtime.actors import start_actors
-from raysafl.runtime.fleet import LostActorsError
+from raysafl.runtime.actors import settled, start_actors
+from raysafl.runtime.fleet import Fleet, LostActorsError
 from raysafl.simulation import Simulation
 from raysafl.store import Store
 
@@ -128,6 +129,32 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         fleet.kill()
 
 
+class Choosy:
+    """Chooses another engine than any other actor does."""
+
+    def __init__(self, threads: int) -> None: ...
+
+    def configure(self, *setup: object) -> tuple[str, object]:
+        self.engine = f"engine {os.getpid()}" if setup[4] == "auto" else setup[4]
+        return "cpu", self.engine
+
+    def chosen(self) -> object:
+        return self.engine
+
+
+def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_first() -> None:
+    fleet = Fleet(Choosy, Hardware(actors=2, cpus=0.1))
+    setup: tuple[Any, ...] = (*"abcd", "auto", 32)
+    fleet.configure(*setup)
+    _, engine = settled(fleet, setup)
+    assert engine.startswith("engine ")
+    assert fleet.get([fleet.send(place, "chosen") for place in range(2)]) == [engine] * 2
+    kill_actor(fleet.actors[1])
+    assert fleet.get([fleet.send(1, "chosen")]) == [engine]
+    assert fleet.ready() == [("cpu", engine)]  # of the new one
+    fleet.kill()
+
+
 def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -146,8 +173,6 @@ class Stillborn:
 
 
 def test_an_actor_that_never_starts_is_given_up_with_the_reason() -> None:
-    from raysafl.runtime.fleet import Fleet
-
     fleet = Fleet(Stillborn, Hardware(cpus=0.1))
     fleet.configure()
     with pytest.raises(LostActorsError, match="being started was lost 4 times"):

@@ -9,12 +9,27 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import CNN, MLP, SGD, Dataset, Key, Logistic, Model, Samples, Update
+from raysafl import (
+    CNN,
+    MLP,
+    SGD,
+    Dataset,
+    FedAvg,
+    Federation,
+    Key,
+    Logistic,
+    Model,
+    Run,
+    Samples,
+    Uniform,
+    Update,
+)
 from raysafl.autotune import ENGINES
 from raysafl.core import SERVER, Task
 from raysafl.engines import Gradients
 from raysafl.local import LocalTrainer, batches
 from raysafl.models import FlatModel
+from raysafl.runtime import Worker
 
 SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}  # ragged: several batches, a short one, less than one
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}  # float32, a few dozen steps
@@ -250,3 +265,22 @@ def test_a_read_only_dataset_is_used_without_a_copy() -> None:
     assert local.inputs.x.data_ptr() == x.ctypes.data
     local.train(tasks(local.model, SGD(lr=0.1, batch_size=16, epochs=1)))
     assert np.array_equal(x, DATASET.train.x)
+
+
+def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(
+        data=Federation(clients=20),
+        model=MLP(hidden=[4]),
+        algorithm=FedAvg(),
+        participation=Uniform(m=2),
+        local=SGD(lr=0.1, batch_size=10**6, epochs=1),
+        rounds=1,
+    )
+    seen = list[torch.Size]()
+    monkeypatch.setattr("raysafl.local.choose", lambda model, x, y: seen.append(y.shape) or "loop")
+    dataset = run.data.load()
+    worker = Worker(run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size)
+    assert worker.trainer.engine_name == "loop"
+    assert seen == [(1, max(worker.sizes()[0][0]))]

@@ -27,6 +27,7 @@ from raysafl.runtime.worker import Worker
 
 Array = NDArray[Any]
 Sent: TypeAlias = Array | bytes
+Setup: TypeAlias = tuple[FederatedData, Any, Model, list[int], str, int]  # of `Clients.configure`
 LARGE = 100_000  # bytes that Ray does not send inside a message
 WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
 EVEN = 1.1  # times the time of the evenest placement: what whole replicates may cost
@@ -105,6 +106,22 @@ def start_actors(hardware: Hardware) -> Fleet:
     return Fleet(Clients, hardware)
 
 
+def settled(actors: Fleet, setup: Setup) -> tuple[str, str]:
+    """Wait until all actors are ready; their device and engine.
+
+    One engine trains a run: where other machines chose another one than the first actor, or an
+    actor is replaced later, theirs is the first's.
+    """
+    found = actors.ready()
+    device, engine = found[0]
+    told = (*setup[:4], engine, setup[5])
+    if any(other != engine for _, other in found):
+        actors.configure(*told)
+        actors.ready()
+    actors.expect(*told)
+    return device, engine
+
+
 def place(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
     """Longest first onto the least loaded actor; ties by number. Each share in rising order.
 
@@ -157,9 +174,9 @@ class OnActors:
         self._kept: dict[int, tuple[Tensor, Any]] = {}  # by id, as sent a moment ago
 
     def _samples(self, task: Task) -> int:
-        """What a task costs: the samples it will see."""
+        """What a task costs: the samples it will see, about."""
         held = self.reference.splits[task.replicate].size(task.client)
-        return task.sgd.num_steps(held) * task.sgd.batch_size
+        return task.sgd.num_steps(held) * min(held, task.sgd.batch_size)
 
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train all tasks; rows in the order given, means where tasks ask for them."""

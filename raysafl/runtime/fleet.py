@@ -67,6 +67,10 @@ class Fleet:
         self._setup, self._failed = setup, Counter()
         self._starting = {i: a.configure.remote(*setup) for i, a in enumerate(self._actors)}
 
+    def expect(self, *setup: Any) -> None:
+        """What actors that replace others will be configured with from now on."""
+        self._setup = setup
+
     def ready(self) -> list[Any]:
         """Wait for all actors; their replies to `configure`, where they were still awaited.
 

@@ -35,6 +35,8 @@ class Worker:
         self.splits = [made[data.split_seed(seed)] for seed in seeds]
         self.seeds = seeds
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
+        largest = max(int(split.clients.sizes.max()) for split in self.splits)
+        batch_size = min(batch_size, largest)
         self.trainer = LocalTrainer(
             flat, dataset, lambda r, client: self.splits[r].of(client), device, engine, batch_size
         )

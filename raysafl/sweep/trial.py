@@ -20,7 +20,7 @@ from raysafl.core import Dataset
 from raysafl.locks import RemoteLock
 from raysafl.place import Place, StorageError
 from raysafl.runtime import Hardware, OnActors, Worker
-from raysafl.runtime.actors import start_actors
+from raysafl.runtime.actors import settled, start_actors
 from raysafl.simulation import Run
 from raysafl.store import DECIDED, Store
 from raysafl.sweep.definition import Make, sample_key
@@ -96,7 +96,7 @@ class Trial(tune.Trainable):
         self.actors.configure(*setup)
         # it trains nothing, so there is nothing to choose an engine for
         reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
-        device, engine = self.actors.ready()[0]
+        device, engine = settled(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference)
         return Session(run, self.store, work, origin, self.context.flush_seconds)

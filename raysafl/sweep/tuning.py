@@ -83,17 +83,13 @@ def ray_session(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # a Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows, and
-    # starts no worker before one is asked for: those stay idle, at 1 % of a core each
-    local = patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True)
     try:
-        with _one_try(address) if address else local:
+        with _one_try(address) if address else _own():
             ray.init(
                 address=address or "local",
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _system_config=None if address else {"prestart_worker_first_driver": False},
             )
     except OSError as error:
         if not address:
@@ -114,6 +110,17 @@ def ray_session(address: str | None) -> Iterator[None]:
         finally:
             if collects:
                 gc.enable()
+
+
+@contextmanager
+def _own() -> Iterator[None]:
+    """A Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows, and
+    starts no worker before one is asked for: those stay idle, at 1 % of a core each.
+    """
+    spare = "RAY_prestart_worker_first_driver"
+    with patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True):
+        with patch.dict(os.environ, {spare: os.environ.get(spare, "0")}):
+            yield
 
 
 @contextmanager
