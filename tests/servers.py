@@ -83,8 +83,8 @@ class Line:
                     threading.Thread(target=self._pump, args=pair, daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        forth = source.getsockname()[1] == self.port
-        with suppress(OSError):
+        with suppress(OSError):  # it may have been cut before this thread began
+            forth = source.getsockname()[1] == self.port
             while content := source.recv(4096):
                 if forth and self.limit is not None and self.sent + len(content) > self.limit:
                     sink.sendall(content[: max(0, self.limit - self.sent)])
