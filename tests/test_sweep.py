@@ -24,7 +24,7 @@ from raysafl import SGD, Absent, FedAvg, Hardware, Key, Outcome, Run, Runner, Sa
 from raysafl.core import Algorithm, Round, Scores, State
 from raysafl.runtime import Worker
 from raysafl.store import Store, SweepBusyError
-from raysafl.sweep import watch
+from raysafl.sweep import driver, watch
 from raysafl.sweep.collect import collect
 from raysafl.sweep.session import Session, in_process
 
@@ -54,6 +54,24 @@ class Broken(Algorithm):
         if key.round == 1:
             raise RuntimeError("a user's mistake")
         return (yield from FedAvg().round(state, ids, key))
+
+
+def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    def late(*_: object) -> None:
+        time.sleep(2 * driver.SOON)
+        raise ValueError("too few samples")
+
+    go(grid(tiny), tmp_path / "s")
+    before = contents()
+    monkeypatch.setattr(driver, "prepare", late)
+    with pytest.raises(ValueError, match="too few samples"):
+        go(grid(tiny), tmp_path / "s", resume=False)
+    assert contents() == before
 
 
 def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(

@@ -2,16 +2,22 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy import stats
 
 from raysafl.component import Component, nearest
 from raysafl.participation.draws import Floats
 
-CONTINUOUS = {k: v for k, v in vars(stats).items() if isinstance(v, stats.rv_continuous)}
+
+@cache
+def continuous() -> Mapping[str, Any]:
+    """scipy's continuous distributions by name; its half second of import, where they are used."""
+    from scipy import stats
+
+    return {k: v for k, v in vars(stats).items() if isinstance(v, stats.rv_continuous)}
 
 
 class Distribution(Component):
@@ -35,7 +41,7 @@ class Distribution(Component):
         name, arguments = self.law()
         edges = np.linspace(0.0, 1.0, cells + 1)
         below, above = (
-            np.asarray(getattr(CONTINUOUS[name], side)(edges, **arguments), float)
+            np.asarray(getattr(continuous()[name], side)(edges, **arguments), float)
             for side in ("cdf", "sf")
         )
         # Where the cdf is near 1, its differences are rounding; those of 1 - cdf are not.
@@ -52,7 +58,7 @@ class Distribution(Component):
     def rates(self, clients: int, rng: np.random.Generator) -> Floats:
         """One independent draw per client, clipped to [0, 1]."""
         name, arguments = self.law()
-        drawn = CONTINUOUS[name].ppf(rng.random(clients), **arguments)
+        drawn = continuous()[name].ppf(rng.random(clients), **arguments)
         clipped: Floats = np.clip(np.asarray(drawn, float), 0.0, 1.0)
         return clipped
 
@@ -76,11 +82,11 @@ class Dist(Distribution):
 
     @model_validator(mode="after")
     def _known(self) -> "Dist":
-        if self.name not in CONTINUOUS:
+        if self.name not in continuous():
             raise ValueError(
-                f"unknown distribution '{self.name}': {nearest(self.name, CONTINUOUS)}"
+                f"unknown distribution '{self.name}': {nearest(self.name, continuous())}"
             )
-        law = CONTINUOUS[self.name]
+        law = continuous()[self.name]
         shapes = [s.strip() for s in (law.shapes or "").split(",") if s.strip()]
         allowed = [*shapes, "loc", "scale"]
         for given in self.params:

@@ -1,8 +1,10 @@
 """Run a sweep: check everything first, run what is not finished, then collect and report."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 import pandas as pd
 from rich.console import Console
@@ -20,8 +22,11 @@ from raysafl.sweep.collect import collect
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.progress import display
 from raysafl.sweep.session import FLUSH_SECONDS
-from raysafl.sweep.tuning import Tuning
+from raysafl.sweep.tuning import Tuning, ray_session
 from raysafl.tracking import Tracker, default_uri
+
+SOON = 0.2  # seconds in which most that is wrong with a sweep's data shows, before Ray starts
+Datasets = Mapping[str, Dataset]
 
 
 @dataclass(frozen=True)
@@ -103,19 +108,28 @@ class Runner:
             )
         chosen = manifest.select(self.only)
         store.create()
-        with full_disk_told(store.path), store.lock():
+        with full_disk_told(store.path), store.lock(), ThreadPoolExecutor(1) as beside:
             self._check_folder(manifest)
             ledger = store.ledger() if self.resume else {}
             done = {i for i, entry in ledger.items() if entry.get("status") in DECIDED}
             todo = {i: runs[i] for i in chosen if i not in done}
-            datasets = prepare(todo.values(), self.engine)
-            if not self.resume:
-                store.forget(chosen if self.sweep.is_grid else None)
-            sampled = [] if self.sweep.is_grid else store.entries()
-            store.write_manifest(manifest.extended(sampled))
+            loading = beside.submit(prepare, todo.values(), self.engine)
+            if wait([loading], SOON).done:
+                loading.result()
+
+            def begin() -> Datasets:
+                datasets = loading.result()
+                if not self.resume:
+                    store.forget(chosen if self.sweep.is_grid else None)
+                sampled = [] if self.sweep.is_grid else store.entries()
+                store.write_manifest(manifest.extended(sampled))
+                return datasets
+
             skipped, tracked = len(chosen) - len(todo), None
             if todo or not self.sweep.is_grid:
-                tracked = self._fit(todo, datasets, skipped)
+                tracked = self._fit(todo, begin, skipped, beside)
+            else:
+                begin()
             frame = collect(store) if tracked is None else store.runs()
             if not store.file("report.html").is_file():  # the driver was killed before it
                 write_report(store)
@@ -133,40 +147,69 @@ class Runner:
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
 
-    def _fit(self, todo: Mapping[str, Run], datasets: dict[str, Dataset], skipped: int) -> bool:
-        """Run trials, then collect and report; whether MLflow has it all."""
-        store, tracker = self.store, None
-        show = display(self.console, self.quiet)
-        if self.track:
-            uri = self.tracking_uri or default_uri(store.path.parent)
-            if isinstance(store.path, Remote) and not self.quiet:
-                self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
-            configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
-            tracker = Tracker(store, uri, self._say, configs, curve_of_run)
-        tuning = Tuning(
-            self.sweep, todo, store, self.hardware, self.engine, self.flush_seconds, show, tracker
-        )
-        lost = False
+    def _fit(
+        self,
+        todo: Mapping[str, Run],
+        begin: Callable[[], Datasets],
+        skipped: int,
+        beside: Executor,
+    ) -> bool:
+        """Run trials, then collect and report; whether MLflow has it all.
+
+        Ray starts while `begin` waits for the data, and stops beside the report.
+        """
+        tracker, conclude = None, _nothing
         try:
-            show.start(len(todo) or self.sweep.num_samples, skipped)
-            tuning.fit(datasets, self.address)
+            with ray_session(self.address):
+                datasets = begin()
+                conclude = partial(_report, self.store)
+                tracker = self._tracker(todo) if self.track else None
+                self._trials(todo, datasets, skipped, tracker)
+                conclude = beside.submit(_report, self.store).result
         except StorageError as error:
-            lost = True
-            raise StorageError(f"{error}. {_advice(store, len(todo))}") from error
+            conclude = _nothing
+            raise StorageError(f"{error}. {_advice(self.store, len(todo))}") from error
         finally:
-            show.stop()
             try:
-                if not lost:
-                    collect(store)
-                    write_report(store)
+                conclude()
             finally:
                 if tracker is not None and tracker.waiting and not self.quiet:
                     self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
                 synced = tracker.finish() if tracker is not None else True
         return synced
 
+    def _tracker(self, todo: Mapping[str, Run]) -> Tracker:
+        uri = self.tracking_uri or default_uri(self.store.path.parent)
+        if isinstance(self.store.path, Remote) and not self.quiet:
+            self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
+        configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
+        return Tracker(self.store, uri, self._say, configs, curve_of_run)
+
+    def _trials(
+        self, todo: Mapping[str, Run], datasets: Datasets, skipped: int, tracker: Tracker | None
+    ) -> None:
+        show = display(self.console, self.quiet)
+        tuning = Tuning(
+            *(self.sweep, todo, self.store, self.hardware, self.engine, self.flush_seconds),
+            *(show, tracker),
+        )
+        try:
+            show.start(len(todo) or self.sweep.num_samples, skipped)
+            tuning.fit(datasets)
+        finally:
+            show.stop()
+
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
+
+
+def _nothing() -> None:
+    """There is nothing to conclude."""
+
+
+def _report(store: Store) -> None:
+    collect(store)
+    write_report(store)
 
 
 def _advice(store: Store, planned: int) -> str:

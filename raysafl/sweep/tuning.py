@@ -156,15 +156,15 @@ class Tuning:
     show: Display
     tracker: Tracker | None
 
-    def fit(self, datasets: Mapping[str, Dataset], address: str | None) -> None:
-        """Run all trials.
+    def fit(self, datasets: Mapping[str, Dataset]) -> None:
+        """Run all trials, on the Ray that runs.
 
         Raises:
             ValueError: a trial would not fit the machine.
             StorageError: results could not be written any more; the rest has not run.
         """
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the ledger has the reasons
-        with ray_session(address), patch.dict(os.environ, QUIET):
+        with patch.dict(os.environ, QUIET):
             ship(self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])])
             self.hardware.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
             context = Context(
