@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import ray
 import torch
+from conftest import kill_actor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,8 @@ from raysafl import (
 )
 from raysafl.core import EVERYONE, Key, Round, State, Train
 from raysafl.runtime import OnActors, Worker
-from raysafl.runtime.actors import LARGE, place, place_replicates, start_actors
+from raysafl.runtime.actors import place, place_replicates, start_actors
+from raysafl.runtime.clients import LARGE
 from raysafl.runtime.fleet import Call
 from raysafl.simulation import Simulation
 
@@ -93,7 +95,7 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_an_evaluation_is_sent_behind_the_next_training_or_when_its_scores_are_asked_for(
+def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_for(
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with on_actors(tiny, Hardware(actors=1, cpus=0.5)) as work:
@@ -107,10 +109,26 @@ def test_an_evaluation_is_sent_behind_the_next_training_or_when_its_scores_are_a
         sim = Simulation(tiny.replace(rounds=3, algorithm=FedAvg()), work)
         sim.advance()
         assert sent == ["train"]
-        assert sim.advance() == [] and sent == ["train", "train", "evaluate"]
+        assert sim.advance() == []
         assert {record.round for record in sim.advance()} == {0}
+        assert sent == ["train"] * 3
         assert {record.round for record in sim.settle()} == {1, 2} and sim.settled
-        assert sent == ["train", "train", "evaluate", "train", "evaluate", "evaluate"]
+        assert sent == ["train"] * 3 + ["evaluate"] * 2
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("actors", [1, 2])
+def test_evaluations_that_are_lost_with_their_actors_are_made_again(tiny: Run, actors: int) -> None:
+    run = tiny.replace(rounds=3, algorithm=InPlace())
+    expected, _ = play(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
+        sim, records = Simulation(run, work), []
+        while not sim.done:
+            records += sim.advance()
+            for actor in work.actors.actors if sim.round == 2 else ():
+                kill_actor(actor)
+        records += sim.settle()
+    assert [record.test_accuracy for record in records] == expected
 
 
 @pytest.mark.usefixtures("ray_local")

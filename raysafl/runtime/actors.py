@@ -1,104 +1,34 @@
 """`Work` on Ray actors: each hosts all clients and trains those it is given, as one batch.
 
-One message per actor and round carries its tasks and the start parameters once per replicate;
-one reply carries sums or rows. Tasks, or whole replicates where that is about as even, are placed
-longest first, which is deterministic; sums are exact and rows are put back in the order asked, so
-results do not depend on the number of actors.
+One message per actor and round carries its tasks, the start parameters once per replicate, and the
+last round's evaluation; one reply carries sums or rows. Tasks, or whole replicates where that is
+about as even, are placed longest first, which is deterministic; sums are exact and rows are put
+back in the order asked, so results do not depend on the number of actors.
 """
 
 import heapq
-import os
-import platform
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core import Dataset, FederatedData, Model, Scores, Task, Update
+from raysafl.core import FederatedData, Model, Scores, Task, Update
 from raysafl.local import as_tensor
+from raysafl.runtime.clients import Array, Asked, Clients, pack, sent_form, unpack_reply
 from raysafl.runtime.fleet import Call, Fleet
 from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.sums import Reply, averaged, combine
+from raysafl.runtime.sums import averaged, combine
 from raysafl.runtime.worker import Worker
 
-Array = NDArray[Any]
-Sent: TypeAlias = Array | bytes
 Setup: TypeAlias = tuple[FederatedData, Any, Model, list[int], str, int]  # of `Clients.configure`
-LARGE = 100_000  # bytes that Ray does not send inside a message
 WORTH = 10**5  # samples times parameters; a round of fewer is not worth a second message
 EVEN = 1.1  # times the time of the evenest placement: what whole replicates may cost
 TEST_SHARE = 3  # a sample is trained on for the time of so many that are tested
-LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
-
-
-class Clients:
-    """The body of a client actor: one resident model, the shared data, many clients."""
-
-    def __init__(self, threads: int = 1) -> None:
-        torch.set_num_threads(threads)
-        self.worker: Worker | None = None
-
-    def configure(
-        self,
-        data: FederatedData,
-        dataset: Dataset,
-        model: Model,
-        seeds: list[int],
-        engine: str,
-        batch_size: int = 32,
-    ) -> tuple[str, str]:
-        """Host the clients of a run; called again when the actor is reused for another one.
-
-        Returns the device and the engine in use.
-        """
-        device = own_device()
-        self.worker = Worker(data, dataset, model, seeds, device, engine, batch_size)
-        name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-        return name, self.worker.trainer.engine_name
-
-    def train(self, message: bytes, offsets: Sent, *starts: Sent) -> tuple[Sent, ...]:
-        """Train the tasks that `_pack` packed; a `Reply`, each of whose arrays is a part."""
-        assert self.worker is not None
-        columns_5T, delta_KP, means_GP = self.worker.reply(*_unpack(message, offsets, starts))
-        return tuple(map(_sent, (columns_5T, delta_KP, *means_GP)))
-
-    def evaluate(self, spans: list[int], *w: Sent) -> list[Array]:
-        """Sums [2, R] over some spans of the test set, of R models (see `LocalTrainer.sums`)."""
-        assert self.worker is not None
-        w_RP = torch.stack([as_tensor(_array(w_P)) for w_P in w])
-        return [self.worker.trainer.sums(w_RP, start).numpy() for start in spans]
-
-    def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Sent) -> list[int]:
-        """How many of the clients' samples, every `parts`-th, each replicate gets right."""
-        assert self.worker is not None
-        share = slice(part, None, parts)
-        return [
-            self.worker.correct(r, as_tensor(_array(w_P)), ids[r], share)
-            for r, w_P in zip(ids, w, strict=True)
-        ]
-
-
-def own_device() -> str:
-    """The device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
-
-    Raises:
-        ValueError: Ray gave a GPU that torch does not see. A silent fallback would waste it.
-    """
-    given = ray.get_gpu_ids()
-    if not given or os.environ.get(LOGICAL_GPUS) == "1":
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise ValueError(
-            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client actor, "
-            f"but torch {torch.__version__} sees no CUDA device there; install a driver and a "
-            f"torch that fit each other, or run with --gpus 0 (or, if the GPUs are only numbers "
-            f"to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
-        )
-    return "cuda"
 
 
 def start_actors(hardware: Hardware) -> Fleet:
@@ -160,6 +90,20 @@ def place_replicates(
     return together if longest(together) <= EVEN * longest(apart) else apart
 
 
+@dataclass(eq=False)
+class _Part:
+    """What one actor is to evaluate: with a training, behind its reply, or by a call of its own."""
+
+    number: int
+    place: int
+    spans: list[int]
+    w: list[Tensor]
+    cost: int  # in samples trained
+    sent: list[Any] = field(default_factory=list)  # the parameters as they went with a training
+    call: Call | None = None
+    sums: Array = field(default_factory=lambda: np.empty(0))
+
+
 class OnActors:
     """`Work` on client actors; `reference` is the same in this process.
 
@@ -170,7 +114,9 @@ class OnActors:
         self.actors, self.reference = actors, reference
         self.init, self.sizes = reference.init, reference.sizes
         self._loads = [0] * len(actors)  # evaluations that each has yet to do, in samples trained
-        self._held: list[Callable[[], None]] = []  # evaluations that are yet to be sent
+        self._numbers = itertools.count(1)
+        self._held: list[_Part] = []  # evaluations that are yet to be sent
+        self._riding: dict[int, _Part] = {}  # those sent with a training whose sums are to come
         self._kept: dict[int, tuple[Tensor, Any]] = {}  # by id, as sent a moment ago
 
     def _samples(self, task: Task) -> int:
@@ -186,49 +132,83 @@ class OnActors:
         shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
         self._kept = {}  # an algorithm may have changed them in place since
-        starts = self._sendable({id(task.w_P): task.w_P for task in tasks})
-        asked, counts = list[Call](), averaged(tasks)
+        counts = averaged(tasks)
         busy = {i: [tasks[at] for at in share] for i, share in enumerate(shares) if share}
-        for i, own in busy.items():
-            message, parts = _pack(own, starts, counts), 2 + len(averaged(own))
-            asked.append(self.actors.send(i, "train", *message, parts=parts))
+        asked = self._send(busy, counts)
         self._send_held()
-        replies = zip(busy.values(), self.actors.get(asked), strict=True)
-        return combine(
-            tasks, [shares[i] for i in busy], [_reply(*reply, counts) for reply in replies]
-        )
+        replies = []
+        for own, parts in zip(busy.values(), self.actors.get(asked), strict=True):
+            reply, found = unpack_reply(own, parts, counts)
+            replies.append(reply)
+            if found and (part := self._riding.pop(found.number, None)):
+                part.sums = found.sums
+        return combine(tasks, [shares[i] for i in busy], replies)
+
+    def _send(self, busy: Mapping[int, Sequence[Task]], counts: Mapping[int, int]) -> list[Call]:
+        """Send each actor its tasks, and what it is to evaluate behind them."""
+        riding = {part.place: part for part in self._held if part.place in busy}
+        tensors = [task.w_P for own in busy.values() for task in own]
+        tensors += [w_P for part in riding.values() for w_P in part.w]
+        sent, calls = self._sendable({id(w_P): w_P for w_P in tensors}), list[Call]()
+        for i, own in busy.items():
+            also = Asked(0, (), ())
+            if part := riding.get(i):
+                self._held.remove(part)
+                self._loads[i] += part.cost
+                self._riding[part.number] = part
+                part.sent = [sent[id(w_P)] for w_P in part.w]
+                also = Asked(part.number, part.spans, part.w)
+            parts = 2 + len(averaged(own))
+            calls.append(self.actors.send(i, "train", *pack(own, counts, sent, also), parts=parts))
+        return calls
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Test accuracy and loss; spans of the test set are dealt out to the actors.
 
-        They are sent behind the next training: an actor evaluates while it would else wait for
+        They are sent with the next training: an actor evaluates while it would else wait for
         the others' training, and for what follows from it.
         """
-        trainer, count, asked = self.reference.trainer, len(self.actors), list[Call]()
-
-        def send() -> None:
-            arrays = self._sendable(w).values()
-            shares = filter(None, (trainer.spans[i::count] for i in range(count)))
-            calls = [self.actors.send(i, "evaluate", s, *arrays) for i, s in enumerate(shares)]
-            asked.extend(calls)
-            for i in range(len(asked)):
-                self._loads[i] += len(w) * trainer.test.y.numel() // len(asked) // TEST_SHARE
-
-        self._held.append(send)
+        trainer, count = self.reference.trainer, len(self.actors)
+        dealt = list(filter(None, (trainer.spans[i::count] for i in range(count))))
+        cost = len(w) * trainer.test.y.numel() // len(dealt) // TEST_SHARE
+        models = list(w.values())
+        mine = [_Part(next(self._numbers), i, s, models, cost) for i, s in enumerate(dealt)]
+        self._held += mine
 
         def scores() -> Scores:
-            self._send_held()
-            replies = self.actors.get(asked)
-            spans = [as_tensor(replies[k % count][k // count]) for k in range(len(trainer.spans))]
+            sums = self._sums(mine)
+            spans = [as_tensor(sums[k % count][k // count]) for k in range(len(trainer.spans))]
             found = trainer.mean(spans).T.tolist()
             return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, found, strict=True)}
 
         return scores
 
+    def _sums(self, parts: Sequence[_Part]) -> list[Array]:
+        """The sums [spans, 2, R] of each part; asked for, where they have not come by themselves.
+
+        So it is at the end, and if the actor that had it was lost.
+        """
+        self._held = [part for part in self._held if part not in parts]
+        for part in parts:
+            self._riding.pop(part.number, None)
+            if not part.sums.size and not part.call:
+                self._ask(part)
+        self._kept = {}
+        for part in parts:
+            if part.call:
+                (part.sums,) = self.actors.get([part.call])
+        return [part.sums.reshape(len(part.spans), 2, -1) for part in parts]
+
+    def _ask(self, part: _Part) -> None:
+        models = part.sent or self._sendable(dict(enumerate(part.w))).values()
+        part.call = self.actors.send(part.place, "evaluate", part.number, part.spans, *models)
+
     def _send_held(self) -> None:
+        """Have the actors that have nothing to train evaluate."""
         while self._held:
-            self._held[0]()
-            self._held.pop(0)
+            self._ask(self._held[0])
+            part = self._held.pop(0)
+            self._loads[part.place] += part.cost
         self._kept = {}
 
     def train_accuracy(
@@ -244,8 +224,8 @@ class OnActors:
         return {r: n / self.reference.samples(r, ids[r]) for r, n in zip(ids, correct, strict=True)}
 
     def _sendable(self, w: Mapping[int, Tensor]) -> dict[int, Any]:
-        """Parameters as they are sent: large ones for several actors go to the store, and once
-        for a training and the evaluation of what it starts from.
+        """Parameters as they are sent: large ones go to the store, and once for a training and
+        the evaluation of what it starts from.
         """
         kept, self._kept = self._kept, {}
         for w_P in w.values():
@@ -254,54 +234,5 @@ class OnActors:
 
     def _stored(self, w_P: Tensor) -> Any:
         assert w_P.dtype == torch.float32
-        sent = _sent(w_P.numpy())
-        return sent if isinstance(sent, bytes) or len(self.actors) == 1 else ray.put(sent)
-
-
-def _sent(array: Array) -> Sent:
-    """A small array as its bytes, which Ray sends in a third of the time."""
-    return array if array.nbytes > LARGE else array.tobytes()
-
-
-def _array(sent: Sent, kind: type = np.float32) -> Array:
-    """The array that was sent, in one dimension; `kind` is what bytes are."""
-    return np.frombuffer(sent, kind) if isinstance(sent, bytes) else sent.reshape(-1)
-
-
-def _pack(
-    tasks: Sequence[Task], starts: Mapping[int, Any], counts: Mapping[int, int]
-) -> tuple[Any, ...]:
-    """The arguments of `Clients.train`: tasks and counts, offsets, and each start once."""
-    used = dict.fromkeys(id(task.w_P) for task in tasks)
-    at = {name: k for k, name in enumerate(used)}
-    bare = [
-        (*task[:2], at[id(task.w_P)], *task[3:7], task[7] is not None, *task[8:]) for task in tasks
-    ]
-    offsets = [task.offset_P.numpy() for task in tasks if task.offset_P is not None]
-    offset_KP = _sent(np.stack(offsets)) if offsets else b""
-    return ray.cloudpickle.dumps((bare, counts)), offset_KP, *(starts[name] for name in used)
-
-
-def _unpack(
-    message: bytes, offset_KP: Sent, starts: Sequence[Sent]
-) -> tuple[list[Task], Mapping[int, int]]:
-    """The tasks that were packed, and the counts."""
-    w = [as_tensor(_array(start)) for start in starts]
-    offsets = iter(as_tensor(_array(offset_KP).reshape(-1, len(w[0]))))
-    bare, counts = ray.cloudpickle.loads(message)
-    tasks = [Task(*fields) for fields in bare]
-    return [
-        task._replace(w_P=w[task.w_P], offset_P=next(offsets) if task.offset_P else None)
-        for task in tasks
-    ], counts
-
-
-def _reply(tasks: Sequence[Task], parts: Sequence[Sent], counts: Mapping[int, int]) -> Reply:
-    """The reply to a share of the tasks, from its parts."""
-    (columns, delta, *means), size = parts, tasks[0].w_P.numel()
-    kinds = [np.float32 if n == counts[r] else np.float64 for r, n in averaged(tasks).items()]
-    return Reply(
-        _array(columns, np.float64).reshape(5, -1),
-        _array(delta).reshape(-1, size),
-        [_array(mean, kind) for mean, kind in zip(means, kinds, strict=True)],
-    )
+        sent = sent_form(w_P.numpy())
+        return sent if isinstance(sent, bytes) else ray.put(sent)

@@ -1,0 +1,194 @@
+"""The body of a client actor, and how what it is asked and answers travels.
+
+An actor hosts all clients of a run. One message carries a round's tasks, the start parameters once
+per replicate, and what is to be evaluated behind the reply; the sums of that evaluation come with
+the next reply.
+"""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysafl.core import Dataset, FederatedData, Model, Task
+from raysafl.local import as_tensor
+from raysafl.runtime.sums import Reply, averaged
+from raysafl.runtime.worker import Worker
+
+Array = NDArray[Any]
+Sent: TypeAlias = Array | bytes
+LARGE = 100_000  # bytes that Ray does not send inside a message
+LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
+
+
+class Asked(NamedTuple):
+    """Models to be evaluated over spans of the test set; numbers tell evaluations apart."""
+
+    number: int
+    spans: Sequence[int]
+    w: Sequence[Tensor]
+
+
+class Found(NamedTuple):
+    """The sums [spans, 2, R] of the evaluation of this number (see `LocalTrainer.sums`)."""
+
+    number: int
+    sums: Array
+
+
+class Clients:
+    """The body of a client actor: one resident model, the shared data, many clients."""
+
+    def __init__(self, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        self.worker: Worker | None = None
+        self._behind = ThreadPoolExecutor(1)
+        self._late: tuple[int, Future[Array]] | None = None  # the evaluation that came last
+
+    def configure(
+        self,
+        data: FederatedData,
+        dataset: Dataset,
+        model: Model,
+        seeds: list[int],
+        engine: str,
+        batch_size: int = 32,
+    ) -> tuple[str, str]:
+        """Host the clients of a run; called again when the actor is reused for another one.
+
+        Returns the device and the engine in use.
+        """
+        self._done()
+        self._late = None
+        device = own_device()
+        self.worker = Worker(data, dataset, model, seeds, device, engine, batch_size)
+        name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+        return name, self.worker.trainer.engine_name
+
+    def train(self, message: bytes, offsets: Sent, *w: Sent) -> tuple[Sent, ...]:
+        """Train the tasks that `pack` packed; the parts of a reply, for `unpack_reply`.
+
+        An evaluation that is asked for begins when the reply is ready, and is done before
+        anything else is: it runs while the coordinator goes on to the next round.
+        """
+        assert self.worker is not None
+        tasks, counts, asked = _unpack(message, offsets, w)
+        found = self._found()
+        columns_5T, delta_KP, means_GP = self.worker.reply(tasks, counts)
+        if asked.spans:
+            self._late = asked.number, self._behind.submit(self._sums, asked.spans, asked.w)
+        late = [found.number, *found.sums.ravel()] if found else []
+        return tuple(map(sent_form, (np.append(columns_5T, late), delta_KP, *means_GP)))
+
+    def evaluate(self, number: int, spans: Sequence[int], *w: Sent) -> Array:
+        """An evaluation's sums; if it came with the last training, they are not made again."""
+        found = self._found()
+        if found and found.number == number:
+            return found.sums
+        return self._sums(spans, [as_tensor(array_of(w_P)) for w_P in w])
+
+    def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Sent) -> list[int]:
+        """How many of the clients' samples, every `parts`-th, each replicate gets right."""
+        assert self.worker is not None
+        self._done()
+        share = slice(part, None, parts)
+        return [
+            self.worker.correct(r, as_tensor(array_of(w_P)), ids[r], share)
+            for r, w_P in zip(ids, w, strict=True)
+        ]
+
+    def _sums(self, spans: Sequence[int], w: Sequence[Tensor]) -> Array:
+        assert self.worker is not None
+        w_RP, sums = torch.stack(list(w)), self.worker.trainer.sums
+        return np.stack([sums(w_RP, start).numpy() for start in spans])
+
+    def _done(self) -> None:
+        """Wait for the evaluation that came with the last training."""
+        if self._late:
+            wait([self._late[1]])
+
+    def _found(self) -> Found | None:
+        """What it came to, once."""
+        late, self._late = self._late, None
+        return Found(late[0], late[1].result()) if late else None
+
+
+def own_device() -> str:
+    """The device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
+
+    Raises:
+        ValueError: Ray gave a GPU that torch does not see. A silent fallback would waste it.
+    """
+    given = ray.get_gpu_ids()
+    if not given or os.environ.get(LOGICAL_GPUS) == "1":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client actor, "
+            f"but torch {torch.__version__} sees no CUDA device there; install a driver and a "
+            f"torch that fit each other, or run with --gpus 0 (or, if the GPUs are only numbers "
+            f"to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
+        )
+    return "cuda"
+
+
+def sent_form(array: Array) -> Sent:
+    """A small array as its bytes, which Ray sends in a third of the time."""
+    return array if array.nbytes > LARGE else array.tobytes()
+
+
+def array_of(sent: Sent, kind: type = np.float32) -> Array:
+    """The array that was sent, in one dimension; `kind` is what bytes are."""
+    return np.frombuffer(sent, kind) if isinstance(sent, bytes) else sent.reshape(-1)
+
+
+def pack(
+    tasks: Sequence[Task], counts: Mapping[int, int], sent: Mapping[int, Any], asked: Asked
+) -> tuple[Any, ...]:
+    """The arguments of `Clients.train`; `sent` are parameters by id, each of which goes once."""
+    used = dict.fromkeys(map(id, (*(task.w_P for task in tasks), *asked.w)))
+    at = {name: k for k, name in enumerate(used)}
+    bare = [
+        (*task[:2], at[id(task.w_P)], *task[3:7], task[7] is not None, *task[8:]) for task in tasks
+    ]
+    offsets = [task.offset_P.numpy() for task in tasks if task.offset_P is not None]
+    offset_KP = sent_form(np.stack(offsets)) if offsets else b""
+    also = asked.number, asked.spans, [at[id(w_P)] for w_P in asked.w]
+    return ray.cloudpickle.dumps((bare, counts, also)), offset_KP, *(sent[name] for name in used)
+
+
+def _unpack(
+    message: bytes, offset_KP: Sent, sent: Sequence[Sent]
+) -> tuple[list[Task], Mapping[int, int], Asked]:
+    """The tasks that were packed, the counts, and the evaluation."""
+    w = [as_tensor(array_of(w_P)) for w_P in sent]
+    offsets = iter(as_tensor(array_of(offset_KP).reshape(-1, len(w[0]))))
+    bare, counts, (number, spans, models) = ray.cloudpickle.loads(message)
+    tasks = [Task(*fields) for fields in bare]
+    tasks = [
+        task._replace(w_P=w[task.w_P], offset_P=next(offsets) if task.offset_P else None)
+        for task in tasks
+    ]
+    return tasks, counts, Asked(number, spans, [w[k] for k in models])
+
+
+def unpack_reply(
+    tasks: Sequence[Task], parts: Sequence[Sent], counts: Mapping[int, int]
+) -> tuple[Reply, Found | None]:
+    """The reply to a share of the tasks, and the evaluation that came with the training before."""
+    (first, delta, *means), size = parts, tasks[0].w_P.numel()
+    columns_5T, late = np.split(array_of(first, np.float64), [5 * len(tasks)])
+    kinds = [np.float32 if n == counts[r] else np.float64 for r, n in averaged(tasks).items()]
+    reply = Reply(
+        columns_5T.reshape(5, -1),
+        array_of(delta).reshape(-1, size),
+        [array_of(mean, kind) for mean, kind in zip(means, kinds, strict=True)],
+    )
+    return reply, Found(int(late[0]), late[1:]) if late.size else None
