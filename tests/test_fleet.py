@@ -5,7 +5,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from raysafl import Hardware, Logistic, Run, Runner, Safari, Sweep
-from raysafl.runtime import OnActors, Worker
+from raysafl.runtime import Clients, OnActors, Worker
 from raysafl.runtime.actors import settled, start_actors
+from raysafl.runtime.clients import Array
 from raysafl.runtime.fleet import Fleet, LostActorsError
 from raysafl.simulation import Simulation
 from raysafl.store import Store
@@ -127,6 +128,32 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         assert fleet.ready() == [("cpu", "loop")] * 2
     finally:
         fleet.kill()
+
+
+class Mistaken(Clients):
+    """Fails in its third evaluation, and in those after it."""
+
+    made = 0
+
+    def _sums(self, spans: Sequence[int], w: Sequence[torch.Tensor]) -> Array:
+        self.made += 1
+        if self.made >= 3:
+            raise RuntimeError("a user's mistake")
+        return super()._sums(spans, w)
+
+
+def test_an_evaluation_that_fails_beside_trainings_costs_no_record_before_it(tiny: Run) -> None:
+    dataset, fleet = tiny.data.load(), Fleet(Mistaken, Hardware(cpus=0.5))
+    fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "fused")
+    fleet.ready()
+    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
+    sim = Simulation(tiny.replace(rounds=9), OnActors(fleet, reference, riding=True))
+    records = [record for _ in range(4) for record in sim.advance()]
+    assert sorted({record.round for record in records}) == [0, 1]
+    with pytest.raises(RuntimeError, match="a user's mistake"):
+        sim.advance()
+    assert sim.settle() == []
+    fleet.kill()
 
 
 class Choosy:

@@ -48,7 +48,7 @@ class Doubled(FedAvg):
 
 
 @contextmanager
-def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
+def on_actors(run: Run, hardware: Hardware, riding: bool = True) -> Iterator[OnActors]:
     dataset = run.data.load()
     local = Worker(run.data, dataset, run.model, run.seeds)
     actors = start_actors(hardware)
@@ -56,7 +56,7 @@ def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
     actors.configure(run.data, ref, run.model, run.seeds, "auto", 32)
     actors.ready()
     try:
-        yield OnActors(actors, local)
+        yield OnActors(actors, local, riding)
     finally:
         actors.kill()
 
@@ -80,13 +80,13 @@ class InPlace(FedAvg):
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize(("actors", "riding"), [(1, True), (2, True), (3, True), (2, False)])
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
-    tiny: Run, actors: int
+    tiny: Run, actors: int, riding: bool
 ) -> None:
     run = tiny.replace(replicates=5)
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
-    with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
+    with on_actors(run, Hardware(actors=actors, cpus=0.5), riding) as work:
         for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)

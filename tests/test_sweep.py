@@ -56,22 +56,55 @@ class Broken(Algorithm):
         return (yield from FedAvg().round(state, ids, key))
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
 def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def contents() -> dict[Path, bytes]:
-        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-
     def late(*_: object) -> None:
         time.sleep(2 * driver.SOON)
         raise ValueError("too few samples")
 
     go(grid(tiny), tmp_path / "s")
-    before = contents()
+    before = contents(tmp_path)
     monkeypatch.setattr(driver, "prepare", late)
     with pytest.raises(ValueError, match="too few samples"):
         go(grid(tiny), tmp_path / "s", resume=False)
-    assert contents() == before
+    assert contents(tmp_path) == before
+
+
+def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -> None:
+    go(grid(tiny), tmp_path / "s")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="10000 client actor"):
+        go(grid(tiny), tmp_path / "s", resume=False, hardware=Hardware(actors=10_000))
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupt_does_not_wait_for_data_that_load(tiny: Run, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys, time
+from raysafl import Run, Runner, Sweep
+from raysafl.sweep import driver
+def forever(*_):
+    print("loading", flush=True)
+    time.sleep(600)
+driver.prepare = forever
+run = Run.from_json({tiny.to_json()!r})
+Runner(Sweep("s", runs={{(0,): run}}, axes=("x",)), {str(tmp_path / "s")!r}, quiet=True).run()
+""")
+    child = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "loading\n"
+    time.sleep(1)  # Ray starts
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said and child.returncode != 0
+    assert not (tmp_path / "s" / "manifest.json").exists()
 
 
 def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(

@@ -70,7 +70,7 @@ def on_actors(job: Job) -> Iterator[Step]:
     import ray
 
     from raysafl.runtime import Hardware, OnActors, Worker
-    from raysafl.runtime.actors import start_actors
+    from raysafl.runtime.actors import rides, start_actors
     from raysafl.sweep.tuning import ray_session
 
     run = job.runs[0]
@@ -80,8 +80,8 @@ def on_actors(job: Job) -> Iterator[Step]:
         arguments = (run.data, ref, run.model, run.seeds, job.engine, run.local.batch_size)
         actors.configure(*arguments)
         reference = Worker(run.data, dataset, run.model, run.seeds)
-        actors.ready()
-        yield _stepper(Simulation(run, OnActors(actors, reference)))
+        _, engine = actors.ready()[0]
+        yield _stepper(Simulation(run, OnActors(actors, reference, rides(engine))))
 
 
 def _stepper(simulation: Simulation) -> Step:

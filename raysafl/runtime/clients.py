@@ -37,7 +37,10 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The sums [spans, 2, R] of the evaluation of this number (see `LocalTrainer.sums`)."""
+    """The sums of the evaluation of this number, [spans, 2, R] (see `LocalTrainer.sums`).
+
+    They travel flat.
+    """
 
     number: int
     sums: Array
@@ -49,7 +52,7 @@ class Clients:
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
         self.worker: Worker | None = None
-        self._behind = ThreadPoolExecutor(1)
+        self._behind = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (threads,))
         self._late: tuple[int, Future[Array]] | None = None  # the evaluation that came last
 
     def configure(
@@ -89,9 +92,9 @@ class Clients:
 
     def evaluate(self, number: int, spans: Sequence[int], *w: Sent) -> Array:
         """An evaluation's sums; if it came with the last training, they are not made again."""
-        found = self._found()
-        if found and found.number == number:
+        if self._late and self._late[0] == number and (found := self._found()):
             return found.sums
+        self._done()
         return self._sums(spans, [as_tensor(array_of(w_P)) for w_P in w])
 
     def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Sent) -> list[int]:
@@ -115,9 +118,12 @@ class Clients:
             wait([self._late[1]])
 
     def _found(self) -> Found | None:
-        """What it came to, once."""
+        """What it came to, once; one that failed is left to whoever asks for it."""
+        self._done()
+        if self._late is None or self._late[1].exception():
+            return None
         late, self._late = self._late, None
-        return Found(late[0], late[1].result()) if late else None
+        return Found(late[0], late[1].result())
 
 
 def own_device() -> str:

@@ -1,10 +1,12 @@
 """Run a sweep: check everything first, run what is not finished, then collect and report."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import pandas as pd
 from rich.console import Console
@@ -22,11 +24,12 @@ from raysafl.sweep.collect import collect
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.progress import display
 from raysafl.sweep.session import FLUSH_SECONDS
-from raysafl.sweep.tuning import Tuning, ray_session
+from raysafl.sweep.tuning import Tuning, check, ray_session
 from raysafl.tracking import Tracker, default_uri
 
 SOON = 0.2  # seconds in which most that is wrong with a sweep's data shows, before Ray starts
 Datasets = Mapping[str, Dataset]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -108,16 +111,17 @@ class Runner:
             )
         chosen = manifest.select(self.only)
         store.create()
-        with full_disk_told(store.path), store.lock(), ThreadPoolExecutor(1) as beside:
+        with full_disk_told(store.path), store.lock():
             self._check_folder(manifest)
             ledger = store.ledger() if self.resume else {}
             done = {i for i, entry in ledger.items() if entry.get("status") in DECIDED}
             todo = {i: runs[i] for i in chosen if i not in done}
-            loading = beside.submit(prepare, todo.values(), self.engine)
+            loading = _beside(partial(prepare, todo.values(), self.engine))
             if wait([loading], SOON).done:
                 loading.result()
 
-            def begin() -> Datasets:
+            def ready() -> Datasets:
+                """The data; only when they are there and right is anything deleted or written."""
                 datasets = loading.result()
                 if not self.resume:
                     store.forget(chosen if self.sweep.is_grid else None)
@@ -127,9 +131,9 @@ class Runner:
 
             skipped, tracked = len(chosen) - len(todo), None
             if todo or not self.sweep.is_grid:
-                tracked = self._fit(todo, begin, skipped, beside)
+                tracked = self._fit(todo, ready, skipped)
             else:
-                begin()
+                ready()
             frame = collect(store) if tracked is None else store.runs()
             if not store.file("report.html").is_file():  # the driver was killed before it
                 write_report(store)
@@ -147,25 +151,20 @@ class Runner:
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
 
-    def _fit(
-        self,
-        todo: Mapping[str, Run],
-        begin: Callable[[], Datasets],
-        skipped: int,
-        beside: Executor,
-    ) -> bool:
+    def _fit(self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int) -> bool:
         """Run trials, then collect and report; whether MLflow has it all.
 
-        Ray starts while `begin` waits for the data, and stops beside the report.
+        Ray starts while the data are loaded, and stops while the report is written.
         """
         tracker, conclude = None, _nothing
         try:
             with ray_session(self.address):
-                datasets = begin()
+                check(self.hardware)
+                datasets = ready()
                 conclude = partial(_report, self.store)
                 tracker = self._tracker(todo) if self.track else None
                 self._trials(todo, datasets, skipped, tracker)
-                conclude = beside.submit(_report, self.store).result
+                conclude = _beside(partial(_report, self.store)).result
         except StorageError as error:
             conclude = _nothing
             raise StorageError(f"{error}. {_advice(self.store, len(todo))}") from error
@@ -201,6 +200,20 @@ class Runner:
 
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
+
+
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """Do it in a thread that nobody waits for at the end, as the pool of an executor is."""
+    future = Future[T]()
+
+    def do() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    return future
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from raysafl.core import Dataset
 from raysafl.locks import RemoteLock
 from raysafl.place import Place, StorageError
 from raysafl.runtime import Hardware, OnActors, Worker
-from raysafl.runtime.actors import settled, start_actors
+from raysafl.runtime.actors import rides, settled, start_actors
 from raysafl.simulation import Run
 from raysafl.store import DECIDED, Store
 from raysafl.sweep.definition import Make, sample_key
@@ -98,7 +98,7 @@ class Trial(tune.Trainable):
         reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
         device, engine = settled(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
-        work = OnActors(self.actors, reference)
+        work = OnActors(self.actors, reference, rides(engine))
         return Session(run, self.store, work, origin, self.context.flush_seconds)
 
     def step(self) -> dict[str, Any]:

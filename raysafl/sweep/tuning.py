@@ -36,7 +36,7 @@ from raysafl.sweep.trial import Context, Trial
 from raysafl.sweep.watch import Halt, Watch
 from raysafl.tracking import Tracker
 
-REPORT_SECONDS = 1.0  # between a trial's reports to Tune, unless a scheduler needs every round
+REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
 RETRIES = 2  # of a trial whose process was lost
 QUIET = {  # Tune must not print tables, nor write logs of its own: Parquet has it all
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -112,6 +112,11 @@ def ray_session(address: str | None) -> Iterator[None]:
                 gc.enable()
 
 
+def check(hardware: Hardware) -> None:
+    """Raise ValueError if a trial would not fit the machines of the Ray that runs."""
+    hardware.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
 @contextmanager
 def _own() -> Iterator[None]:
     """A Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows, and
@@ -119,8 +124,23 @@ def _own() -> Iterator[None]:
     """
     spare = "RAY_prestart_worker_first_driver"
     with patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True):
-        with patch.dict(os.environ, {spare: os.environ.get(spare, "0")}):
+        with environment(**{spare: os.environ.get(spare, "0")}):
             yield
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set some variables, and put back only these: other threads may set others meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -139,7 +159,7 @@ def _one_try(address: str) -> Iterator[None]:
         socket.create_connection(services.extract_ip_port(where), timeout=10).close()
     except OSError as error:
         raise OSError(f"nothing accepts connections at {where}: {error}") from error
-    with patch.dict(os.environ, RAY_gcs_server_port_wait_time_s="1"):
+    with environment(RAY_gcs_server_port_wait_time_s="1"):
         yield
 
 
@@ -160,13 +180,11 @@ class Tuning:
         """Run all trials, on the Ray that runs.
 
         Raises:
-            ValueError: a trial would not fit the machine.
             StorageError: results could not be written any more; the rest has not run.
         """
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the ledger has the reasons
-        with patch.dict(os.environ, QUIET):
+        with environment(**QUIET):
             ship(self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])])
-            self.hardware.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
             context = Context(
                 store=self.store.path,
                 make=self._make(),
