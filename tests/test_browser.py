@@ -14,9 +14,6 @@ from raysafl.tracking.connect import connect, disconnect
 from raysafl.ui import server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy:DeprecationWarning"  # in MLflow's own tables
-)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
 ARGUMENTS = [

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from raysafl import cli
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 EXPERIMENT = """
 from raysafl import *
 BASE = Run(

@@ -76,7 +76,6 @@ def test_a_write_to_a_full_disk_says_how_much_and_leaves_the_old_file(disk: Path
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there_is_room(
     disk: Path, tiny: Run, tmp_path: Path
 ) -> None:

@@ -26,10 +26,7 @@ from raysafl.runtime.fleet import Fleet, LostActorsError
 from raysafl.simulation import Simulation
 from raysafl.store import Store
 
-pytestmark = [
-    pytest.mark.usefixtures("ray_local"),
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 class Dies(nn.Flatten):

@@ -12,7 +12,6 @@ from raysafl.quickstart import BASE
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SWEEP, ALGORITHM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
 
 @pytest.mark.usefixtures("ray_local")

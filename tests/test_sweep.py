@@ -28,10 +28,7 @@ from raysafl.sweep import driver, watch
 from raysafl.sweep.collect import collect
 from raysafl.sweep.session import Session, in_process
 
-pytestmark = [
-    pytest.mark.usefixtures("ray_local"),
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("ray_local")
 FACTS = ["run_id", "replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
 
 

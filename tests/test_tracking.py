@@ -21,9 +21,6 @@ from raysafl.tracking import Projection, Tracker, default_uri, ping, sync
 from raysafl.tracking.connect import connect, disconnect, redacted
 from raysafl.ui import server
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy:DeprecationWarning"  # in MLflow's own tables
-)
 A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 ENDED = {
     "status": "finished",

@@ -15,10 +15,7 @@ from raysafl.tracking import sync
 from raysafl.tracking.connect import connect
 from raysafl.ui import ENVIRONMENT
 
-pytestmark = [
-    pytest.mark.usefixtures("ray_local"),
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("ray_local")
 ROUNDS = 150
 
 

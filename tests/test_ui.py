@@ -18,9 +18,6 @@ from raysafl.store import Store
 from raysafl.tracking import sync
 from raysafl.ui import serve, server
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The ``noload`` loader strategy:DeprecationWarning"  # in MLflow's own tables
-)
 RUN = "0123456789ab"
 SERVE = (
     "import sys, pathlib, raysafl.ui as u; u.serve(pathlib.Path(sys.argv[1]), *eval(sys.argv[2]))"
