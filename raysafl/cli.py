@@ -234,7 +234,7 @@ def bench(
 ) -> None:
     """Measure raysafl against a plain PyTorch loop, and what its rounds and trials cost.
 
-    Ten minutes; S1 (SAFARI's table 8) and trials (1,000 trivial ones) with --full or by name.
+    Twenty minutes; S1 (SAFARI's table 8) and trials (1,000 trivial ones) with --full or by name.
     """
     from raysafl.bench.show import report
 
