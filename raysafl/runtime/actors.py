@@ -1,9 +1,10 @@
 """`Work` on Ray actors: each hosts all clients and trains those it is given, as one batch.
 
-One message per actor and round carries its tasks, the start parameters once per replicate, and the
-last round's evaluation; one reply carries sums or rows. Tasks, or whole replicates where that is
-about as even, are placed longest first, which is deterministic; sums are exact and rows are put
-back in the order asked, so results do not depend on the number of actors.
+One message per actor and round carries its tasks, the start parameters once per replicate and,
+where that is faster (`rides`), the last round's evaluation; one reply carries sums or rows. Tasks,
+or whole replicates where that is about as even, are placed longest first, which is deterministic;
+sums are exact and rows are put back in the order asked, so results do not depend on the number of
+actors.
 """
 
 import heapq
