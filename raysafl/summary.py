@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 COLUMNS = {  # of an evaluated round, in rounds/
@@ -55,8 +56,8 @@ def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float
 
     Its resolution is the run's `eval_every`.
     """
-    there = rows.loc[accuracy >= target, "round"]
-    return float(there.iloc[0]) + 1 if len(there) else math.nan
+    there = np.flatnonzero(accuracy.to_numpy() >= target)
+    return float(rows["round"].iloc[there[0]]) + 1 if len(there) else math.nan
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, Any]:

@@ -300,7 +300,7 @@ def test_the_database_of_a_sweep_in_a_store_lies_here(
 EXPERIMENT = """
 from raysafl import Sweep
 from raysafl.quickstart import BASE
-RUNS = {(i,): BASE.replace(seed=i, rounds=250) for i in range(3)}
+RUNS = {(i,): BASE.replace(seed=i, rounds=250) for i in range(6)}
 SWEEP = Sweep("k", RUNS, axes=("i",))
 """
 
@@ -319,7 +319,8 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
-    assert len(Store(place(f"{bucket}/k")).ledger()) < 3
+    # a killed driver's two trials may end their runs, so two more must be left to do
+    assert len(Store(place(f"{bucket}/k")).ledger()) < 4
     told = ""
     for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):
         done = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True, timeout=400)
@@ -327,10 +328,10 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         told += done.stdout
     assert "cannot lie in an object store" in told
     assert f"Results, table and curves: {bucket}/k" in told
-    assert f"{bucket}/k/table.md" in told and "3 runs are in MLflow" in told
+    assert f"{bucket}/k/table.md" in told and "6 runs are in MLflow" in told
     assert (tmp_path / "results/s3/bucket" / tmp_path.name / "mlflow.db").is_file()
     assert not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
     reference, store = Store(tmp_path / "reference"), Store(place(f"{bucket}/k"))
-    for run in (BASE.replace(seed=i, rounds=250) for i in range(3)):
+    for run in (BASE.replace(seed=i, rounds=250) for i in range(6)):
         in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
     pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])

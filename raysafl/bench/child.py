@@ -136,7 +136,7 @@ def sweep(job: Job) -> dict[str, Any]:
 
     whole = Sweep("bench", runs={(str(i),): run for i, run in enumerate(job.runs)}, axes=("run",))
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, _memory() as memory:
+    with tempfile.TemporaryDirectory() as folder, _memory(Path(folder), len(job.runs)) as memory:
         hardware = Hardware(actors=job.actors, trials=job.trials)
         outcome = Runner(whole, Path(folder) / "bench", hardware, quiet=True).run()
         seconds = time.perf_counter() - began
@@ -147,15 +147,20 @@ def sweep(job: Job) -> dict[str, Any]:
 
 
 @contextmanager
-def _memory() -> Iterator[list[float]]:
-    """This process's resident memory in MB at a quarter of the block's time and at its end."""
+def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
+    """This process's resident memory in MB when a quarter of the runs and when all have ended,
+    and after the report at the block's end.
+    """
     import psutil
 
-    seen, out, over = list[float](), list[float](), threading.Event()
+    out, over = dict[str, int](), threading.Event()
 
     def watch() -> None:
         while not over.wait(0.5):
-            seen.append(psutil.Process().memory_info().rss / 1e6)
+            ended = len(list(folder.glob("*/ledger/*.json")))
+            for moment, count in (("quarter", runs / 4), ("trials", runs)):
+                if ended >= count:
+                    out.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -164,8 +169,7 @@ def _memory() -> Iterator[list[float]]:
     finally:
         over.set()
         watcher.join()
-    if seen:
-        out += [round(seen[len(seen) // 4]), round(seen[-1])]
+        out["report"] = round(psutil.Process().memory_info().rss / 1e6)
 
 
 STEPS: Mapping[str, Any] = {"plain": plain, "ours": ours, "actors": on_actors}

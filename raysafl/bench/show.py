@@ -86,8 +86,9 @@ def _made_of(key: str, found: dict[str, Any]) -> str:
             for name in s1["seconds"]
         )
     if key == "trivial_trial_s":
-        quarter, end = found["trials"]["driver_rss_mb"] or (0, 0)
-        return f"driver {quarter} MB after a quarter, {end} MB at the end"
+        when = {"quarter": "after a quarter", "trials": "after the last", "report": "at the end"}
+        memory = found["trials"]["driver_rss_mb"]
+        return "driver " + ", ".join(f"{memory[k]} MB {v}" for k, v in when.items() if k in memory)
     told = []
     for place, timed in found["replicates"].items():
         one, all_ = (_seconds(median(s)) for s in timed["seconds_per_round"].values())

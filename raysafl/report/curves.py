@@ -70,6 +70,8 @@ def draw_curve(
     at, mean, std = (c.to_numpy(float) for c in (curve.index, curve["mean"], curve["std"]))
     mark = "o" if len(at) == 1 else None
     axes.plot(at, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
+    if np.isnan(std).all():
+        return
     low, high = np.maximum(mean - std, 0), np.minimum(mean + std, what.highest)
     axes.fill_between(at, low, high, color=colour, alpha=band, linewidth=0)
 
@@ -256,7 +258,8 @@ def q_curves(
     rounds: pd.DataFrame, manifest: Manifest, runs: pd.DataFrame | None = None
 ) -> list[bytes]:
     """The trajectories of q as PNGs, of the runs in which q moves; none if it never does."""
-    spread = rounds.groupby("run_id")["q"].agg(lambda q: q.max() - q.min())
+    q = rounds.groupby("run_id")["q"]
+    spread = q.max() - q.min()
     of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
     known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
     return curves(of_those, manifest, runs, ENFORCED) if known else []

@@ -111,7 +111,8 @@ def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     axis, table = method_axis(manifest), manifest.table
     rows: list[dict[str, Any]] = []
-    done = runs[runs["status"] == "finished"] if len(runs) else runs
+    wanted = ["run_id", "seed", table.statistic]
+    done = runs.loc[runs["status"] == "finished", wanted] if len(runs) else runs
     if axis and len(done):
         values = {
             str(run_id): own.set_index("seed")[table.statistic].astype(float)

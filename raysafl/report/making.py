@@ -25,9 +25,9 @@ def cost(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
     if runs.empty or not set(columns) <= set(runs):
         return []
     of_entry = {e.run_id: e.labels.get(method) for e in manifest.entries if method}
-    rows = []
+    spent, rows = runs[["run_id", "seconds", *columns]], []
     for value in axis_values(manifest, method) if method else [None]:
-        own = runs[[of_entry.get(i) == value for i in runs["run_id"]]]
+        own = spent[[of_entry.get(i) == value for i in runs["run_id"]]]
         if own.empty:
             continue
         means = own[list(columns)].mean()

@@ -190,7 +190,7 @@ def matching(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     axis = method_axis(manifest)
     values = axis_values(manifest, axis) if axis else []
     groups = {EVERYWHERE: compared}
-    if axis and len(values) > 1:
+    if axis and len(values) > 1 and manifest.table.paper:
         labels = compared[f"label.{axis}"]
         groups |= {
             place({axis: v}, [axis]): compared[labels.map(lambda x, v=v: x == v)] for v in values

@@ -185,12 +185,13 @@ def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[st
     """What is not in the means, and why: one line per run and reason; runs not begun together."""
     down, across = table_axes(manifest)
     lines, absent = [], []
-    own_rows = dict(list(runs.groupby("run_id"))) if len(runs) else {}
+    begun, bad = set(runs["run_id"]), runs[runs["status"].isin(["diverged", "failed"])]
+    ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
         where = place(entry.labels, [*down, *across]) or manifest.name
-        own = own_rows.get(entry.run_id, runs[:0])
-        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in _ends(own)]
-        if missing and len(own):
+        found = ends.get(entry.run_id, [])
+        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
+        if missing and entry.run_id in begun:
             lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
         elif missing:
             absent.append(where)
@@ -201,11 +202,8 @@ def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[st
     return lines
 
 
-def _ends(own: pd.DataFrame) -> list[tuple[str, int]]:
+def _ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
     """How a run's replicates ended badly, and how many so: `diverged: <reason>`."""
-    if own.empty:
-        return []
-    bad = own[own["status"].isin(["diverged", "failed"])]
     reasons = bad["reason"].fillna("").astype(str).map(_escape)
     kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
     return list(Counter(kinds).items())

@@ -93,6 +93,7 @@ class Watch(tune.Callback):
                 self.store.write_ledger(run_id, entry)
             if entry:
                 self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
+        _forget_history(trial)
         self._running(trials)
 
     def on_trial_error(
@@ -107,6 +108,7 @@ class Watch(tune.Callback):
             self.store.write_ledger(run_id, entry)
             self._name(run_id, trial)
             self._ended(run_id, entry, float("nan"))
+        _forget_history(trial)
         self._running(trials)
 
     @contextmanager
@@ -153,6 +155,11 @@ class Halt(tune.Stopper):
     def stop_all(self) -> bool:
         """Whether the watch has heard of it."""
         return bool(self.watch.lost)
+
+
+def _forget_history(trial: Trial) -> None:
+    """Drop what Tune keeps of an ended trial's metrics, some 20 kB: Parquet has them."""
+    trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
 
 def _label(value: Any) -> Label:
