@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
 from raysafl import SGD, FedAvg, Federation, Hardware, Logistic, Run, Runner, Sweep, Uniform
@@ -71,8 +72,12 @@ def watched() -> Iterator[list[dict[str, float]]]:
 
 
 def test_five_hundred_trials_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = list[Trial]()  # of which Tune keeps a record to the end
-    monkeypatch.setattr(Watch, "on_experiment_end", lambda _, all, **info: trials.extend(all))
+    ended, saved = list[Trial](), list[str]()  # what Tune keeps, and its snapshots
+    save = TuneController.save_to_dir
+    monkeypatch.setattr(Watch, "on_experiment_end", lambda _, trials, **info: ended.extend(trials))
+    monkeypatch.setattr(
+        TuneController, "save_to_dir", lambda self: [save(self), saved.append("snapshot")]
+    )
     runs = {(i,): trivial(i) for i in range(TRIALS)}
     sweep = Sweep("small", runs, axes=("i",))
     with ray_session(None):
@@ -89,8 +94,8 @@ def test_five_hundred_trials_leak_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert last["store MB"] <= first["store MB"] + 5
     assert last["driver MB"] <= first["driver MB"] + 30
     assert last["largest worker MB"] <= first["largest worker MB"] + 100
-    assert len(trials) == TRIALS
-    assert not any(trial.metric_analysis or trial.metric_n_steps for trial in trials)
+    assert len(ended) == TRIALS and 1 <= len(saved) <= 2
+    assert not any(trial.metric_analysis or trial.metric_n_steps for trial in ended)
 
 
 def test_a_ray_of_our_own_starts_no_worker_before_one_is_asked_for() -> None:

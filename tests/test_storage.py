@@ -319,7 +319,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
-    # a killed driver's two trials may end their runs, so two more must be left to do
+    # a killed driver's two trials may end their runs: one more must be left to do
     assert len(Store(place(f"{bucket}/k")).ledger()) < 4
     told = ""
     for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):

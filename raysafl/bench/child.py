@@ -148,8 +148,8 @@ def sweep(job: Job) -> dict[str, Any]:
 
 @contextmanager
 def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
-    """This process's resident memory in MB when a quarter of the runs and when all have ended,
-    and after the report at the block's end.
+    """This process's resident memory in MB within half a second of a quarter of the runs having
+    ended, and all of them, and at the block's end, after the report.
     """
     import psutil
 
@@ -169,7 +169,8 @@ def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
     finally:
         over.set()
         watcher.join()
-        out["report"] = round(psutil.Process().memory_info().rss / 1e6)
+        for moment in ("quarter", "trials", "report"):
+            out.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
 
 
 STEPS: Mapping[str, Any] = {"plain": plain, "ours": ours, "actors": on_actors}

@@ -88,7 +88,7 @@ def _made_of(key: str, found: dict[str, Any]) -> str:
     if key == "trivial_trial_s":
         when = {"quarter": "after a quarter", "trials": "after the last", "report": "at the end"}
         memory = found["trials"]["driver_rss_mb"]
-        return "driver " + ", ".join(f"{memory[k]} MB {v}" for k, v in when.items() if k in memory)
+        return "driver " + ", ".join(f"{memory[k]:.0f} MB {v}" for k, v in when.items())
     told = []
     for place, timed in found["replicates"].items():
         one, all_ = (_seconds(median(s)) for s in timed["seconds_per_round"].values())

@@ -271,5 +271,7 @@ def _trials(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     job = Job(what="sweep", runs=list(plan.trivial), trials=2)
     done = [result for (result,) in interleaved({"sweep": [job]}, repeats, say)["sweep"]]
     each = [sum(result.seconds) / len(plan.trivial) for result in done]
-    found = {"seconds_each": each, "driver_rss_mb": done[0].more["driver_rss_mb"]}
+    seen = [result.more["driver_rss_mb"] for result in done]
+    memory = {moment: median([one[moment] for one in seen]) for moment in seen[0]}
+    found = {"seconds_each": each, "driver_rss_mb": memory}
     return {"trivial_trial_s": median(each), "trials": found}

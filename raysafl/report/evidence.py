@@ -111,13 +111,12 @@ def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     axis, table = method_axis(manifest), manifest.table
     rows: list[dict[str, Any]] = []
-    wanted = ["run_id", "seed", table.statistic]
-    done = runs.loc[runs["status"] == "finished", wanted] if len(runs) else runs
+    done = runs[runs["status"] == "finished"] if len(runs) else runs
     if axis and len(done):
         values = {
             str(run_id): own.set_index("seed")[table.statistic].astype(float)
             * factor(table, table.statistic)
-            for run_id, own in done.groupby("run_id")
+            for run_id, own in done[["run_id", "seed", table.statistic]].groupby("run_id")
         }
         baseline = axis_values(manifest, axis)[0]
         at = {_place(e.labels, axis): e for e in manifest.entries if e.labels.get(axis) == baseline}

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -185,8 +186,10 @@ def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[st
     """What is not in the means, and why: one line per run and reason; runs not begun together."""
     down, across = table_axes(manifest)
     lines, absent = [], []
-    begun, bad = set(runs["run_id"]), runs[runs["status"].isin(["diverged", "failed"])]
-    ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
+    begun, ends = set[str](), dict[Any, list[tuple[str, int]]]()
+    if len(runs):
+        begun, bad = set(runs["run_id"]), runs[runs["status"].isin(["diverged", "failed"])]
+        ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
         where = place(entry.labels, [*down, *across]) or manifest.name
         found = ends.get(entry.run_id, [])

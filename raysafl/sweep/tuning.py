@@ -38,7 +38,7 @@ from raysafl.tracking import Tracker
 
 REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
 RETRIES = 2  # of a trial whose process was lost
-QUIET = {  # Tune must not print tables, nor write logs or snapshots of its own: Parquet has it all
+QUIET = {  # no tables of Tune's, nor logs, nor a snapshot every ten seconds: Parquet has it all
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
