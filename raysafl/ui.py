@@ -54,7 +54,8 @@ def serve(root: Place, host: str = "127.0.0.1", port: int = 5000) -> None:
                     "runs. Names of this machine need MLFLOW_SERVER_ALLOWED_HOSTS"
                 )
             print(f"MLflow UI: {url} (Ctrl-C stops it)", flush=True)
-            process.wait()
+            while process.poll() is None:  # wait() would miss a signal just before it blocks
+                time.sleep(0.2)
     except KeyboardInterrupt:
         print("MLflow UI stopped", flush=True)
 
