@@ -286,7 +286,7 @@ def _contents(files: list[Place]) -> list[tuple[Place, bytes]]:
 
 
 def _joined(parts: list[Place]) -> pa.Table:
-    """The rows of these parts in one piece, which takes a tenth of the memory of many."""
+    """The rows of these parts in one piece: a table of its own takes 18 KB however few."""
     tables = [ROUNDS.empty_table()]
     for part, content in _contents(parts):
         try:
