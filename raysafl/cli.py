@@ -229,12 +229,12 @@ def bench(
     only: Annotated[
         str, typer.Option(help="With commas: W1,W2,W3,W4,actors,replicates,empty,S1,trials")
     ] = "",
-    repeats: Annotated[int, typer.Option(help="Medians of so many")] = 3,
+    repeats: Annotated[int, typer.Option(help="Medians of so many")] = 5,
     full: Annotated[bool, typer.Option("--full", help="The slow parts too: S1, trials")] = False,
 ) -> None:
     """Measure raysafl against a plain PyTorch loop, and what its rounds and trials cost.
 
-    Twenty minutes; S1 (SAFARI's table 8) and trials (1,000 trivial ones) with --full or by name.
+    Half an hour; S1 (SAFARI's table 8) and trials (1,000 trivial ones) with --full or by name.
     """
     from raysafl.bench.show import report
 

@@ -10,7 +10,8 @@ B and C are rounded up to whole blocks here; what is too many is zero.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,15 @@ CLASSES, SAMPLES = 10, 4  # C and B are multiples of these, for the blocks below
 SCORED = 64  # samples evaluated at once
 F = np.float32
 Stored = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]  # x_ND, y_N, scale, shift
+
+
+class Scores(NamedTuple):
+    """Of each task the sum of its losses, how many samples were right, and how many it saw."""
+
+    loss_T: NDArray[np.float64]
+    correct_T: NDArray[np.int64]
+    samples_T: NDArray[np.int64]
+
 
 # sums may be reordered, so that they become vectors: by the shape alone, not by the values
 FAST = frozenset({"reassoc", "contract", "nsz"})
@@ -85,70 +95,81 @@ class Fused(Linear):
 
     def descend(
         self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], data: Stored
-    ) -> tuple[Tensor, list[float], list[int]]:
-        """Train every task on its plan [K, B] of samples, padded with -1.
+    ) -> tuple[Tensor, Scores]:
+        """Train every task on its plan [K, B] of samples, padded with -1; all have the same B.
 
-        Returns start minus end per task, [T, P], the sum of its losses and how many were right.
-        Tasks are shared out among torch's threads; none depends on another.
+        Returns start minus end per task, [T, P], and the tasks' scores. One thread takes them all
+        in one call; several take one after the other. None depends on another.
         """
-        delta_TP = torch.stack([task.w_P for task in tasks])
-        columns = tasks, plans, delta_TP.numpy(), [data] * len(tasks)
-        threads = torch.get_num_threads()
-        if threads == 1:
-            scores = list(map(self._one, *columns))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                scores = list(pool.map(self._one, *columns))
-        loss, correct = zip(*scores, strict=True)
-        return delta_TP, list(loss), list(correct)
+        delta_TP, threads = torch.stack([task.w_P for task in tasks]), torch.get_num_threads()
+        size = len(tasks) if threads == 1 else 1
+        shares = [slice(i, i + size) for i in range(0, len(tasks), size)]
 
-    def _one(
-        self, task: Task, plan_KB: NDArray[np.int64], w_P: NDArray[np.float32], data: Stored
-    ) -> tuple[float, int]:
-        """One task, from its row of parameters, which becomes start minus end."""
-        w_CD, b_C = self._whole_blocks(w_P)
-        shrink, pull_P = _terms(task)
-        cut = self.classes * self.inputs
-        terms = pull_P[:cut].reshape(-1, self.inputs), pull_P[None, cut:], F(shrink)
-        room, lr = self._room(plan_KB.shape[1]), F(task.sgd.rate(task.round))
-        found: tuple[float, int] = _descend(w_CD, b_C, terms, lr, plan_KB, data, *room)
-        w_P[:cut] -= w_CD[: self.classes].ravel()
-        w_P[cut:] -= b_C
-        return found
+        def share(some: slice) -> Scores:
+            return self._train(tasks[some], plans[some], delta_TP[some].numpy(), data)
+
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+            found = list(pool.map(share, shares) if pool else map(share, shares))
+        return delta_TP, Scores(*map(np.concatenate, zip(*found, strict=True)))
+
+    def _train(
+        self,
+        tasks: Sequence[Task],
+        plans: Sequence[NDArray[np.int64]],
+        w_TP: NDArray[np.float32],
+        data: Stored,
+    ) -> Scores:
+        """Train some tasks from their rows of parameters, which become start minus end."""
+        scores = Scores(*(np.zeros(len(tasks), kind) for kind in (float, int, int)))
+        lr_T = np.array([task.sgd.rate(task.round) for task in tasks], F)
+        plan = np.concatenate(plans), np.array([len(plan) for plan in plans])
+        room = self._room(plans[0].shape[1])
+        _descend(w_TP, self.classes, lr_T, _terms(tasks, w_TP), plan, data, room, scores)
+        return scores
 
     def score(self, w_RP: Tensor, data: Stored) -> Tensor:
         """How many samples each model has right, and the sum of its losses: [2, R] float64."""
         room = self._room(SCORED)
-        found = [_score(*self._whole_blocks(w_P), data, *room) for w_P in w_RP.numpy()]
+        found = [_score(w_P, self.classes, data, room) for w_P in w_RP.numpy()]
         return torch.tensor(found, dtype=torch.float64).T
 
-    def _whole_blocks(self, w_P: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """A copy of the weights, with rows of zeros up to a whole block, and of the biases."""
-        cut = self.classes * self.inputs
-        w_CD = np.zeros((_blocks(self.classes, CLASSES), self.inputs), F)
-        w_CD[: self.classes] = w_P[:cut].reshape(self.classes, self.inputs)
-        return w_CD, w_P[cut:].copy()
-
-    def _room(self, batch: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Where a batch's samples and logits are kept."""
-        rows = _blocks(batch, SAMPLES)
-        return np.empty((rows, self.inputs), F), np.empty((rows, _blocks(self.classes, CLASSES)), F)
+    def _room(self, batch: int) -> tuple[NDArray[np.float32], ...]:
+        """Where the weights, a batch's samples and its logits are kept."""
+        rows, classes = _blocks(batch, SAMPLES), _blocks(self.classes, CLASSES)
+        shapes = (classes, self.inputs), (rows, self.inputs), (rows, classes)
+        return tuple(np.empty(shape, F) for shape in shapes)
 
 
 def _blocks(size: int, block: int) -> int:
     return -(-size // block) * block
 
 
-def _terms(task: Task) -> tuple[float, NDArray[np.float32]]:
-    """What a step adds to the loss's gradient (see core.SGD) as `shrink * w + pull_P`.
+def _terms(
+    tasks: Sequence[Task], w_TP: NDArray[np.float32]
+) -> tuple[NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]]:
+    """What steps add to the loss's gradient (see core.SGD) as `shrink * w + pull_P`.
 
-    It is prox (w - start) + offset + decay w; pull_P is empty if there is nothing to add.
+    It is prox (w - start) + offset + decay w. First whether a task has any; no pulls if none has.
     """
-    shrink = task.prox + task.sgd.weight_decay
-    if shrink == 0 and task.offset_P is None:
-        return 0.0, np.empty(0, F)
-    pull_P = -task.prox * task.w_P
-    return shrink, (pull_P if task.offset_P is None else pull_P + task.offset_P).numpy()
+    shrink_T = np.array([task.prox + task.sgd.weight_decay for task in tasks])
+    pulled_T = np.array([task.offset_P is not None for task in tasks]) | (shrink_T != 0)
+    pull_TP = np.empty((len(tasks) if pulled_T.any() else 0, w_TP.shape[1]), F)
+    for task, w_P, pull_P in zip(tasks, w_TP, pull_TP, strict=False):
+        np.multiply(w_P, F(-task.prox), out=pull_P)
+        if task.offset_P is not None:
+            pull_P += task.offset_P.numpy()
+    return pulled_T, shrink_T.astype(F), pull_TP
+
+
+@compiled(FAST, part=True)
+def _unpack(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Weights, with rows of zeros up to a whole block, and biases from one row of parameters."""
+    classes, inputs = len(b_C), w_CD.shape[1]
+    for c in range(classes):
+        for d in range(inputs):
+            w_CD[c, d] = w_P[c * inputs + d]
+        b_C[c] = w_P[classes * inputs + c]
+    w_CD[classes:] = 0
 
 
 @compiled(FAST, part=True)
@@ -220,43 +241,55 @@ def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no co
 
 
 @compiled(FAST, part=True)
-def _pull(w_CD, pull_CD, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
-    """W -= lr (shrink W + pull), if there is a pull."""
-    for c in range(len(pull_CD)):
-        for d in range(pull_CD.shape[1]):
-            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
+def _pull(w_CD, b_C, pull_P, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
+    """W -= lr (shrink W + pull), and b likewise."""
+    classes, inputs = len(b_C), w_CD.shape[1]
+    for c in range(classes):
+        for d in range(inputs):
+            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_P[c * inputs + d])
+        b_C[c] -= lr * (shrink * b_C[c] + pull_P[classes * inputs + c])
 
 
 @compiled(FAST)
 def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
-    w_CD, b_C, terms, lr, plan_KB, samples, x_BD, z_BC
+    w_TP, classes, lr_T, terms, plan, samples, room, scores
 ):
-    """All local steps on W and b, in place; the losses' sum, and how many were right."""
-    pull_CD, pull_1C, shrink = terms
+    """All local steps of every task; its row of parameters becomes start minus end."""
+    (w_CD, x_BD, z_BC), (plan_NB, steps_T), (pulled_T, shrink_T, pull_TP) = room, plan, terms
     x_ND, y_N, scale, shift = samples
-    loss, correct = 0.0, 0
-    for k in range(len(plan_KB)):
-        size = 0
-        while size < plan_KB.shape[1] and plan_KB[k, size] >= 0:
-            size += 1
-        rows = plan_KB[k, :size]
-        _gather(x_BD, x_ND, rows, scale, shift)
-        _logits(w_CD, x_BD, z_BC)
-        more, right = _errors(z_BC, b_C, y_N, rows, lr / F(size))
-        loss, correct = loss + more, correct + right
-        _pull(w_CD, pull_CD, shrink, lr)
-        _pull(b_C.reshape(1, -1), pull_1C, shrink, lr)
-        _subtract(w_CD, z_BC, x_BD)
-        for i in range(size):
-            for c in range(len(b_C)):
-                b_C[c] -= z_BC[i, c]
-    return loss, correct
+    b_C, inputs, stop = np.empty(classes, F), w_CD.shape[1], 0
+    for t in range(len(w_TP)):
+        _unpack(w_CD, b_C, w_TP[t])
+        start, stop = stop, stop + steps_T[t]
+        for k in range(start, stop):
+            size = 0
+            while size < plan_NB.shape[1] and plan_NB[k, size] >= 0:
+                size += 1
+            rows = plan_NB[k, :size]
+            _gather(x_BD, x_ND, rows, scale, shift)
+            _logits(w_CD, x_BD, z_BC)
+            loss, correct = _errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
+            if pulled_T[t]:
+                _pull(w_CD, b_C, pull_TP[t], shrink_T[t], lr_T[t])
+            _subtract(w_CD, z_BC, x_BD)
+            for i in range(size):
+                for c in range(classes):
+                    b_C[c] -= z_BC[i, c]
+            scores.loss_T[t] += loss
+            scores.correct_T[t] += correct
+            scores.samples_T[t] += size
+        for c in range(classes):
+            for d in range(inputs):
+                w_TP[t, c * inputs + d] -= w_CD[c, d]
+            w_TP[t, classes * inputs + c] -= b_C[c]
 
 
 @compiled(FAST)
-def _score(w_CD, b_C, samples, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
+def _score(w_P, classes, samples, room):  # type: ignore[no-untyped-def] # pragma: no cover
     """How many samples are right, and the losses' sum."""
-    x_ND, y_N, scale, shift = samples
+    (w_CD, x_BD, z_BC), (x_ND, y_N, scale, shift) = room, samples
+    b_C = np.empty(classes, F)
+    _unpack(w_CD, b_C, w_P)
     loss, correct, all_N = 0.0, 0, np.arange(len(y_N))
     for start in range(0, len(y_N), SCORED):
         rows = all_N[start : start + SCORED]

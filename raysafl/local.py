@@ -216,11 +216,11 @@ class LocalTrainer:
 
     def _descend(self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """What `_train` does, where the engine can train whole tasks."""
-        samples_T = torch.tensor([np.count_nonzero(plan >= 0) for plan in plans])
-        delta_TP, loss, correct = engine.descend(tasks, plans, self.inputs.stored())
+        delta_TP, scores = engine.descend(tasks, plans, self.inputs.stored())
+        loss_T, correct_T, samples_T = map(torch.from_numpy, scores)
         steps_T = torch.tensor([len(plan) for plan in plans])
         rate_T = torch.tensor([task.sgd.rate(task.round) for task in tasks]) * steps_T
-        loss_T, accuracy_T = torch.tensor([loss, correct], dtype=torch.float64) / samples_T
+        loss_T, accuracy_T = loss_T / samples_T, correct_T.double() / samples_T
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _seeds(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Tensor:

@@ -272,11 +272,12 @@ class Simulation:
         rows = sum(i >= 0 for i in request.ids) * request.w_P.numel() * BYTES
         rep.counts.bytes_down += rows * (1 + request.extra_down)
         rep.counts.bytes_up += rows * (1 + request.extra_up)
-        clients = torch.tensor([i != SERVER for i in request.ids])
-        if clients.any():
-            weight_M = update.samples_M * clients
-            rep.train_accuracy = float((update.accuracy_M * weight_M).sum() / weight_M.sum())
-            rep.train_loss = float((update.loss_M * weight_M).sum() / weight_M.sum())
+        weight_M = update.samples_M
+        if SERVER in request.ids:
+            weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
+        if seen := weight_M.sum():
+            rep.train_accuracy = float((update.accuracy_M * weight_M).sum() / seen)
+            rep.train_loss = float((update.loss_M * weight_M).sum() / seen)
 
     def _measure(self, turns: Mapping[int, _Turn]) -> None:
         """The new parameters' training accuracy, if the policy goes by it."""
@@ -291,7 +292,7 @@ class Simulation:
         rep = self.replicates[r]
         rep.counts.server_rounds += "server" in turn.trained
         rep.counts.snapshots += turn.enforced and "client" in turn.trained
-        if not torch.isfinite(rep.state.w_P).all():
+        if not _finite(rep.state.w_P):
             rep.diverged = (
                 f"round {self.round}: parameters are not finite (last training loss "
                 f"{rep.train_loss}); lower the learning rates"
@@ -324,3 +325,8 @@ class Simulation:
             )
             rep.counts = Counts()
         self._pending.append(_Pending(self.round, scores, drafts))
+
+
+def _finite(w_P: Tensor) -> bool:
+    """Whether all are finite: so they are where their sum is, which takes a tenth of the time."""
+    return bool(w_P.sum().isfinite()) or bool(w_P.isfinite().all())

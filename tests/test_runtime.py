@@ -117,6 +117,30 @@ def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_
 
 
 @pytest.mark.usefixtures("ray_local")
+def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_actors(tiny, Hardware(actors=1, cpus=0.5), riding=False) as work:
+        sim, done = Simulation(tiny.replace(rounds=2, algorithm=FedAvg()), work), list[str]()
+        sim.advance()
+        sim.advance()
+        send, get = work.actors.send, work.actors.get
+
+        def noted(place: int, method: str, *arguments: Any) -> Call:
+            done.append("send")
+            return send(place, method, *arguments)
+
+        def waited(calls: Sequence[Call]) -> list[Any]:
+            done.append("wait")
+            return get(calls)
+
+        monkeypatch.setattr(work.actors, "send", noted)
+        monkeypatch.setattr(work.actors, "get", waited)
+        assert {record.round for record in sim.settle()} == {0, 1}
+    assert done == ["send", "wait", "wait"]
+
+
+@pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("actors", [1, 2])
 def test_evaluations_that_are_lost_with_their_actors_are_made_again(tiny: Run, actors: int) -> None:
     run = tiny.replace(rounds=3, algorithm=InPlace())

@@ -205,6 +205,14 @@ def test_a_ray_of_our_own_listens_on_loopback_only() -> None:
 
 
 @pytest.mark.usefixtures("ray_local")
+@pytest.mark.skipif(not Path("/proc/self/cmdline").is_file(), reason="/proc is Linux's")
+def test_a_ray_of_our_own_has_no_process_that_only_a_cluster_needs() -> None:
+    lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(os.getpid())]
+    assert any("raylet" in line for line in lines)
+    assert not [line for line in lines if "monitor.py" in line]  # logs to the driver, new nodes
+
+
+@pytest.mark.usefixtures("ray_local")
 def test_secrets_are_in_no_file_and_no_argument(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

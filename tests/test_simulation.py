@@ -1,6 +1,7 @@
 """Rounds: lock-step replicates, checkpoints, limits, divergence, counting."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -12,7 +13,7 @@ from raysafl import MLP, SGD, FedAvg, Federation, Key, Run, Safari, Uniform
 from raysafl.checkpoint import dump, restore
 from raysafl.core import Algorithm, Record, Round, Scores, State, Train
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation import Simulation, _finite
 
 SERVER_SGD = SGD(lr=0.1, batch_size=16, epochs=2)
 
@@ -223,6 +224,19 @@ def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(ti
     assert [r.round for r in records if r.replicate == 1] == [0, 1]
     assert sim.replicates[0].diverged == ""
     assert sim.replicates[1].diverged.startswith("round 2: parameters are not finite")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [
+        ([1.0, -2.0], True),
+        ([3e38, 3e38], True),
+        ([math.inf, -math.inf], False),
+        ([math.nan], False),
+    ],
+)
+def test_parameters_are_finite_if_each_of_them_is(numbers: list[float], finite: bool) -> None:
+    assert _finite(torch.tensor(numbers)) is finite
 
 
 def test_a_run_ends_when_every_replicate_has_diverged(tiny: Run) -> None:

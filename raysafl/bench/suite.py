@@ -29,6 +29,7 @@ from raysafl.sweep.tuning import commit
 
 SLOW = ("S1", "trials")  # what --full adds
 REPLICATES = 8
+REPEATS = 5  # a machine that others share moves by a fifth from one minute to the next
 Say = Callable[[str], None]
 Kinds = dict[str, list[Job]]
 Results = Mapping[str, list[list[Result]]]
@@ -57,7 +58,7 @@ DEFAULT = Plan(STANDARD)
 
 def bench(
     only: Sequence[str] = (),
-    repeats: int = 3,
+    repeats: int = REPEATS,
     full: bool = False,
     plan: Plan = DEFAULT,
     say: Say = lambda line: None,

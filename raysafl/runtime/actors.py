@@ -197,8 +197,11 @@ class OnActors:
 
         So it is where an actor has nothing more to train, or was lost.
         """
-        self._held = [part for part in self._held if part not in parts]
-        for part in parts:
+        due, self._held = (
+            [*parts, *self._held],
+            [],
+        )  # also those made since: no training comes first
+        for part in due:
             self._riding.pop(part.number, None)
             if not part.sums.size and not part.call:
                 self._ask(part)

@@ -121,12 +121,17 @@ def check(hardware: Hardware) -> None:
 @contextmanager
 def _own() -> Iterator[None]:
     """A Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows, and
-    starts no worker before one is asked for: those stay idle, at 1 % of a core each.
+    is lean: it starts no worker before one is asked for, which would stay idle at 1 % of a core,
+    nor what sends workers' output to the driver or watches for new nodes, 1 % together.
     """
-    spare = "RAY_prestart_worker_first_driver"
-    with patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True):
-        with environment(**{spare: os.environ.get(spare, "0")}):
-            yield
+    spare, node = "RAY_prestart_worker_first_driver", "ray._private.node.Node"
+    with (
+        patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True),
+        patch(f"{node}.start_log_monitor", lambda _: None, create=True),
+        patch(f"{node}.start_monitor", lambda _: None, create=True),
+        environment(**{spare: os.environ.get(spare, "0")}),
+    ):
+        yield
 
 
 @contextmanager
