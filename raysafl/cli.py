@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Look at an experiment's data and participation.", no_args_is_help=True)
 app.add_typer(data, name="data")
-console = Console(highlight=False)
+console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
 if not console.is_terminal:  # a pipe or a file: rich would assume 80 columns
     console.width = 120
 
@@ -315,5 +315,5 @@ def main() -> None:
     try:
         app()
     except (ValueError, SweepBusyError) as error:
-        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        errors.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)

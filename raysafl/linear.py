@@ -1,4 +1,4 @@
-"""Logistic regression by hand, and a client's whole local training as one compiled loop.
+"""Logistic regression by hand, and clients' whole local training as one compiled loop.
 
 A step of a linear model is less work than carrying its operands to and fro. Here the weights of a
 task stay in the core's nearest cache from its first step to its last, and samples are read as
@@ -29,7 +29,7 @@ F = np.float32
 Stored = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]  # x_ND, y_N, scale, shift
 
 
-class Scores(NamedTuple):
+class Tally(NamedTuple):
     """Of each task the sum of its losses, how many samples were right, and how many it saw."""
 
     loss_T: NDArray[np.float64]
@@ -95,22 +95,22 @@ class Fused(Linear):
 
     def descend(
         self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], data: Stored
-    ) -> tuple[Tensor, Scores]:
+    ) -> tuple[Tensor, Tally]:
         """Train every task on its plan [K, B] of samples, padded with -1; all have the same B.
 
-        Returns start minus end per task, [T, P], and the tasks' scores. One thread takes them all
-        in one call; several take one after the other. None depends on another.
+        Returns start minus end per task, [T, P], and the tasks' tally. One thread takes them all in
+        one call; several take one after the other. None depends on another.
         """
         delta_TP, threads = torch.stack([task.w_P for task in tasks]), torch.get_num_threads()
         size = len(tasks) if threads == 1 else 1
         shares = [slice(i, i + size) for i in range(0, len(tasks), size)]
 
-        def share(some: slice) -> Scores:
+        def share(some: slice) -> Tally:
             return self._train(tasks[some], plans[some], delta_TP[some].numpy(), data)
 
         with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
             found = list(pool.map(share, shares) if pool else map(share, shares))
-        return delta_TP, Scores(*map(np.concatenate, zip(*found, strict=True)))
+        return delta_TP, Tally(*map(np.concatenate, zip(*found, strict=True)))
 
     def _train(
         self,
@@ -118,14 +118,15 @@ class Fused(Linear):
         plans: Sequence[NDArray[np.int64]],
         w_TP: NDArray[np.float32],
         data: Stored,
-    ) -> Scores:
+    ) -> Tally:
         """Train some tasks from their rows of parameters, which become start minus end."""
-        scores = Scores(*(np.zeros(len(tasks), kind) for kind in (float, int, int)))
+        tally = Tally(*(np.zeros(len(tasks), kind) for kind in (float, int, int)))
         lr_T = np.array([task.sgd.rate(task.round) for task in tasks], F)
         plan = np.concatenate(plans), np.array([len(plan) for plan in plans])
         room = self._room(plans[0].shape[1])
-        _descend(w_TP, self.classes, lr_T, _terms(tasks, w_TP), plan, data, room, scores)
-        return scores
+        terms = _terms(tasks, (self.classes, self.inputs))
+        _descend(w_TP, self.classes, lr_T, terms, plan, data, room, tuple(tally))
+        return tally
 
     def score(self, w_RP: Tensor, data: Stored) -> Tensor:
         """How many samples each model has right, and the sum of its losses: [2, R] float64."""
@@ -144,21 +145,23 @@ def _blocks(size: int, block: int) -> int:
     return -(-size // block) * block
 
 
-def _terms(
-    tasks: Sequence[Task], w_TP: NDArray[np.float32]
-) -> tuple[NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]]:
-    """What steps add to the loss's gradient (see core.SGD) as `shrink * w + pull_P`.
+def _terms(tasks: Sequence[Task], shape: tuple[int, int]) -> tuple[NDArray[Any], ...]:
+    """What steps add to the loss's gradient (see core.SGD) as `shrink * w + pull`.
 
-    It is prox (w - start) + offset + decay w. First whether a task has any; no pulls if none has.
+    It is prox (w - start) + offset + decay w. First whether a task has any; no pulls if none has:
+    those of its weights, shaped (C, D), and of its biases.
     """
     shrink_T = np.array([task.prox + task.sgd.weight_decay for task in tasks])
     pulled_T = np.array([task.offset_P is not None for task in tasks]) | (shrink_T != 0)
-    pull_TP = np.empty((len(tasks) if pulled_T.any() else 0, w_TP.shape[1]), F)
-    for task, w_P, pull_P in zip(tasks, w_TP, pull_TP, strict=False):
-        np.multiply(w_P, F(-task.prox), out=pull_P)
-        if task.offset_P is not None:
-            pull_P += task.offset_P.numpy()
-    return pulled_T, shrink_T.astype(F), pull_TP
+    rows, (classes, inputs) = len(tasks) if pulled_T.any() else 0, shape
+    pull_TCD, pull_TC = np.empty((rows, classes, inputs), F), np.empty((rows, classes), F)
+    for t, task in enumerate(tasks):
+        if pulled_T[t]:
+            pull = -task.prox * task.w_P
+            pull_P = (pull if task.offset_P is None else pull + task.offset_P).numpy()
+            pull_TCD[t] = pull_P[: classes * inputs].reshape(shape)
+            pull_TC[t] = pull_P[classes * inputs :]
+    return pulled_T, shrink_T.astype(F), pull_TCD, pull_TC
 
 
 @compiled(FAST, part=True)
@@ -241,22 +244,22 @@ def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no co
 
 
 @compiled(FAST, part=True)
-def _pull(w_CD, b_C, pull_P, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
+def _pull(w_CD, b_C, pull_CD, pull_C, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
     """W -= lr (shrink W + pull), and b likewise."""
-    classes, inputs = len(b_C), w_CD.shape[1]
-    for c in range(classes):
-        for d in range(inputs):
-            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_P[c * inputs + d])
-        b_C[c] -= lr * (shrink * b_C[c] + pull_P[classes * inputs + c])
+    for c in range(len(b_C)):
+        for d in range(w_CD.shape[1]):
+            w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
+        b_C[c] -= lr * (shrink * b_C[c] + pull_C[c])
 
 
 @compiled(FAST)
 def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
-    w_TP, classes, lr_T, terms, plan, samples, room, scores
+    w_TP, classes, lr_T, terms, plan, samples, room, tally
 ):
     """All local steps of every task; its row of parameters becomes start minus end."""
-    (w_CD, x_BD, z_BC), (plan_NB, steps_T), (pulled_T, shrink_T, pull_TP) = room, plan, terms
-    x_ND, y_N, scale, shift = samples
+    (w_CD, x_BD, z_BC), (plan_NB, steps_T) = room, plan
+    pulled_T, shrink_T, pull_TCD, pull_TC = terms
+    (x_ND, y_N, scale, shift), (loss_T, correct_T, samples_T) = samples, tally
     b_C, inputs, stop = np.empty(classes, F), w_CD.shape[1], 0
     for t in range(len(w_TP)):
         _unpack(w_CD, b_C, w_TP[t])
@@ -270,14 +273,14 @@ def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
             _logits(w_CD, x_BD, z_BC)
             loss, correct = _errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
             if pulled_T[t]:
-                _pull(w_CD, b_C, pull_TP[t], shrink_T[t], lr_T[t])
+                _pull(w_CD, b_C, pull_TCD[t], pull_TC[t], shrink_T[t], lr_T[t])
             _subtract(w_CD, z_BC, x_BD)
             for i in range(size):
                 for c in range(classes):
                     b_C[c] -= z_BC[i, c]
-            scores.loss_T[t] += loss
-            scores.correct_T[t] += correct
-            scores.samples_T[t] += size
+            loss_T[t] += loss
+            correct_T[t] += correct
+            samples_T[t] += size
         for c in range(classes):
             for d in range(inputs):
                 w_TP[t, c * inputs + d] -= w_CD[c, d]

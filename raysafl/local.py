@@ -216,8 +216,8 @@ class LocalTrainer:
 
     def _descend(self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """What `_train` does, where the engine can train whole tasks."""
-        delta_TP, scores = engine.descend(tasks, plans, self.inputs.stored())
-        loss_T, correct_T, samples_T = map(torch.from_numpy, scores)
+        delta_TP, tally = engine.descend(tasks, plans, self.inputs.stored())
+        loss_T, correct_T, samples_T = map(torch.from_numpy, tally)
         steps_T = torch.tensor([len(plan) for plan in plans])
         rate_T = torch.tensor([task.sgd.rate(task.round) for task in tasks]) * steps_T
         loss_T, accuracy_T = loss_T / samples_T, correct_T.double() / samples_T

@@ -1,5 +1,6 @@
 """The benchmarks: workloads by hand, the plain loop against raysafl, and the measuring itself."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from raysafl.bench.child import Job
 from raysafl.bench.measure import Result, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
 from raysafl.bench.show import headline, rows
-from raysafl.bench.suite import _actors, seconds_per_round
+from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
 from raysafl.bench.workloads import (
     EMPTY,
     S1,
@@ -144,7 +145,8 @@ def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
     two_plain = [[Result([9.0, s], 0.5, 100.0, {}) for s in pair] for pair in ((2.0, 1.0),) * 3]
     results = {"plain": took(3, 3, 30), "two plain": two_plain}
     found = _actors(run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)})
-    assert found["two_actors_speedup"] == 5 / 4 and found["two_processes_ceiling"] == 3 / 2
+    assert found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
+    assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)  # the second turn's: 8/3, 5/6, 3/20
 
 
 def test_memory_of_descendants_is_counted() -> None:
@@ -197,6 +199,10 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> Non
     names = [row.name for row in rows(found)]
     assert names == ["W1: over the plain loop", "8 replicates of W4 over one, two actors"]
     assert f"torch {torch.__version__.partition('+')[0]}" in headline(found)
+
+
+def test_the_command_takes_as_many_turns_as_the_function() -> None:
+    assert inspect.signature(cli.bench).parameters["repeats"].default == REPEATS
 
 
 def test_overheads_are_measured_on_a_ray_of_their_own() -> None:

@@ -137,8 +137,8 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(tmp_path: 
     )
     shutil.rmtree(ray, ignore_errors=True)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stdout
-    assert "--shm-size" in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stderr
+    assert "--shm-size" in done.stderr and "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

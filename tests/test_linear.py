@@ -74,6 +74,17 @@ def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
         assert torch.equal(found.delta_MP, expected.delta_MP)
 
 
+def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
+    sgd, local = SGD(lr=0.1, batch_size=8, epochs=2), trainer("fused", 7, 12, "uint8")
+    first, bad, last = tasks(local, sgd)
+    bad = bad._replace(w_P=torch.full_like(bad.w_P, torch.inf), prox=0.3)
+    together = local.train([first, bad, last._replace(prox=0.2)])
+    assert not together.delta_MP[1].isfinite().any()
+    for i, task in ((0, first), (2, last._replace(prox=0.2))):
+        alone = local.train([task])
+        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(threads: int) -> None:
     sgd, before = SGD(lr=0.1, batch_size=8, epochs=2), torch.get_num_threads()

@@ -163,3 +163,8 @@ def interleaved(
 def median(values: Sequence[float]) -> float:
     """The median, as a float."""
     return float(statistics.median(values))
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the turns' ratios: what moves slowly under all of a turn drops out."""
+    return median([a / b for a, b in zip(above, below, strict=True)])

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from raysafl.bench.child import Job
-from raysafl.bench.measure import Result, interleaved, median
+from raysafl.bench.measure import Result, interleaved, median, ratio
 from raysafl.bench.workloads import (
     EMPTY,
     S1,
@@ -66,7 +66,8 @@ def bench(
     """Measure, and return ratios by name; what was not measured is None.
 
     Times are medians over `repeats` of a run's mean seconds per steady round (rounds 2 to n).
-    Every run has a fresh process of one thread; what is compared takes turns.
+    Every run has a fresh process of one thread; what is compared takes turns, and a ratio is the
+    median of the turns' ratios.
 
     Raises:
         ValueError: an unknown measure in `only`, repeats below 1, or a dataset is missing.
@@ -187,14 +188,14 @@ def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, An
 
     half = {}
     if "half" in results:
-        coarse = median(seconds_per_round(workload.run, results["half"]))
+        coarse = seconds_per_round(workload.run, results["half"])
         half["bfloat16"] = {
-            "speedup_vs_plain": plain / coarse,
-            "seconds_per_round": coarse,
+            "speedup_vs_plain": ratio(seconds["plain"], coarse),
+            "seconds_per_round": median(coarse),
             "accuracy": middle("half", lambda result: result.accuracy),
         }
     return half | {
-        "speedup_vs_plain": plain / ours,
+        "speedup_vs_plain": ratio(seconds["plain"], seconds["ours"]),
         "samples_per_s": samples_per_round(workload.run, samples) / ours,
         "peak_rss_mb": middle("ours", lambda result: result.peak_rss_mb),
         "plain_peak_rss_mb": middle("plain", lambda result: result.peak_rss_mb),
@@ -211,12 +212,16 @@ def _actors(run: Run, results: Results) -> dict[str, Any]:
     """What two actors gain over one, and two plain processes over one."""
     names = {"plain": "plain", "two plain": "two_plain", "actors 1": "one", "actors 2": "two"}
     repeats = {new: seconds_per_round(run, results[old]) for old, new in names.items()}
-    one, two = median(repeats["one"]), median(repeats["two"])
+    gains, most = (
+        [a / b for a, b in zip(repeats[one], repeats[two], strict=True)]
+        for one, two in (("one", "two"), ("plain", "two_plain"))
+    )
     return {
-        "two_actors_speedup": one / two,
-        "two_processes_ceiling": median(repeats["plain"]) / median(repeats["two_plain"]),
-        "one_actor_seconds_per_round": one,
-        "two_actors_seconds_per_round": two,
+        "two_actors_speedup": median(gains),
+        "two_processes_ceiling": median(most),
+        "share_of_ceiling": ratio(gains, most),
+        "one_actor_seconds_per_round": median(repeats["one"]),
+        "two_actors_seconds_per_round": median(repeats["two"]),
         "peak_rss_mb": median([result.peak_rss_mb for (result,) in results["actors 2"]]),
         "repeats": repeats,
     }
@@ -238,9 +243,8 @@ def _replicates(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     results, found = interleaved(kinds, repeats, say), {}
     for place in places:
         seconds = {n: seconds_per_round(runs[n], results[f"{place} {n}"]) for n in runs}
-        ratio = median(seconds[REPLICATES]) / median(seconds[1])
         found[place] = {
-            "ratio": ratio,
+            "ratio": ratio(seconds[REPLICATES], seconds[1]),
             "seconds_per_round": {str(n): s for n, s in seconds.items()},
         }
     return {"replicates8_over_1": found["two_actors"]["ratio"], "replicates": found}
@@ -264,7 +268,7 @@ def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
         k: statistics.fmean(result.accuracy or 0.0 for result in results[k][0]) for k in results
     }
     found = {"seconds": seconds, "accuracy": accuracy}
-    return {"s1_over_ideal": median(seconds["sweep"]) / median(seconds["bare"]), "s1": found}
+    return {"s1_over_ideal": ratio(seconds["sweep"], seconds["bare"]), "s1": found}
 
 
 def _trials(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:

@@ -127,8 +127,8 @@ def _own() -> Iterator[None]:
     spare, node = "RAY_prestart_worker_first_driver", "ray._private.node.Node"
     with (
         patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True),
-        patch(f"{node}.start_log_monitor", lambda _: None, create=True),
-        patch(f"{node}.start_monitor", lambda _: None, create=True),
+        patch(f"{node}.start_log_monitor", lambda *_, **__: None, create=True),
+        patch(f"{node}.start_monitor", lambda *_, **__: None, create=True),
         environment(**{spare: os.environ.get(spare, "0")}),
     ):
         yield
