@@ -197,10 +197,8 @@ class OnActors:
 
         So it is where an actor has nothing more to train, or was lost.
         """
-        due, self._held = (
-            [*parts, *self._held],
-            [],
-        )  # also those made since: no training comes first
+        # also those made since: no training comes first
+        due, self._held = [*parts, *self._held], []
         for part in due:
             self._riding.pop(part.number, None)
             if not part.sums.size and not part.call:
