@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from raysafl import CNN, SGD, Digits, FedAvg, Federation, Key, Logistic, Run, Uniform, cli
 from raysafl.bench import STANDARD, Plan, bench
 from raysafl.bench.child import Job
-from raysafl.bench.measure import Result, peak_memory, together
+from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
 from raysafl.bench.show import headline, rows
 from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
@@ -128,6 +128,14 @@ def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory()
         assert result.peak_rss_mb > 50
     assert plain.accuracy == pytest.approx(ours.accuracy, abs=0.1)
     assert plain.accuracy is not None and plain.accuracy > 0.6
+
+
+def test_every_other_turn_is_backwards() -> None:
+    said: list[str] = []
+    jobs = [Job(what="ours", runs=[SMALL])]
+    results = interleaved({"a": jobs, "b": jobs}, 2, said.append)
+    assert [line.partition(":")[0] for line in said] == ["a [1/2]", "b [1/2]", "b [2/2]", "a [2/2]"]
+    assert [len(results[name]) for name in ("a", "b")] == [2, 2]
 
 
 def test_processes_side_by_side_are_as_slow_as_the_slowest_over_steady_rounds() -> None:

@@ -149,11 +149,13 @@ def together(jobs: Sequence[Job]) -> list[Result]:
 def interleaved(
     kinds: Mapping[str, Sequence[Job]], repeats: int, say: Callable[[str], None]
 ) -> dict[str, list[list[Result]]]:
-    """Each kind (jobs done at the same time) so many times, taking turns."""
+    """Each kind (jobs done at the same time) so many times, taking turns; every other turn is
+    backwards, so that none is always measured behind another on a machine that slows down.
+    """
     results: dict[str, list[list[Result]]] = {name: [] for name in kinds}
     for repeat in range(repeats):
-        for name, jobs in kinds.items():
-            done = together(jobs)
+        for name in list(kinds)[:: -1 if repeat % 2 else 1]:
+            done = together(kinds[name])
             results[name].append(done)
             spent = max(sum(result.seconds) for result in done)
             say(f"{name} [{repeat + 1}/{repeats}]: {spent:.2f} s measured")

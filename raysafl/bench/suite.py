@@ -150,7 +150,7 @@ def _prefixed(say: Say, name: str) -> Say:
 
 
 def _kinds(plan: Plan, name: str, chosen: set[str]) -> Kinds:
-    """What takes turns on a workload."""
+    """What takes turns on a workload; two that make a ratio are neighbours."""
     work = plan.workloads[name]
 
     def job(what: Any, **more: Any) -> Job:
@@ -158,13 +158,13 @@ def _kinds(plan: Plan, name: str, chosen: set[str]) -> Kinds:
 
     kinds: Kinds = {}
     shared = "actors" in chosen and name in plan.shared_out
-    if name in chosen or shared:
-        kinds["plain"] = [job("plain")]
-    if name in chosen:
-        kinds["ours"] = [job("ours")]
     if name in chosen and work.half:
         coarse = work.run.replace({"model.precision": "bfloat16"})
         kinds["half"] = [Job(what="ours", runs=[coarse], env=dict(work.env))]
+    if name in chosen:
+        kinds["ours"] = [job("ours")]
+    if name in chosen or shared:
+        kinds["plain"] = [job("plain")]
     if shared:
         kinds["two plain"] = [job("plain", part=part, parts=2) for part in range(2)]
         kinds |= {f"actors {n}": [job("actors", actors=n)] for n in (1, 2)}
