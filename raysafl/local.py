@@ -9,7 +9,7 @@ Suffixes: _T tasks, _P flat parameters, _K local steps, _B batch, _R replicates.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -150,22 +150,28 @@ class LocalTrainer:
         """
         before = self._generator()
         plans = [self._plan(task) for task in tasks]
-        update, order = _empty(len(tasks), self.model.size), list[int]()
-        for chunk in _chunks(tasks, plans, self.engine.stack):
-            rows = slice(len(order), len(order) + len(chunk))
-            part = self._train([tasks[i] for i in chunk], [plans[i] for i in chunk])
-            for column, new in zip(update, part, strict=True):
-                column[rows] = new
-            order += chunk
+        chunks = _chunks(tasks, plans, self._stack(tasks))
+        parts = (self._train([tasks[i] for i in c], [plans[i] for i in c]) for c in chunks)
+        if len(chunks) == 1:
+            update = Update(*(column.cpu() for column in next(parts)))
+        else:
+            update = _joined(parts, len(tasks), self.model.size)
         if not torch.equal(self._generator(), before):
             raise ValueError(
                 "the model draws from torch's global generator (F.dropout or torch.rand in its "
                 "forward?), so its runs could not be repeated; use nn.Dropout layers, which "
                 "raysafl seeds for every client"
             )
+        order = [i for chunk in chunks for i in chunk]
         if order == sorted(order):
             return update
         return Update(*(column[np.argsort(order)] for column in update))
+
+    def _stack(self, tasks: Sequence[Task]) -> Callable[[int], int]:
+        """How many tasks of a batch width are trained together, at most."""
+        if self._fused and all(self._fused.covers(task.sgd) for task in tasks):
+            return lambda width: len(tasks)  # one after the other in one call
+        return self.engine.stack
 
     def _generator(self) -> Tensor:
         """The state of the generator that random layers on this device would draw from."""
@@ -179,7 +185,8 @@ class LocalTrainer:
         rng = Key(task.seed, task.round)(f"batches {task.call}", task.client)
         picks = batches(len(held), task.sgd, rng)
         rows = held[picks]
-        rows[picks < 0] = -1
+        if len(held) % picks.shape[1]:  # the last batch of a pass is short
+            rows[picks < 0] = -1
         return rows
 
     def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
@@ -303,11 +310,17 @@ class LocalTrainer:
         return correct
 
 
-def _empty(tasks: int, size: int) -> Update:
-    """Rows to be filled in."""
+def _joined(parts: Iterable[Update], tasks: int, size: int) -> Update:
+    """The rows of all parts, on the CPU; one part at a time is held beside them."""
     steps, samples = (torch.empty(tasks, dtype=torch.int64) for _ in range(2))
     loss, accuracy = (torch.empty(tasks, dtype=torch.float64) for _ in range(2))
-    return Update(torch.empty(tasks, size), steps, torch.empty(tasks), samples, loss, accuracy)
+    update = Update(torch.empty(tasks, size), steps, torch.empty(tasks), samples, loss, accuracy)
+    stop = 0
+    for part in parts:
+        start, stop = stop, stop + len(part.delta_MP)
+        for column, new in zip(update, part, strict=True):
+            column[start:stop] = new
+    return update
 
 
 def _chunks(

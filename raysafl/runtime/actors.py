@@ -86,14 +86,17 @@ def place_replicates(
     groups = list(members.values())
     whole = place([sum(costs[i] for i in group) for group in groups], loads)
     together = [sorted(i for g in share for i in groups[g]) for share in whole]
+    if _longest(together, costs, loads) * len(loads) <= EVEN * (sum(costs) + sum(loads)):
+        return together  # no placement is shorter than the mean
     apart = place(costs, loads)
+    even = _longest(together, costs, loads) <= EVEN * _longest(apart, costs, loads)
+    return together if even else apart
 
-    def longest(shares: list[list[int]]) -> int:
-        return max(
-            load + sum(costs[i] for i in share) for load, share in zip(loads, shares, strict=True)
-        )
 
-    return together if longest(together) <= EVEN * longest(apart) else apart
+def _longest(shares: list[list[int]], costs: Sequence[int], loads: Sequence[int]) -> int:
+    return max(
+        load + sum(costs[i] for i in share) for load, share in zip(loads, shares, strict=True)
+    )
 
 
 @dataclass(eq=False)

@@ -177,11 +177,10 @@ def _unpack(
     w = [as_tensor(array_of(w_P)) for w_P in sent]
     offsets = iter(as_tensor(array_of(offset_KP).reshape(-1, len(w[0]))))
     bare, counts, (number, spans, models) = ray.cloudpickle.loads(message)
-    tasks = [Task(*fields) for fields in bare]
-    tasks = [
-        task._replace(w_P=w[task.w_P], offset_P=next(offsets) if task.offset_P else None)
-        for task in tasks
-    ]
+    tasks = list[Task]()
+    for r, client, start, *more, offset, prox, mean in bare:
+        offset_P = next(offsets) if offset else None
+        tasks.append(Task._make((r, client, w[start], *more, offset_P, prox, mean)))
     return tasks, counts, Asked(number, spans, [w[k] for k in models])
 
 
