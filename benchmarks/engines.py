@@ -31,9 +31,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from raysafl.bench.suite import origin
 from raysafl.bench.workloads import W2
-from raysafl.core import SGD, Dataset, Key, Samples, Task
-from raysafl.local import LocalTrainer
+from raysafl.core.algorithm import SGD
+from raysafl.core.problem import Dataset, Samples
+from raysafl.core.randomness import Key
+from raysafl.core.work import Task
 from raysafl.models import FlatModel, FslCifarNet
+from raysafl.training.trainer import LocalTrainer
 
 MODELS = {"W2": W2.run.model, "FslCifarNet": FslCifarNet()}
 CLIENTS, BATCHES = (5, 10, 50, 100), (20, 50, 128, 500)

@@ -91,7 +91,7 @@ def rounds(simulation: Any, seconds: float) -> float:
 def in_process(run: Run, seconds: float) -> Point:
     """raysafl in this process, without Ray, files or logging."""
     from raysafl.runtime import Worker
-    from raysafl.simulation import Simulation
+    from raysafl.simulation.simulation import Simulation
 
     data, before = run.data.load(), resident()
     began = time.perf_counter()
@@ -113,9 +113,9 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     import ray
 
     from raysafl.runtime import Hardware, OnActors, Worker
-    from raysafl.runtime.actors import start_actors
-    from raysafl.simulation import Simulation
-    from raysafl.sweep.tuning import ray_session
+    from raysafl.runtime.on_actors import start_actors
+    from raysafl.runtime.ray_session import ray_session
+    from raysafl.simulation.simulation import Simulation
 
     data = run.data.load()
     with ray_session(None):
@@ -219,8 +219,7 @@ def machine() -> dict[str, Any]:
     """Where and with what this was measured, the load of the machine at the start included."""
     import torch
 
-    from raysafl.sweep.session import provenance
-    from raysafl.sweep.tuning import commit
+    from raysafl.runtime.provenance import commit, provenance
 
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []

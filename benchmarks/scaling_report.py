@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from raysafl.report.figure import GREY, LETTERS, OKABE_ITO, blank, png, tidy
+from raysafl.report.figures.style import GREY, LETTERS, OKABE_ITO, blank, png, tidy
 
 BLUE, RED, GREEN = OKABE_ITO[:3]
 Measured = Mapping[str, Any]  # one axis: machine, points, taken

@@ -4,11 +4,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-from raysafl.report.baseline import improvements
-from raysafl.report.evidence import judge
-from raysafl.report.numbers import aggregate, compare
-from raysafl.store import find_sweeps
-from raysafl.sweep.collect import gather
+from raysafl.report.analysis.baseline import improvements
+from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.evidence import judge
+from raysafl.storage.runs_table import gather
+from raysafl.storage.store import find_sweeps
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "results" / "measured"

@@ -6,9 +6,9 @@ import numpy as np
 from _measured import judged, sweeps
 from fast_readings import RATIOS, TABLE3
 
-from raysafl.report.numbers import readings, statistics
-from raysafl.report.table import grid
-from raysafl.report.words import NOTHING, number, spread
+from raysafl.report.analysis.cells import readings, statistics
+from raysafl.report.pages.markdown import grid
+from raysafl.report.wording import NOTHING, number, spread
 
 
 def nearest_readings():

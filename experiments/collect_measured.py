@@ -27,10 +27,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from raysafl.manifest import PAPER
-from raysafl.report import write_report
-from raysafl.store import ROUNDS, Store, atomic_write, find_sweeps
-from raysafl.sweep.collect import collect
+from raysafl.report.write import write_report
+from raysafl.storage.files import atomic_write
+from raysafl.storage.manifest import PAPER
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import ROUNDS, Store, find_sweeps
 
 MEASURED = Path(__file__).parents[1] / "results" / "measured"
 MOST = 1_000_000  # bytes of a file in the repository

@@ -18,10 +18,10 @@ from _fsl import scenario1, small, smoke
 from rich.console import Console
 from rich.table import Table
 
-from raysafl import diagnostics
-from raysafl.report.figure import LETTERS, blank, colours, png, tidy
-from raysafl.runtime.worker import Worker
-from raysafl.simulation import Simulation
+from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.simulation import Simulation
+from raysafl.theory import gradients as diagnostics
 
 SIZES = {"CIFAR-10": (200, 500), "EMNIST": (90, 225)}
 CLASSES = (1, 2, 5)

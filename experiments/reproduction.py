@@ -13,11 +13,12 @@ import numpy as np
 from _measured import MEASURED, ROOT, judged, sweeps
 from _readings import fast_readings, nearest_readings, odd_cell, readings_n0
 
-from raysafl.report.claims import judge as judge_claim
-from raysafl.report.numbers import EVERYWHERE, matching, place
-from raysafl.report.provenance import duration
-from raysafl.report.table import grid
-from raysafl.report.words import NOTHING, count, number, signed, spread
+from raysafl.report.analysis.cells import EVERYWHERE, matching
+from raysafl.report.analysis.claims import judge as judge_claim
+from raysafl.report.analysis.layout import place
+from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.origin import duration
+from raysafl.report.wording import NOTHING, count, number, signed, spread
 
 FAR = 2  # combined standard deviations
 LARGEST = 12  # differences that are listed

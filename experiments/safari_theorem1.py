@@ -6,7 +6,7 @@ M = 10 clients of whom m = 5 ever come (omega = 0.5), 100 samples each. The theo
 learner, with probability above 1/20 its error is above (1 - omega) / 8 = 0.0625. The table gives
 the frequency of that for n_T = 0, ... samples at the server, under the worse of two targets; the
 figure the same, and the error's quantiles where 20 rare points share the hidden mass. The
-construction and how its printed form was read: `raysafl.theory`.
+construction and how its printed form was read: `raysafl.theory.theorem1`.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
-from raysafl.report.figure import LETTERS, blank, colours, png, tidy
-from raysafl.report.table import grid
-from raysafl.theory import CONSISTENT, LEARNERS, Found, World, experiment, lower
+from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
+from raysafl.report.pages.markdown import grid
+from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, experiment, lower
 
 SERVER = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 MANY = (0, 10, 20, 50, 100, 200, 500, 1000)

@@ -18,22 +18,10 @@ from .algorithms import (
     Scaffold,
     ServerOnly,
 )
-from .core import (
-    EVERYONE,
-    SERVER,
-    SGD,
-    Algorithm,
-    Dataset,
-    Key,
-    Model,
-    Participation,
-    Round,
-    Samples,
-    Setting,
-    State,
-    Train,
-    Update,
-)
+from .core.algorithm import SGD, Algorithm, Round, Setting, State, Train, Update
+from .core.participation import Participation
+from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
+from .core.randomness import Key
 from .data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
@@ -64,11 +52,6 @@ from .data import (
     Subset,
     Synthetic,
 )
-from .manifest import (
-    Claim,
-    Printed,
-    Table,
-)
 from .models import (
     CNN,
     MLP,
@@ -97,22 +80,12 @@ from .participation import (
     Uniform,
     Weibull,
 )
-from .runtime import (
-    Hardware,
-)
-from .simulation import (
-    Run,
-)
-from .sweep.definition import (
-    Sweep,
-)
-from .sweep.driver import (
-    Outcome,
-    Runner,
-)
-from .version import (
-    __version__,
-)
+from .runtime import Hardware
+from .simulation.run import Run
+from .storage.manifest import Claim, Printed, Table
+from .sweep.definition import Sweep
+from .sweep.runner import Outcome, Runner
+from .version import __version__
 
 __all__ = [
     "AFL",

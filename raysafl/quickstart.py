@@ -1,12 +1,12 @@
 """The embedded example: FedAvg against SAFARI on digits, when s of 10 clients never come."""
 
 from raysafl.algorithms import FedAvg, Safari
-from raysafl.core import SGD
+from raysafl.core.algorithm import SGD
 from raysafl.data import ClassesPerClient, Digits, Federation, IidServer
-from raysafl.manifest import Table
 from raysafl.models import Logistic
 from raysafl.participation import Absent
-from raysafl.simulation import Run
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Table
 from raysafl.sweep.definition import Sweep
 
 METHODS = {

@@ -34,7 +34,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.runtime import Worker
-from raysafl.store import Store
+from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
 
 VICTIMS = {"driver": 0.2, "coordinator": 0.35, "client actor": 0.35, "node": 0.1}

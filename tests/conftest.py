@@ -72,7 +72,7 @@ def shared_data(monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def ray_local() -> Iterator[None]:
     """One real Ray cluster on this machine for all tests that need it."""
-    from raysafl.sweep.tuning import ray_session
+    from raysafl.runtime.ray_session import ray_session
 
     with ray_session(None):
         yield
@@ -112,10 +112,10 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     8 runs, 3 seeds, 30 rounds. Shared by tests: do not write into it.
     """
     from raysafl.quickstart import SWEEP
-    from raysafl.report import write_report
-    from raysafl.runtime.worker import Worker
-    from raysafl.store import Store
-    from raysafl.sweep.collect import collect
+    from raysafl.report.write import write_report
+    from raysafl.runtime.in_process import Worker
+    from raysafl.storage.runs_table import collect
+    from raysafl.storage.store import Store
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.session import in_process
 

@@ -9,12 +9,15 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from raysafl import SGD, Iid, Key, Run, Safari, cli
-from raysafl.advise import CAVEATS, Probe, advise, conclude, paths, show
-from raysafl.core import SERVER
-from raysafl.diagnostics import dissimilarity, safari_q, square
+from raysafl import SGD, Iid, Key, Run, Safari
+from raysafl.cli import app as cli
+from raysafl.core.problem import SERVER
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation.simulation import Simulation
+from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
+from raysafl.theory.advice_table import show
+from raysafl.theory.bounds import safari_q
+from raysafl.theory.gradients import dissimilarity, square
 
 EXPERIMENT = """
 from raysafl import *

@@ -35,10 +35,11 @@ from raysafl import (
     ServerOnly,
     Uniform,
 )
-from raysafl.checkpoint import dump, restore
-from raysafl.core import Record, State
+from raysafl.core.algorithm import State
+from raysafl.core.work import Record
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation
 
 RULES: list[Algorithm] = [
     *(FedAvg(), FedAvgM(momentum=0.5), FedProx(mu=0.1), FedAdagrad(lr=0.1), FedAdam(), FedYogi()),

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from raysafl import CNN, MLP, CharLSTM, Logistic, Model
-from raysafl.autotune import ENGINES, cache_file, choose, make
-from raysafl.engines import Gradients, Loop
-from raysafl.linear import Fused
 from raysafl.models import FlatModel
+from raysafl.training.engine_choice import ENGINES, cache_file, choose, make
+from raysafl.training.engines import Gradients, Loop
+from raysafl.training.linear import Fused
 
 X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y_NB = torch.arange(15).view(3, 5) % 4

@@ -10,26 +10,20 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from raysafl import CNN, SGD, Digits, FedAvg, Federation, Key, Logistic, Run, Uniform, cli
+from raysafl import CNN, SGD, Digits, FedAvg, Federation, Key, Logistic, Run, Uniform
 from raysafl.bench import STANDARD, Plan, bench
 from raysafl.bench.child import Job
 from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
 from raysafl.bench.show import headline, rows
 from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
-from raysafl.bench.workloads import (
-    EMPTY,
-    S1,
-    TRIVIAL,
-    Workload,
-    samples_per_round,
-    steady_rounds,
-)
-from raysafl.experiment import load_sweep
-from raysafl.local import batches
+from raysafl.bench.workloads import EMPTY, S1, TRIVIAL, Workload, samples_per_round, steady_rounds
+from raysafl.cli import app as cli
 from raysafl.models import FlatModel
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation.simulation import Simulation
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.training.inputs import batches
 
 ROOT = Path(__file__).parents[1]
 SMALL = Run(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from raysafl.report import curve_of_run
+from raysafl.report.figures.curves import curve_of_run
 from raysafl.tracking import default_uri, sync
-from raysafl.tracking.connect import connect, disconnect
-from raysafl.ui import server
+from raysafl.tracking.client import connect, disconnect
+from raysafl.tracking.server import server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 NAMES = ("chromium", "chromium-browser", "google-chrome")

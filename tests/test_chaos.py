@@ -7,7 +7,7 @@ import pytest
 from chaos import Chaos, sweep, undisturbed
 from conftest import CHAOS
 
-from raysafl.store import Store
+from raysafl.storage.store import Store
 
 
 @pytest.mark.chaos

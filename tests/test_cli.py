@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raysafl import cli
+from raysafl.cli import app as cli
 
 EXPERIMENT = """
 from raysafl import *

@@ -26,7 +26,8 @@ from raysafl import (
     Safari,
     Uniform,
 )
-from raysafl.component import Component, explain, flatten, nearest
+from raysafl.core.component import Component, explain, flatten
+from raysafl.core.text import nearest
 
 
 class Solid(Component):

@@ -15,7 +15,7 @@ from scipy import stats
 
 import raysafl
 from raysafl import EVERYONE, SERVER, SGD, Algorithm, Key, Round, Samples, State, Train
-from raysafl.core import Split
+from raysafl.core.problem import Split
 
 PURPOSES = ["cohort", "init", "batch", "", "a longer purpose"]
 WHERE = st.tuples(

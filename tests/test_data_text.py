@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raysafl import Dataset, Federation, Natural, Samples, Shakespeare, Synthetic
-from raysafl.data.text import speeches
+from raysafl.data.shakespeare import speeches
 
 PLAY = """First Citizen:
 Before we proceed any further, hear me speak.

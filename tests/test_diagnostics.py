@@ -10,22 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raysafl import CNN, MLP, Dataset, Key, Logistic, Model, Run, Samples
-from raysafl.core import SERVER
-from raysafl.diagnostics import (
-    Condition,
+from raysafl.core.problem import SERVER
+from raysafl.models import FlatModel
+from raysafl.runtime import Worker
+from raysafl.theory.bounds import Condition, fast_q, fast_rates, safari_q, safari_rates
+from raysafl.theory.gradients import (
     dissimilarity,
-    fast_q,
-    fast_rates,
     gradient_noise,
     path_noise,
-    safari_q,
-    safari_rates,
     server_gap,
     smoothness,
 )
-from raysafl.local import GRADIENT_BATCH, LocalTrainer
-from raysafl.models import FlatModel
-from raysafl.runtime import Worker
+from raysafl.training.trainer import GRADIENT_BATCH, LocalTrainer
 
 SIZES = [GRADIENT_BATCH + 40, 23, 7]  # more than one batch, less than one
 

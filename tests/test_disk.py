@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
-from raysafl.core import Algorithm, Round, State
-from raysafl.place import StorageError, size
-from raysafl.store import Store, atomic_write
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.text import size
+from raysafl.storage.files import atomic_write
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
 
 FACTS = ["run_id", "replicate", "round", "kind", "cohort", "test_accuracy", "test_loss", "steps"]
 MEGABYTES = 4
@@ -126,7 +128,7 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(tmp_path: 
     """In a mount namespace of its own: /dev/shm of 16 MB, and 60 MB for what does not fit."""
     (tmp_path / "large.py").write_text(LARGE)
     ray = Path(tempfile.mkdtemp(prefix="r"))  # short: its sockets' names have 107 characters
-    raysafl = [sys.executable, "-c", "from raysafl.cli import main; main()", "run", "large.py"]
+    raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()", "run", "large.py"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SMALL, "sh", *raysafl],
         cwd=tmp_path,

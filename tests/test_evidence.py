@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl.manifest import Entry, Manifest, Printed, Table
-from raysafl.report.evidence import VERDICTS, half_width, holm, judge, paired, rule, welch
-from raysafl.report.numbers import aggregate, compare
+from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.evidence import VERDICTS, half_width, holm, judge, paired, rule, welch
+from raysafl.storage.manifest import Entry, Manifest, Printed, Table
 
 SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=7).filter(lambda x: np.ptp(x) > 1e-3)
 

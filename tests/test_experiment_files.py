@@ -12,9 +12,9 @@ import ray.cloudpickle
 from rich.console import Console
 
 from raysafl import FedAvg, Run, Sweep
-from raysafl.catalogue import FAMILIES, catalogue, table
-from raysafl.experiment import load_sweep
-from raysafl.sweep.tuning import ship
+from raysafl.cli.catalogue import FAMILIES, catalogue, table
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.user_code import ship
 
 HEAD = """
     from raysafl import SGD, FedAvg, Federation, Logistic, Run, Safari, Sweep, Uniform

@@ -15,14 +15,15 @@ import pytest
 from small_data import write_all
 
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
-from raysafl.core import Dataset
-from raysafl.experiment import load_sweep
-from raysafl.report import markdown, write_report
-from raysafl.report.claims import judge
-from raysafl.report.numbers import matches, unplaced
-from raysafl.runtime.worker import Worker
-from raysafl.store import Store
-from raysafl.sweep.collect import collect
+from raysafl.core.problem import Dataset
+from raysafl.report.analysis.cells import matches, unplaced
+from raysafl.report.analysis.claims import judge
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.write import write_report
+from raysafl.runtime.in_process import Worker
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store
+from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
 
 FOLDER = Path(__file__).parents[1] / "experiments"

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from raysafl import Hardware, Logistic, Run, Runner, Safari, Sweep
 from raysafl.runtime import Clients, OnActors, Worker
-from raysafl.runtime.actors import settled, start_actors
-from raysafl.runtime.clients import Array
-from raysafl.runtime.fleet import Fleet, LostActorsError
-from raysafl.simulation import Simulation
-from raysafl.store import Store
+from raysafl.runtime.actor_pool import Fleet, LostActorsError
+from raysafl.runtime.messages import Array
+from raysafl.runtime.on_actors import settled, start_actors
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

@@ -17,16 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raysafl import Key, Run, Trace
-from raysafl.checkpoint import dump, restore
-from raysafl.manifest import Manifest
-from raysafl.report import markdown, screen
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.screen import screen
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
-from raysafl.store import Store
-from raysafl.sweep.collect import collect
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session, in_process
-from raysafl.tracking import folder
+from raysafl.tracking import descriptions as folder
 
 fuzz = settings(
     max_examples=int(os.environ.get("FUZZ", "40")),

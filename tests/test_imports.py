@@ -102,7 +102,7 @@ def test_import_directions() -> None:
         ("core.py", "import raysafl.data", "raysafl.data"),
         ("core.py", "from raysafl import data, component", "raysafl.data"),
         ("core.py", "def f():\n    import ray.tune", "ray.tune"),
-        ("models.py", "from .local import train", "raysafl.local"),
+        ("models.py", "from .local import train", "raysafl.training.trainer"),
         ("algorithms/safari.py", "from ..participation import Uniform", "raysafl.participation"),
         ("algorithms/safari.py", "from .. import participation", "raysafl.participation"),
         ("algorithms/safari.py", "from pathlib import Path", "pathlib"),
@@ -119,7 +119,7 @@ def test_a_planted_violation_is_caught(file: str, source: str, name: str) -> Non
 
 
 def test_allowed_imports_pass() -> None:
-    source = "from raysafl.core import Key\nfrom raysafl import component\nimport torch, os.path\n"
+    source = "from raysafl.core.algorithm import Key\nfrom raysafl import component\nimport torch, os.path\n"
     assert violations(source, "participation.py") == []
     assert violations("from .fedavg import FedAvg", "algorithms/safari.py") == []
     assert violations("import ray, raysafl.report", "cli.py") == []

@@ -14,8 +14,8 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
 from raysafl import SGD, FedAvg, Federation, Hardware, Logistic, Run, Runner, Sweep, Uniform
-from raysafl.sweep.tuning import ray_session
-from raysafl.sweep.watch import Watch
+from raysafl.runtime.ray_session import ray_session
+from raysafl.sweep.tune_callback import Watch
 
 TRIALS = 500
 SECONDS = 0.5

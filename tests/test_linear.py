@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysafl import SGD, Dataset, Key, Logistic, Samples
-from raysafl.core import Task
-from raysafl.local import LocalTrainer
+from raysafl.core.work import Task
 from raysafl.models import FlatModel
+from raysafl.training.trainer import LocalTrainer
 
 ROOT = Path(__file__).parents[1]
 

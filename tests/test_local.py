@@ -24,12 +24,14 @@ from raysafl import (
     Uniform,
     Update,
 )
-from raysafl.autotune import ENGINES
-from raysafl.core import SERVER, Task
-from raysafl.engines import Gradients
-from raysafl.local import LocalTrainer, batches
+from raysafl.core.problem import SERVER
+from raysafl.core.work import Task
 from raysafl.models import FlatModel
 from raysafl.runtime import Worker
+from raysafl.training.engine_choice import ENGINES
+from raysafl.training.engines import Gradients
+from raysafl.training.inputs import batches
+from raysafl.training.trainer import LocalTrainer
 
 SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}  # ragged: several batches, a short one, less than one
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}  # float32, a few dozen steps
@@ -196,7 +198,7 @@ def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
 def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raysafl.local.SPAN", 50)
+    monkeypatch.setattr("raysafl.training.evaluation.SPAN", 50)
     local = trainer(Logistic(zero_init=False), engine)
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
     assert local.spans == [0, 50, 100]
@@ -204,7 +206,7 @@ def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
     accuracy_R, loss_R = local.mean([backwards[start] for start in local.spans])
     expected = local.evaluate(w_RP)
     assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
-    monkeypatch.setattr("raysafl.local.SPAN", 1000)
+    monkeypatch.setattr("raysafl.training.evaluation.SPAN", 1000)
     torch.testing.assert_close(torch.stack(local.evaluate(w_RP)), torch.stack(expected))
 
 
@@ -279,7 +281,9 @@ def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
         rounds=1,
     )
     seen = list[torch.Size]()
-    monkeypatch.setattr("raysafl.local.choose", lambda model, x, y: seen.append(y.shape) or "loop")
+    monkeypatch.setattr(
+        "raysafl.training.engine_choice.choose", lambda model, x, y: seen.append(y.shape) or "loop"
+    )
     dataset = run.data.load()
     worker = Worker(run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size)
     assert worker.trainer.engine_name == "loop"

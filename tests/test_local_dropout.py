@@ -7,9 +7,10 @@ from test_local import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 from torch import Tensor, nn
 
 from raysafl import SGD, Key, Model
-from raysafl.core import Task
-from raysafl.local import LocalTrainer, batches
+from raysafl.core.work import Task
 from raysafl.models.dropout import drawing_from
+from raysafl.training.inputs import batches
+from raysafl.training.trainer import LocalTrainer
 
 LOCAL = SGD(lr=0.1, batch_size=16, epochs=2)
 

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from test_local import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 
 from raysafl import MLP, SGD, Key, Logistic, Model
-from raysafl.autotune import ENGINES
-from raysafl.core import Task
-from raysafl.local import batches, reach
+from raysafl.core.work import Task
+from raysafl.training.engine_choice import ENGINES
+from raysafl.training.inputs import batches
+from raysafl.training.optimizer import reach
 
 BASE = SGD(lr=0.05, batch_size=10, epochs=2)
 KINDS = [

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from raysafl.core import Samples
-from raysafl.local import Inputs
+from raysafl.core.problem import Samples
+from raysafl.training.inputs import Inputs
 
 
 def test_tokens_stay_integers_and_unscaled() -> None:

@@ -45,10 +45,10 @@ from raysafl import (
     Trace,
     Uniform,
 )
-from raysafl.checkpoint import dump, restore
-from raysafl.core import Record
+from raysafl.core.work import Record
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation
 
 SERVER = SGD(lr=0.1, batch_size=32, epochs=1)
 ALGORITHMS: list[Algorithm] = [

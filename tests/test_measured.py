@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from raysafl import Run
-from raysafl.experiment import load_sweep
-from raysafl.runtime.worker import Worker
-from raysafl.store import Store, find_sweeps
+from raysafl.runtime.in_process import Worker
+from raysafl.storage.store import Store, find_sweeps
+from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
 
 ROOT = Path(__file__).parents[1]

@@ -18,9 +18,9 @@ from raysafl import (
     Model,
     Samples,
 )
-from raysafl.core import Task
-from raysafl.local import LocalTrainer
+from raysafl.core.work import Task
 from raysafl.models import FlatModel
+from raysafl.training.trainer import LocalTrainer
 
 Row = tuple[str, tuple[int, ...], int]
 

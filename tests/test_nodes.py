@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 
 from raysafl.runtime import Worker
-from raysafl.store import Store
+from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
 
 pytestmark = pytest.mark.cluster

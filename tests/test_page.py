@@ -16,17 +16,19 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from raysafl import cli
-from raysafl.manifest import Claim, Entry, Manifest, Printed, Table
-from raysafl.report import write_comparison, write_report
-from raysafl.report.curves import q_curves
-from raysafl.report.figure import blank, png
-from raysafl.report.html import Section, prose, render
-from raysafl.report.making import size
-from raysafl.report.numbers import aggregate
-from raysafl.report.pareto import find_problems, front, pareto
-from raysafl.report.participation import rasters
-from raysafl.store import Store
+from raysafl.cli import app as cli
+from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.pareto import find_problems, front
+from raysafl.report.figures.curves import q_curves
+from raysafl.report.figures.pareto import pareto
+from raysafl.report.figures.participation import rasters
+from raysafl.report.figures.style import blank, png
+from raysafl.report.pages.comparison import write_comparison
+from raysafl.report.pages.html import Section, prose, render
+from raysafl.report.pages.sections import size
+from raysafl.report.write import write_report
+from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
+from raysafl.storage.store import Store
 
 TITLES = ["Summary", "Table", "All cells", "Methods, seed by seed", "Curves", "Heat map"]
 TITLES += ["Pareto plots", "Participation", "Missing, diverged, failed", "Cost", "Configuration"]

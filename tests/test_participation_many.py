@@ -22,7 +22,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.participation.arbitrary import masses, rates
-from raysafl.participation.draws import at_most, come, weighted
+from raysafl.participation.sampling import at_most, come, weighted
 
 MILLION = 1_000_000
 SIZES = st.integers(1, 60) | st.sampled_from([9_999, 10_001, 40_000])  # numpy changes its method

@@ -22,9 +22,9 @@ from raysafl import (
     Snapshot,
     Uniform,
 )
-from raysafl.checkpoint import dump, restore
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation
 
 BASE, UNIFORM = Arbitrary(dist=Beta(), m=3), Uniform(m=3)
 CHAINS = Markov(mean=0.3, correlation=0.8)

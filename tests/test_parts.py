@@ -29,8 +29,8 @@ from raysafl import (
     StratifiedServer,
     Synthetic,
 )
-from raysafl.core import Split
-from raysafl.parts import Ints, Made, Packed, Parts, deal, pack
+from raysafl.core.client_indices import Ints, Made, Packed, Parts, deal, pack
+from raysafl.core.problem import Split
 
 DIGITS = Digits().load()
 MILLION = 1_000_000

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raysafl import CNN, Key
 from raysafl.models import FlatModel
-from raysafl.models.pooling import PooledSequential, fuse_pooling
+from raysafl.models.fused_pooling import PooledSequential, fuse_pooling
 
 
 def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor], list[Tensor]]:

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from raysafl import CNN, Key, Logistic
-from raysafl.autotune import ENGINES
 from raysafl.models import FlatModel
+from raysafl.training.engine_choice import ENGINES
 
 SHAPE = (1, 8, 8)
 

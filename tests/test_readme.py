@@ -31,7 +31,7 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
 ) -> None:
     module = tmp_path / "my_file.py"
     module.write_text(ALGORITHM)
-    from raysafl.experiment import load_sweep
+    from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(module).at("smoke")
     outcome = Runner(sweep, out=tmp_path / "out", track=False, quiet=True).run()
@@ -43,7 +43,7 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
 
 
 def test_every_command_named_exists_and_the_test_command_is_the_ci_s() -> None:
-    from raysafl.cli import app
+    from raysafl.cli.app import app
 
     known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
     known |= {group.name for group in app.registered_groups if group.name}

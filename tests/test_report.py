@@ -15,13 +15,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from raysafl.manifest import Entry, Label, Manifest, Printed, Table
-from raysafl.report import curve_of_run, curves, heatmap, load, write_report
-from raysafl.report.numbers import aggregate, compare, matching, method_axis
-from raysafl.report.provenance import duration
-from raysafl.report.table import markdown, screen
-from raysafl.store import Store
-from raysafl.summary import summarise
+from raysafl.report.analysis.cells import aggregate, compare, matching
+from raysafl.report.analysis.layout import method_axis
+from raysafl.report.figures.curves import curve_of_run, curves
+from raysafl.report.figures.heatmap import heatmap
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.origin import duration
+from raysafl.report.pages.screen import screen
+from raysafl.report.write import load, write_report
+from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
+from raysafl.storage.statistics import summarise
+from raysafl.storage.store import Store
 
 AXES: dict[str, list[Label]] = {"algorithm": ["FedAvg", "SAFARI"], "s": [0, 2], "p": [0.1, 1.0]}
 

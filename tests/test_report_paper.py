@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from raysafl import Claim, Run, Sweep, Table
-from raysafl.manifest import Manifest
-from raysafl.report.baseline import improvements
-from raysafl.report.claims import Judged, judge
-from raysafl.report.numbers import aggregate, compare, readings
-from raysafl.report.screen import screen
-from raysafl.report.table import markdown
-from raysafl.store import Store
+from raysafl.report.analysis.baseline import improvements
+from raysafl.report.analysis.cells import aggregate, compare, readings
+from raysafl.report.analysis.claims import Judged, judge
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.screen import screen
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.store import Store
 
 CELLS = [(n0, p) for n0 in (0, 50, 1000) for p in (1, 10)]
 FINAL = {(0, 1): 0.50, (0, 10): 0.90, (50, 1): 0.60, (50, 10): 0.91, (1000, 1): 0.80}

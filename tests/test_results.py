@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from raysafl import Run, cli
-from raysafl.results import load, results
-from raysafl.store import Store
+from raysafl import Run
+from raysafl.cli import app as cli
+from raysafl.report.query import load, results
+from raysafl.storage.store import Store
 
 DOC = (Path(__file__).parents[1] / "docs" / "results.md").read_text()
 QUESTIONS = DOC.split("## Ten questions", 1)[1]

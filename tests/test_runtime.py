@@ -24,12 +24,15 @@ from raysafl import (
     Snapshot,
     Uniform,
 )
-from raysafl.core import EVERYONE, Key, Round, State, Train
+from raysafl.core.algorithm import Round, State, Train
+from raysafl.core.problem import EVERYONE
+from raysafl.core.randomness import Key
 from raysafl.runtime import OnActors, Worker
-from raysafl.runtime.actors import place, place_replicates, start_actors
-from raysafl.runtime.clients import LARGE
-from raysafl.runtime.fleet import Call
-from raysafl.simulation import Simulation
+from raysafl.runtime.actor_pool import Call
+from raysafl.runtime.messages import LARGE
+from raysafl.runtime.on_actors import start_actors
+from raysafl.runtime.placement import place, place_replicates
+from raysafl.simulation.simulation import Simulation
 
 CPU = {"CPU": 2.0}
 # a mean and a server's row; rows and offsets; rows and a start of each client's own

@@ -13,16 +13,17 @@ import pytest
 from rich.console import Console
 
 from raysafl import Hardware, Key, Run, Runner, Sweep
-from raysafl.core import Algorithm, Round, State
-from raysafl.manifest import Entry, Manifest, Table
-from raysafl.place import StorageError, place
-from raysafl.report import write_report
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.report.write import write_report
 from raysafl.runtime import Worker
-from raysafl.store import Store
-from raysafl.sweep.collect import collect
+from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.paths import StorageError, place
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
-from raysafl.tracking import folder, sync
-from raysafl.ui import _command
+from raysafl.tracking import descriptions as folder
+from raysafl.tracking import sync
+from raysafl.tracking.server import _command
 
 PACKAGE = Path(__file__).parents[1] / "raysafl"
 SECRET = "hunter2hunter2"

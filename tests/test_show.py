@@ -22,8 +22,8 @@ from raysafl import (
     Sweep,
     Uniform,
 )
-from raysafl.report.federation import MANY, label_histogram, participation_raster
-from raysafl.show import entropy, show
+from raysafl.cli.data_preview import entropy, show
+from raysafl.report.figures.federation import MANY, label_histogram, participation_raster
 
 BASE = Run(
     data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from raysafl import MLP, SGD, FedAvg, Federation, Key, Run, Safari, Uniform
-from raysafl.checkpoint import dump, restore
-from raysafl.core import Algorithm, Record, Round, Scores, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.work import Record, Scores
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation, _finite
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation, _finite
 
 SERVER_SGD = SGD(lr=0.1, batch_size=16, epochs=2)
 

@@ -16,14 +16,16 @@ import pandas as pd
 import pytest
 from servers import Line, s3
 
-from raysafl import Hardware, Run, Runner, locks
-from raysafl.locks import RemoteLock
-from raysafl.place import Remote, StorageError, place, redacted
+from raysafl import Hardware, Run, Runner
+from raysafl.core.text import redacted
 from raysafl.quickstart import BASE
-from raysafl.report import write_report
+from raysafl.report.write import write_report
 from raysafl.runtime import Worker
-from raysafl.store import Store, SweepBusyError, find_sweeps
-from raysafl.sweep.collect import collect
+from raysafl.storage import locks
+from raysafl.storage.locks import RemoteLock
+from raysafl.storage.paths import Remote, StorageError, place
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store, SweepBusyError, find_sweeps
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import in_process
 from raysafl.tracking import default_uri
@@ -309,7 +311,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "k.py").write_text(EXPERIMENT)
-    raysafl = [sys.executable, "-c", "from raysafl.cli import main; main()"]
+    raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()"]
     command = [*raysafl, "run", "k.py", "--out", f"{bucket}/k", "--cpus", "0.5", "--trials", "2"]
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     driver = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)

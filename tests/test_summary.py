@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from raysafl.store import ROUNDS
-from raysafl.summary import COLUMNS, STATISTICS, summarise
+from raysafl.storage.statistics import COLUMNS, STATISTICS, summarise
+from raysafl.storage.store import ROUNDS
 
 
 def rows(accuracies: list[float], kinds: list[str] | None = None, every: int = 1) -> pd.DataFrame:

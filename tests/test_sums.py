@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import SERVER, SGD, Run
-from raysafl.core import Task
+from raysafl.core.work import Task
+from raysafl.kernels.sums import UNITS
 from raysafl.runtime import Worker
-from raysafl.runtime.sums import UNITS, averaged, combine, exact_sum
+from raysafl.runtime.exact_mean import averaged, combine, exact_sum
 
 numbers = st.floats(-8, 8, width=32)
 

@@ -21,11 +21,13 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
 
 from raysafl import SGD, Absent, FedAvg, Hardware, Key, Outcome, Run, Runner, Safari, Sweep
-from raysafl.core import Algorithm, Round, Scores, State
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.work import Scores
 from raysafl.runtime import Worker
-from raysafl.store import Store, SweepBusyError
-from raysafl.sweep import driver, watch
-from raysafl.sweep.collect import collect
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store, SweepBusyError
+from raysafl.sweep import runner as driver
+from raysafl.sweep import tune_callback as watch
 from raysafl.sweep.session import Session, in_process
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -314,7 +316,7 @@ def test_a_second_writer_into_the_same_folder_is_told_so(tiny: Run, tmp_path: Pa
 def test_an_experiment_may_use_a_module_that_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raysafl.experiment import load_sweep
+    from raysafl.sweep.experiment_file import load_sweep
 
     (tmp_path / "beside_x.py").write_text("def half(x):\n    return x / 2\n")
     (tmp_path / "uses.py").write_text(

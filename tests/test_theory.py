@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raysafl import Key
-from raysafl.theory import CONSISTENT, LEARNERS, Found, World, errors, experiment, lower
+from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, errors, experiment, lower
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "safari_theorem1.py"
 TRIALS = 1000

@@ -15,11 +15,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from raysafl.manifest import Entry, Manifest, Table
-from raysafl.store import Store
+from raysafl.core.text import redacted
+from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.store import Store
 from raysafl.tracking import Projection, Tracker, default_uri, ping, sync
-from raysafl.tracking.connect import connect, disconnect, redacted
-from raysafl.ui import server
+from raysafl.tracking.client import connect, disconnect
+from raysafl.tracking.server import server
 
 A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 ENDED = {

@@ -12,8 +12,8 @@ from servers import free_port, process
 
 from raysafl import Hardware, Run, Runner, Sweep
 from raysafl.tracking import sync
-from raysafl.tracking.connect import connect
-from raysafl.ui import ENVIRONMENT
+from raysafl.tracking.client import connect
+from raysafl.tracking.server import ENVIRONMENT
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 ROUNDS = 150

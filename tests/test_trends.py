@@ -31,7 +31,7 @@ from raysafl import (
 )
 from raysafl.quickstart import BASE
 from raysafl.runtime import Worker
-from raysafl.simulation import Simulation
+from raysafl.simulation.simulation import Simulation
 
 Accuracies = NDArray[np.float64]
 SERVER = SGD(lr=0.1, batch_size=16, epochs=5)

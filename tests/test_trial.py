@@ -14,14 +14,15 @@ import torch
 from conftest import kill_actor
 
 from raysafl import FedAvg, Hardware, Key, Markov, Run
-from raysafl.core import Algorithm, Round, State, Task
-from raysafl.local import as_tensor
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.work import Task
 from raysafl.runtime import Clients, Worker
-from raysafl.runtime.clients import Asked, Found, pack, unpack_reply
-from raysafl.runtime.sums import averaged
-from raysafl.store import Store
+from raysafl.runtime.exact_mean import averaged
+from raysafl.runtime.messages import Asked, Found, pack, unpack_reply
+from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
 from raysafl.sweep.trial import Context, Trial
+from raysafl.training.inputs import as_tensor
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -166,7 +167,7 @@ def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
     first.train()
     first.session.flush()
     kept = next((store.path / "checkpoints").glob("*.safetensors")).read_bytes()
-    monkeypatch.setattr("raysafl.runtime.fleet.RETRIES", 0)
+    monkeypatch.setattr("raysafl.runtime.actor_pool.RETRIES", 0)
     kill_actor(first.actors.actors[0])
     to_the_end(first)
     reason = store.ledger_entry(first.key)["reason"]

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from raysafl.manifest import Entry, Manifest, Table
-from raysafl.store import Store
+from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.store import Store
 from raysafl.tracking import sync
-from raysafl.ui import serve, server
+from raysafl.tracking.server import serve, server
 
 RUN = "0123456789ab"
 SERVE = (
-    "import sys, pathlib, raysafl.ui as u; u.serve(pathlib.Path(sys.argv[1]), *eval(sys.argv[2]))"
+    "import sys, pathlib, raysafl.tracking.server as u; "
+    "u.serve(pathlib.Path(sys.argv[1]), *eval(sys.argv[2]))"
 )
 
 

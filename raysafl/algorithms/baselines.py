@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysafl.core import EVERYONE, SGD, Algorithm, Key, Round, State, Train
+from raysafl.core.algorithm import SGD, Algorithm, Round, State, Train
+from raysafl.core.problem import EVERYONE
+from raysafl.core.randomness import Key
 
 
 class ServerOnly(Algorithm):

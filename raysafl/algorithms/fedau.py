@@ -7,7 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core import Algorithm, Key, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.randomness import Key
 
 
 class FedAU(Algorithm):

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core import Algorithm, Key, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.randomness import Key
 
 
 def global_rate(lr: float | None, ids: Sequence[int]) -> float:

@@ -7,8 +7,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.memory import recall, remember
-from raysafl.core import Algorithm, Key, Round, State, Train
+from raysafl.algorithms.client_memory import recall, remember
+from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.randomness import Key
 
 
 class MIFA(Algorithm):

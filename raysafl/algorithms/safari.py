@@ -7,7 +7,8 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core import SGD, Algorithm, Key, Round, Setting, State, Train
+from raysafl.core.algorithm import SGD, Algorithm, Round, Setting, State, Train
+from raysafl.core.randomness import Key
 
 
 class Safari(Algorithm):

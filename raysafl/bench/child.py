@@ -17,9 +17,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from raysafl.component import Component
-from raysafl.core import Dataset, Record
-from raysafl.simulation import Run, Simulation
+from raysafl.core.component import Component
+from raysafl.core.problem import Dataset
+from raysafl.core.work import Record
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
 
 Step = Callable[[], float | None]  # one round; the test accuracy if it was evaluated
 
@@ -70,8 +72,8 @@ def on_actors(job: Job) -> Iterator[Step]:
     import ray
 
     from raysafl.runtime import Hardware, OnActors, Worker
-    from raysafl.runtime.actors import rides, start_actors
-    from raysafl.sweep.tuning import ray_session
+    from raysafl.runtime.on_actors import rides, start_actors
+    from raysafl.runtime.ray_session import ray_session
 
     run = job.runs[0]
     dataset = run.data.load()
@@ -132,7 +134,7 @@ def sweep(job: Job) -> dict[str, Any]:
     """Seconds of the sweep from start to report, Ray's start included; memory of the driver."""
     from raysafl.runtime import Hardware
     from raysafl.sweep.definition import Sweep
-    from raysafl.sweep.driver import Runner
+    from raysafl.sweep.runner import Runner
 
     whole = Sweep("bench", runs={(str(i),): run for i, run in enumerate(job.runs)}, axes=("run",))
     began = time.perf_counter()

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysafl.core import Dataset, Key, Samples
+from raysafl.core.problem import Dataset, Samples
+from raysafl.core.randomness import Key
 from raysafl.models import FlatModel
 from raysafl.participation import Uniform
-from raysafl.simulation import Run
+from raysafl.simulation.run import Run
 
 EVAL_BATCH = 1000
 

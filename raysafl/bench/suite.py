@@ -23,9 +23,9 @@ from raysafl.bench.workloads import (
     samples_per_round,
     steady_rounds,
 )
-from raysafl.component import nearest
-from raysafl.simulation import Run
-from raysafl.sweep.tuning import commit
+from raysafl.core.text import nearest
+from raysafl.runtime.provenance import commit
+from raysafl.simulation.run import Run
 
 SLOW = ("S1", "trials")  # what --full adds
 REPLICATES = 8

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raysafl.algorithms import FedAvg, Safari
-from raysafl.core import SGD
+from raysafl.core.algorithm import SGD
 from raysafl.data import ClassesPerClient, Digits, Federation, IidServer, Mnist, ParquetImages
 from raysafl.models import CNN, Logistic
 from raysafl.participation import Absent, Uniform
-from raysafl.simulation import Run
+from raysafl.simulation.run import Run
 
 # glibc gives large buffers back to the kernel and faults them in again; W2 is all large buffers
 MALLOC = {

@@ -1,9 +1,8 @@
 """Datasets, partitions over clients, and the server's own data."""
 
-from raysafl.data.datasets import Digits, ParquetImages, Source, Subset, data_root
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
-from raysafl.data.outside import STL10_AS_CIFAR10, Glyphs, Other
+from raysafl.data.image_sets import EMNIST_LABELS, Cifar10, Emnist, FashionMnist, Mnist, Stl10
 from raysafl.data.partitions import (
     ClassesPerClient,
     Iid,
@@ -13,10 +12,17 @@ from raysafl.data.partitions import (
     Partition,
     Shards,
 )
-from raysafl.data.server import DrawnServer, FromClients, IidServer, ServerData, StratifiedServer
+from raysafl.data.server_data import (
+    DrawnServer,
+    FromClients,
+    IidServer,
+    ServerData,
+    StratifiedServer,
+)
+from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, Other
+from raysafl.data.shakespeare import Shakespeare
+from raysafl.data.sources import Digits, ParquetImages, Source, Subset, data_root
 from raysafl.data.synthetic import Synthetic
-from raysafl.data.text import Shakespeare
-from raysafl.data.vision import EMNIST_LABELS, Cifar10, Emnist, FashionMnist, Mnist, Stl10
 
 __all__ = [
     "EMNIST_LABELS",

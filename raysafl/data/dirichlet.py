@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from raysafl.core.client_indices import Ints, Packed, deal
 from raysafl.data.partitions import Partition
-from raysafl.parts import Ints, Packed, deal
 
 TRIES = 1000  # draws until every client holds min_samples
 

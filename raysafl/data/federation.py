@@ -6,11 +6,12 @@ from typing import Self
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core import Dataset, FederatedData, Key, Samples, Split
-from raysafl.data.datasets import Digits, Source, Subset
+from raysafl.core.client_indices import Ints, Parts, pack
+from raysafl.core.problem import Dataset, FederatedData, Samples, Split
+from raysafl.core.randomness import Key
 from raysafl.data.partitions import Iid, Partition
-from raysafl.data.server import ServerData
-from raysafl.parts import Ints, Parts, pack
+from raysafl.data.server_data import ServerData
+from raysafl.data.sources import Digits, Source, Subset
 
 
 class Federation(FederatedData):

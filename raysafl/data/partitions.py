@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.component import Component
-from raysafl.core import Key
-from raysafl.parts import Ints, Made, Parts, deal
+from raysafl.core.client_indices import Ints, Made, Parts, deal
+from raysafl.core.component import Component
+from raysafl.core.randomness import Key
 
 
 class Partition(Component):

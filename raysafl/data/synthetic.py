@@ -3,8 +3,9 @@
 import numpy as np
 from pydantic import Field
 
-from raysafl.core import Dataset, Key, Samples
-from raysafl.data.datasets import Source
+from raysafl.core.problem import Dataset, Samples
+from raysafl.core.randomness import Key
+from raysafl.data.sources import Source
 
 DIMENSION, CLASSES = 60, 10
 

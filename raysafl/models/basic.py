@@ -5,7 +5,7 @@ import math
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from raysafl.core import Model
+from raysafl.core.problem import Model
 
 
 class Logistic(Model):

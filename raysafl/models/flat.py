@@ -6,9 +6,10 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from raysafl.core import Key, Model
+from raysafl.core.problem import Model
+from raysafl.core.randomness import Key
 from raysafl.models.dropout import drawing_from, seed_dropout
-from raysafl.models.pooling import fuse_pooling
+from raysafl.models.fused_pooling import fuse_pooling
 
 
 class FlatModel:

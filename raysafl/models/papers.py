@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from raysafl.core import Model
+from raysafl.core.problem import Model
 from raysafl.models.basic import CNN
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field, SerializeAsAny
 
-from raysafl.core import Key, Participation
+from raysafl.core.participation import Participation
+from raysafl.core.randomness import Key
 from raysafl.participation.distributions import Distribution
-from raysafl.participation.draws import Floats, check_m, come, weighted
+from raysafl.participation.sampling import Floats, check_m, come, weighted
 
 
 @lru_cache(maxsize=8)

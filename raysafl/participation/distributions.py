@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysafl.component import Component, nearest
-from raysafl.participation.draws import Floats
+from raysafl.core.component import Component
+from raysafl.core.text import nearest
+from raysafl.participation.sampling import Floats
 
 
 @cache

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysafl.core import Key, Participation
-from raysafl.participation.draws import Floats, Ints, at_most, check_m, come
+from raysafl.core.participation import Participation
+from raysafl.core.randomness import Key
+from raysafl.participation.sampling import Floats, Ints, at_most, check_m, come
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 

@@ -4,7 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core import EVERYONE, Key, Participation
+from raysafl.core.participation import Participation
+from raysafl.core.problem import EVERYONE
+from raysafl.core.randomness import Key
 
 
 class Snapshot(Participation):

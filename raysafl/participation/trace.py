@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
 
-from raysafl.component import nearest
-from raysafl.core import Key, Participation
-from raysafl.participation.draws import Ints, at_most, check_m
+from raysafl.core.participation import Participation
+from raysafl.core.randomness import Key
+from raysafl.core.text import nearest
+from raysafl.participation.sampling import Ints, at_most, check_m
 
 COLUMNS = ("client", "start", "end")
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raysafl.core import Key, Participation
-from raysafl.participation.draws import ascending, check_m, draw
+from raysafl.core.participation import Participation
+from raysafl.core.randomness import Key
+from raysafl.participation.sampling import ascending, check_m, draw
 
 
 class Full(Participation):

@@ -1,8 +1,8 @@
 """Where work is done: in this process, or on Ray actors with the same results."""
 
-from raysafl.runtime.actors import OnActors
-from raysafl.runtime.clients import Clients
+from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.worker import Worker
+from raysafl.runtime.in_process import Worker
+from raysafl.runtime.on_actors import OnActors
 
 __all__ = ["Clients", "Hardware", "OnActors", "Worker"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field, field_validator
 
-from raysafl.component import Component
+from raysafl.core.component import Component
 
 
 class Hardware(Component):

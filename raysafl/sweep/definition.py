@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysafl.component import Component, nearest
-from raysafl.core import SGD
-from raysafl.manifest import Claim, Entry, Label, Manifest, Printed, Table
-from raysafl.simulation import Run
+from raysafl.core.algorithm import SGD
+from raysafl.core.component import Component
+from raysafl.core.text import nearest
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Claim, Entry, Label, Manifest, Printed, Table
 
 Mean = tuple[float, float | None]  # and standard deviation
 Make = Callable[[dict[str, Any]], Run]

@@ -5,7 +5,6 @@ then the checkpoint behind it; at the end the ledger, then the checkpoint is rem
 """
 
 import datetime
-import platform
 import time
 from dataclasses import asdict
 from typing import Any
@@ -13,34 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysafl.checkpoint import dump, restore
-from raysafl.core import Record, Work
-from raysafl.place import StorageError, redacted
-from raysafl.simulation import Run, Simulation
-from raysafl.store import Store, atomic_write
-from raysafl.version import __version__
+from raysafl.core.work import Record, Work
+from raysafl.runtime.provenance import provenance
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import ended
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
 
 FLUSH_SECONDS = 30.0
-
-
-def provenance() -> dict[str, str]:
-    """With what and where a run is made."""
-    from importlib.metadata import version
-
-    names = {name: version(name) for name in ("torch", "ray")}
-    return {
-        "python": platform.python_version(),
-        "raysafl": __version__,
-        "host": platform.node(),
-        **names,
-    }
-
-
-def ended(run: Run | None, status: str, reason: str, **more: Any) -> dict[str, Any]:
-    """A ledger entry; `run` is None if the configuration itself was wrong."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    config = run.model_dump(mode="json") if run else {}
-    return {"status": status, "reason": redacted(reason), "config": config, "ended": now, **more}
 
 
 class Session:

@@ -16,15 +16,16 @@ import torch
 from filelock import FileLock
 from ray import tune
 
-from raysafl.core import Dataset
-from raysafl.locks import RemoteLock
-from raysafl.place import Place, StorageError
+from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware, OnActors, Worker
-from raysafl.runtime.actors import rides, settled, start_actors
-from raysafl.simulation import Run
-from raysafl.store import DECIDED, Store
+from raysafl.runtime.on_actors import rides, settled, start_actors
+from raysafl.simulation.run import Run
+from raysafl.storage.ledger import DECIDED, ended
+from raysafl.storage.locks import RemoteLock
+from raysafl.storage.paths import Place, StorageError
+from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, sample_key
-from raysafl.sweep.session import Session, ended
+from raysafl.sweep.session import Session
 
 
 @dataclass(frozen=True)

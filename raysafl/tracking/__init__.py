@@ -3,9 +3,9 @@
 Logging while a sweep runs, at a run's end and `raysafl sync` are one path: `Projection`.
 """
 
-from raysafl.tracking.connect import default_uri, ping
-from raysafl.tracking.mlflow import Projection
+from raysafl.tracking.client import default_uri, ping
+from raysafl.tracking.projection import Projection
 from raysafl.tracking.sync import sync
-from raysafl.tracking.writer import Tracker
+from raysafl.tracking.tracker import Tracker
 
 __all__ = ["Projection", "Tracker", "default_uri", "ping", "sync"]

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from contextlib import closing
 
-from raysafl.place import Place
-from raysafl.store import Store, SweepBusyError, find_sweeps
-from raysafl.tracking.connect import default_uri, explained, redacted
-from raysafl.tracking.mlflow import Curve, Projection
+from raysafl.core.text import redacted
+from raysafl.storage.paths import Place
+from raysafl.storage.store import Store, SweepBusyError, find_sweeps
+from raysafl.tracking.client import default_uri, explained
+from raysafl.tracking.projection import Curve, Projection
 
 
 def sync(

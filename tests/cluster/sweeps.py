@@ -27,7 +27,8 @@ from raysafl import (
     Runner,
     Sweep,
 )
-from raysafl.core import Algorithm, Key, Round, State
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.randomness import Key
 
 
 def leave(seen: str, who: str, run: int) -> None:

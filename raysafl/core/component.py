@@ -1,0 +1,151 @@
+"""The base of every piece of a configuration: typed, frozen, and one with its JSON.
+
+A `Run` is built in Python from components (a dataset, a policy, an algorithm, ...). Each
+validates itself when made, turns into JSON with the name of its class in the field `kind`,
+and comes back from that JSON. A class of your own joins by being defined: no registry.
+"""
+
+import hashlib
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from raysafl.core.text import nearest
+
+BUILT_IN = ("raysafl.algorithms", "raysafl.data", "raysafl.models", "raysafl.participation")
+
+
+class Component(BaseModel):
+    """A frozen, validated piece of configuration that round-trips through JSON.
+
+    Raises:
+        ValueError: a field is unknown (the nearest name is given), missing or out of range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    abstract: ClassVar[bool] = False  # True on the bases: not something a user can name
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ValueError(f"{type(self).__name__}: {explain(error)}") from None
+
+    @classmethod
+    def kinds(cls) -> dict[str, type[Self]]:
+        """Every usable class of this family that is defined now, by name."""
+        for name in BUILT_IN:  # names are found among the classes that exist: make ours exist
+            importlib.import_module(name)
+        return cls._defined()
+
+    @classmethod
+    def _defined(cls) -> dict[str, type[Self]]:
+        own = {} if cls.__dict__.get("abstract") else {cls.__name__: cls}
+        return own | {k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()}
+
+    @model_serializer(mode="wrap")
+    def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": type(self).__name__, **serialize(self)}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(value, Mapping):
+            return build(value)
+        fields = {k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()}
+        kind = fields.pop("kind", None)
+        if kind not in (None, cls.__name__) or cls.__dict__.get("abstract"):
+            known = cls.kinds()
+            if str(kind) not in known:
+                raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
+            return known[str(kind)].model_validate(fields)
+        for name in fields.keys() - cls.model_fields.keys():
+            raise ValueError(f"unknown field '{name}': {nearest(str(name), cls.model_fields)}")
+        return build(fields)
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
+        """A validated copy with fields changed; dots reach inside: `{"algorithm.q": 0.5}`."""
+        own: dict[str, Any] = {}
+        inner: dict[str, dict[str, Any]] = {}
+        for path, value in {**(changes or {}), **fields}.items():
+            head, _, rest = path.partition(".")
+            if rest:
+                inner.setdefault(head, {})[rest] = value
+            else:
+                own[head] = value
+        for head, parts in inner.items():
+            part = own.get(head, getattr(self, head, None))
+            if not isinstance(part, Component):
+                known = [
+                    n for n in type(self).model_fields if isinstance(getattr(self, n), Component)
+                ]
+                raise ValueError(
+                    f"{type(self).__name__} has no part '{head}' to change: {nearest(head, known)}"
+                )
+            own[head] = part.replace(parts)
+        return type(self)(**{**dict(self), **own})
+
+    def components(self) -> Iterator["Component"]:
+        """This component and all inside it."""
+        yield self
+        for _, value in self:
+            for part in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(part, Component):
+                    yield from part.components()
+
+    def to_json(self) -> str:
+        """Canonical JSON: keys sorted, no spaces, so that equal configurations are equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The configuration that `to_json` wrote."""
+        try:
+            return cls.model_validate(json.loads(text))
+        except ValidationError as error:
+            raise ValueError(f"{cls.__name__}: {explain(error)}") from None
+
+    def digest(self) -> str:
+        """Twelve hexadecimal digits of the SHA-256 of the JSON: a run's id."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+
+    def flat(self) -> dict[str, Any]:
+        """Dotted names to plain values, as in a table: `{"algorithm.q": 0.8, ...}`."""
+        return flatten(self.model_dump(mode="json"))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, names joined by dots; a component's name stands for itself."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            out |= flatten(value, f"{prefix}{key}.")
+        elif key == "kind":
+            out[prefix.rstrip(".") or key] = value
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def explain(error: ValidationError) -> str:
+    """A validation error in the user's words: one line per field, no addresses."""
+    lines = []
+    for item in error.errors(include_url=False, include_context=False):
+        where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        given = item.get("input")
+        plain = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
+        lines.append(f"{where + ': ' if where else ''}{message}{plain}")
+    return "\n".join(lines)

@@ -1,0 +1,187 @@
+"""Server data from outside the training set: another dataset, or synthetic letters."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from pydantic import Field, SerializeAsAny, field_validator
+
+from raysafl.core.problem import Dataset, Samples
+from raysafl.core.randomness import Key
+from raysafl.core.text import nearest
+from raysafl.data.server_data import ServerData
+from raysafl.data.sources import Source
+
+Bytes = NDArray[np.uint8]
+# STL-10's airplane, bird, car, cat, deer, dog, horse, monkey, ship, truck among CIFAR-10's
+STL10_AS_CIFAR10: list[int | None] = [0, 2, 1, 3, 4, 5, 7, None, 8, 9]
+
+
+def _shape(dataset: Dataset) -> tuple[int, int, int]:
+    """(channels, height, width) of the images."""
+    x = dataset.train.x
+    if x.ndim != 4 or x.dtype != np.uint8 or x.shape[1] not in (1, 3):
+        raise ValueError(
+            f"server data of images needs a dataset of images; '{dataset.name}' has "
+            f"{x.dtype} samples of shape {x.shape[1:]}"
+        )
+    return x.shape[1], x.shape[2], x.shape[3]
+
+
+def _samples(images: Sequence[Image.Image], labels: Any, dataset: Dataset) -> Samples:
+    """Images of 0 to 255 in the dataset's shape; its brightest value stands for 255."""
+    channels, height, width = _shape(dataset)
+    mode = "L" if channels == 1 else "RGB"
+    fitted = [im.convert(mode).resize((width, height), _SMOOTH) for im in images]
+    x = np.stack([np.asarray(im).reshape(height, width, channels) for im in fitted])
+    top = int(dataset.train.x.max())
+    if top != 255:  # digits are 0 to 16
+        x = np.rint(x * (top / 255)).astype(np.uint8)
+    x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return Samples(x, np.asarray(labels, np.int64), dataset.train.scale, dataset.train.shift)
+
+
+_SMOOTH = Image.Resampling.BILINEAR  # averages over all pixels it replaces
+
+
+class Other(ServerData):
+    """n0 training images of another dataset, resized (FSL, scenario 2b: STL-10 for CIFAR-10).
+
+    `classes[i]` is the class, in the run's dataset, of the other dataset's class i, or None to
+    leave it out; the list must cover all of them. `STL10_AS_CIFAR10` is FSL's: nine shared
+    classes, no frog, no monkey. Equally many images of each class are drawn (a remainder goes to
+    random classes) by `seed`, the same for all replicates.
+    """
+
+    dataset: SerializeAsAny[Source]
+    n0: int = Field(gt=0)
+    classes: list[int | None]
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+    def outside(self, dataset: Dataset) -> Samples:
+        """Read the other dataset and fit n0 of its images to this one's."""
+        _shape(dataset)
+        other = self.dataset.load()
+        self._check(other, dataset)
+        _shape(other)
+        rng = Key(self.seed)("other data")
+        used = [i for i, label in enumerate(self.classes) if label is not None]
+        extra = rng.permutation(len(used)) < self.n0 % len(used)
+        rows, labels = [], []
+        for i, more in zip(used, extra.tolist(), strict=True):
+            pool, want = np.flatnonzero(other.train.y == i), self.n0 // len(used) + more
+            if want > len(pool):
+                raise ValueError(
+                    f"n0 = {self.n0} needs {want} images of class {i} of '{other.name}', which "
+                    f"has {len(pool)}; choose a smaller n0"
+                )
+            rows.append(np.sort(rng.choice(pool, want, replace=False)))
+            labels += [self.classes[i]] * want
+        x = other.train.x[np.concatenate(rows)]
+        x = np.rint(x * (255 / int(other.train.x.max()))).astype(np.uint8)
+        return _samples([_image(pixels) for pixels in x], labels, dataset)
+
+    def _check(self, other: Dataset, dataset: Dataset) -> None:
+        if len(self.classes) != other.num_classes:
+            raise ValueError(
+                f"the class map has {len(self.classes)} entries, but '{other.name}' has "
+                f"{other.num_classes} classes: give each its class in '{dataset.name}', or None"
+            )
+        wrong = [c for c in self.classes if c is not None and not 0 <= c < dataset.num_classes]
+        if wrong or all(c is None for c in self.classes):
+            raise ValueError(
+                f"the class map names {wrong or 'no class at all'}; classes of "
+                f"'{dataset.name}' are 0 to {dataset.num_classes - 1}"
+            )
+
+
+def _image(pixels: Bytes) -> Image.Image:
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+
+
+class Glyphs(ServerData):
+    """Letters drawn in fonts, angles and sizes (FSL, scenario 2b: synthetic EMNIST).
+
+    FSL: one cursive font, 5 angles, 3 sizes (points, in a figure of 2 by 2 inches), then 28 by
+    28 pixels: 15 images a class. It does not name the font. Default here: the italic serif that
+    comes with matplotlib, so that it works everywhere; any installed font's name is allowed,
+    with ":italic" or ":bold" after it. White on black, as EMNIST is. `characters` has one per
+    class; default: the dataset's own names of its classes.
+    """
+
+    INCHES: ClassVar[int] = 2
+    DPI: ClassVar[int] = 144
+
+    fonts: list[str] = Field(default=["DejaVu Serif:italic"], min_length=1)
+    angles: list[float] = Field(default=[-20, -10, 0, 10, 20], min_length=1)
+    sizes: list[float] = Field(default=[100, 110, 120], min_length=1)
+    characters: str | None = None
+
+    @field_validator("fonts")
+    @classmethod
+    def _found(cls, fonts: list[str]) -> list[str]:
+        for font in fonts:
+            font_file(font)
+        return fonts
+
+    @field_validator("sizes")
+    @classmethod
+    def _visible(cls, sizes: list[float]) -> list[float]:
+        if any(not 10 <= size <= 140 for size in sizes):
+            raise ValueError(f"sizes are 10 to 140 points in a figure of 144, not {sizes}")
+        return sizes
+
+    def outside(self, dataset: Dataset) -> Samples:
+        """fonts * angles * sizes images of each class."""
+        _shape(dataset)
+        letters: Sequence[str] = dataset.names if self.characters is None else self.characters
+        if not letters or any(len(letter) != 1 for letter in letters):
+            raise ValueError(
+                f"the classes of '{dataset.name}' are not known to be letters; give "
+                "characters='...', one per class"
+            )
+        if len(letters) != dataset.num_classes:
+            raise ValueError(
+                f"{len(letters)} characters for the {dataset.num_classes} classes of "
+                f"'{dataset.name}'; give one per class"
+            )
+        images, labels = [], []
+        for font in self.fonts:
+            for size in self.sizes:
+                face = ImageFont.truetype(font_file(font), size * self.DPI / 72)
+                for label, letter in enumerate(letters):
+                    images += [self._draw(letter, face, angle) for angle in self.angles]
+                    labels += [label] * len(self.angles)
+        return _samples(images, labels, dataset)
+
+    def _draw(self, letter: str, face: ImageFont.FreeTypeFont, angle: float) -> Image.Image:
+        side = self.INCHES * self.DPI
+        image = Image.new("L", (side, side))
+        left, top, right, bottom = face.getbbox(letter)
+        at = ((side - left - right) / 2, (side - top - bottom) / 2)  # its ink in the middle
+        ImageDraw.Draw(image).text(at, letter, fill=255, font=face)
+        return image.rotate(angle, Image.Resampling.BILINEAR)
+
+
+def font_file(name: str) -> str:
+    """The file of an installed font, or of one that comes with matplotlib.
+
+    Raises:
+        ValueError: there is none; the nearest name is given.
+    """
+    from matplotlib.font_manager import FontProperties, fontManager
+
+    family, *style = name.split(":")
+    known = {entry.name for entry in fontManager.ttflist}
+    unknown = set(style) - {"italic", "bold"}
+    if family not in known or unknown:
+        what = f"no font '{family}'" if family not in known else f"no style {sorted(unknown)}"
+        raise ValueError(f"{what}: {nearest(family, known)}; styles are :italic and :bold")
+    properties = FontProperties(
+        family=[family],
+        style="italic" if "italic" in style else "normal",
+        weight="bold" if "bold" in style else "normal",
+    )
+    return str(fontManager.findfont(properties, fallback_to_default=False))

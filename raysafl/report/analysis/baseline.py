@@ -1,0 +1,48 @@
+"""Improvements over a baseline: a table of differences, seed by seed."""
+
+import pandas as pd
+
+from raysafl.report.analysis.cells import statistics
+from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.statistics import STATISTICS
+
+
+def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, Manifest]:
+    """Runs and manifest of a table with `minus`, as if the differences were what was run.
+
+    Each statistic of a replicate becomes its difference to the same replicate of the cell whose
+    labels are the same but for `minus`; both have the same seed, so the same cohorts. Baseline
+    cells go. A replicate whose baseline has not finished goes too, and so counts as missing.
+    Without `minus` both come back as they are.
+    """
+    minus = manifest.table.minus
+    if not minus:
+        return runs, manifest
+    of_labels = {_key(entry.labels): entry.run_id for entry in manifest.entries}
+    base = {
+        entry.run_id: of_labels[key]
+        for entry in manifest.entries
+        if (key := _key(entry.labels | minus)) in of_labels and not _bears(entry, manifest)
+    }
+    entries = [entry for entry in manifest.entries if entry.run_id in base]
+    table = manifest.table.replace(minus={})
+    manifest = manifest.replace(entries=entries, table=table)
+    names = [n for n in {*STATISTICS, *statistics(table)} if n in runs]
+    own = runs[runs["run_id"].isin(list(base))]
+    if own.empty or not names:
+        return own, manifest
+    done = runs[runs["status"] == "finished"].set_index(["run_id", "replicate"])[names]
+    pairs = pd.MultiIndex.from_arrays([own["run_id"].map(base), own["replicate"]])
+    kept = pairs.isin(done.index) | (own["status"] != "finished").to_numpy()
+    own, pairs = own[kept].copy(), pairs[kept]
+    own[names] = own[names].astype(float) - done.reindex(pairs).to_numpy(float)
+    return own, manifest
+
+
+def _key(labels: object) -> str:
+    return repr(sorted(labels.items())) if isinstance(labels, dict) else ""
+
+
+def _bears(entry: Entry, manifest: Manifest) -> bool:
+    """Whether a cell is a baseline itself."""
+    return all(entry.labels.get(axis) == value for axis, value in manifest.table.minus.items())

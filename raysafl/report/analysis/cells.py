@@ -1,0 +1,211 @@
+"""From runs to the numbers of a table: mean and spread per entry, with the paper's beside them.
+
+A frame of cells has one row per manifest entry. Its columns are dotted, so that no axis can
+clash with a statistic: `label.<axis>`, `mean.<statistic>`, `std.<statistic>`, `paper.mean`, ...
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from raysafl.core.text import nearest
+from raysafl.report.analysis.layout import METHOD_AXES, axis_values, method_axis, place, show
+from raysafl.storage.manifest import Label, Manifest, Printed, Table
+from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
+
+EVERYWHERE = "all cells"
+COUNTS = {"replicates": "finished", "diverged": "diverged", "failed": "failed"}
+
+
+def statistics(table: Table) -> list[str]:
+    """The statistics of a table, the one in its cells first, each once."""
+    return list(dict.fromkeys([table.statistic, *table.also, *(p.statistic for p in table.more)]))
+
+
+def factor(table: Table, statistic: str) -> float:
+    """What a statistic is multiplied by: counts stay counts beside accuracies in per cent."""
+    counted = statistic in STATISTICS and statistic not in FRACTIONS
+    return 1.0 if counted and statistic != table.statistic else table.scale
+
+
+def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
+    """How many replicates each run was to have, by run id, as far as `runs.parquet` tells."""
+    seen = runs.groupby("run_id").size()
+    if "config.replicates" not in runs:
+        return seen.clip(lower=seen.max())
+    told = pd.to_numeric(runs["config.replicates"], errors="coerce").groupby(runs["run_id"]).max()
+    return told.fillna(seen).astype(int)
+
+
+def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Mean and standard deviation over the finished replicates of every entry of a sweep.
+
+    For statistic x, n finished replicates and the table's scale c,
+
+        mean.x = c sum_r x_r / n,        std.x = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1)),
+
+    so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
+    Replicates that diverged or failed are counted, not averaged.
+
+    Returns:
+        One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as in the
+        manifest), `replicates` (n), `diverged`, `failed`, `missing` (counts of replicates),
+        `mean.<statistic>` and `std.<statistic>`.
+
+    Raises:
+        ValueError: the runs have no such statistic.
+    """
+    claimed = (claim.statistic for claim in manifest.claims if claim.statistic)
+    names = list(dict.fromkeys([*statistics(manifest.table), *claimed]))
+    ids = [entry.run_id for entry in manifest.entries]
+    frame = pd.DataFrame({"run_id": ids})
+    for axis in manifest.axes:
+        labels = [entry.labels.get(axis) for entry in manifest.entries]
+        frame[f"label.{axis}"] = pd.Series(labels, dtype=object)
+    known = _typed(runs, names)
+    for column, status in COUNTS.items():
+        counts = known["run_id"][known["status"] == status].value_counts()
+        frame[column] = counts.reindex(ids, fill_value=0).to_numpy(int)
+    planned = replicates_of(known)
+    default = int(planned.max()) if len(planned) else 1
+    due = planned.reindex(ids, fill_value=default).to_numpy(int)
+    frame["missing"] = (due - frame[list(COUNTS)].sum(axis=1)).clip(lower=0)
+    finished = known[known["status"] == "finished"]
+    for name in names:
+        grouped = finished[name].astype(float).groupby(finished["run_id"])
+        with np.errstate(invalid="ignore"):  # an infinite loss has no spread: NaN
+            mean, std = grouped.mean(), grouped.std(ddof=1)
+        scale = factor(manifest.table, name)
+        frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
+        frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
+    return frame
+
+
+def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The runs, known to have the statistics; if there are none yet, an empty frame of them."""
+    if runs.empty:
+        columns = dict.fromkeys(["run_id", "status"], "str") | dict.fromkeys(names, "float64")
+        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
+    for name in names:
+        if name not in runs:
+            raise ValueError(f"runs have no statistic '{name}': {nearest(name, map(str, runs))}")
+    return runs
+
+
+def matches(printed: Printed, labels: Mapping[str, Label]) -> bool:
+    """Whether a printed number belongs to a cell: all the labels it has are the cell's."""
+    return all(axis in labels and _same(v, labels[axis]) for axis, v in printed.labels.items())
+
+
+def _same(a: Label, b: Label) -> bool:
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b
+
+
+def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Put the paper beside ours: `diff.x = mean.x - paper.mean`, in the table's unit.
+
+    Returns:
+        The cells with `paper.mean`, `paper.std` and `diff.<statistic>`; NaN where the paper
+        prints no number, and for statistics that are no accuracy (but the table's own).
+    """
+    found = [
+        next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
+        for entry in manifest.entries
+    ]
+    frame = cells.copy()
+    frame["paper.mean"] = np.array([p.mean if p else math.nan for p in found], dtype=float)
+    stds = [math.nan if p is None or p.std is None else p.std for p in found]
+    frame["paper.std"] = np.array(stds, dtype=float)
+    for name in statistics(manifest.table):
+        other = name in STATISTICS and name not in ACCURACIES
+        alike = not other or name == manifest.table.statistic
+        frame[f"diff.{name}"] = frame[f"mean.{name}"] - frame["paper.mean"] if alike else math.nan
+    return frame
+
+
+def unplaced(manifest: Manifest) -> list[Printed]:
+    """The paper's numbers for which the sweep has no cell."""
+    entries = manifest.entries
+    return [p for p in manifest.table.paper if not any(matches(p, e.labels) for e in entries)]
+
+
+def matching(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Which statistic matches the printed numbers best, over all cells and per method.
+
+    For a statistic x and the set C of cells that have both x and a printed number, the
+    distance is mean_C |diff.x|. Distances compare only over equally many cells, so `best` is
+    the least distance among the statistics which the most cells have; ties go to the first.
+
+    Returns:
+        Rows `group` ("all cells" or "<axis> = <value>"), `statistic`, `cells`, `distance`
+        (in the table's unit) and `best`; none where nothing can be compared.
+    """
+    axis = method_axis(manifest)
+    values = axis_values(manifest, axis) if axis else []
+    groups = {EVERYWHERE: compared}
+    if axis and len(values) > 1 and manifest.table.paper:
+        labels = compared[f"label.{axis}"]
+        groups |= {
+            place({axis: v}, [axis]): compared[labels.map(lambda x, v=v: x == v)] for v in values
+        }
+    found: list[dict[str, Any]] = []
+    for group, cells in groups.items():
+        rows = [_distance(group, name, cells) for name in statistics(manifest.table)]
+        rows = [row for row in rows if row["cells"]]
+        if rows:
+            most = max(row["cells"] for row in rows)
+            full = [row for row in rows if row["cells"] == most]
+            min(full, key=lambda row: cast(float, row["distance"]))["best"] = True
+        found += rows
+    return pd.DataFrame(found, columns=["group", "statistic", "cells", "distance", "best"])
+
+
+def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """How far each reading of the paper is from its printed numbers, the nearest first.
+
+    A reading is a combination of labels on the table's `readings` axes; its distance by a
+    statistic x is mean |diff.x| over its cells with a printed number. If the table names a method
+    axis, methods are told apart: a baseline may not depend on some reading.
+
+    Returns:
+        Rows `method` (empty if there is no such axis), `reading`, `cells`, `statistic` (that
+        with the least distance over most cells), `distance` and `distance.<statistic>`.
+    """
+    method = next((a for a in METHOD_AXES if a in manifest.axes), None)
+    axes = [a for a in ([method] if method else []) + manifest.table.readings if a]
+    found: list[dict[str, Any]] = []
+    if not manifest.table.readings:
+        return pd.DataFrame(found)
+    for key, cells in compared.groupby([f"label.{axis}" for axis in axes], sort=False):
+        labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
+        parts = [_distance("", name, cells) for name in statistics(manifest.table)]
+        parts = [part for part in parts if part["cells"]]
+        if parts:
+            best = min(parts, key=lambda part: (-part["cells"], part["distance"]))
+            found.append(
+                {
+                    "method": "" if method is None else show(labels.pop(method)),
+                    "reading": place(labels, list(labels)),
+                    **{name: best[name] for name in ("cells", "statistic", "distance")},
+                    **{f"distance.{part['statistic']}": part["distance"] for part in parts},
+                }
+            )
+    frame = pd.DataFrame(found)
+    return frame if frame.empty else frame.sort_values(["method", "distance"], kind="stable")
+
+
+def _distance(group: str, statistic: str, cells: pd.DataFrame) -> dict[str, Any]:
+    off = cells[f"diff.{statistic}"].abs().dropna()
+    distance = float(off.mean()) if len(off) else math.nan
+    return {
+        "group": group,
+        "statistic": statistic,
+        "cells": len(off),
+        "distance": distance,
+        "best": False,
+    }

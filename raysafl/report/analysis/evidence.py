@@ -1,0 +1,154 @@
+"""How sure the numbers are: intervals, verdicts against the paper, tests over common seeds."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from raysafl.report.analysis.cells import factor
+from raysafl.report.analysis.layout import Key, axis_values, method_axis
+from raysafl.storage.manifest import Label, Manifest, Table
+
+LEVEL = 0.95
+POINTS, SHARE = 2.0, 0.05  # what counts as near: in per cent, and of a number in another unit
+VERDICTS = {
+    "agrees": "the interval of Δ holds 0, and the means are near each other",
+    "close": "the interval leaves 0 out, but the means are near each other",
+    "unclear": "the interval holds 0, but the means are not near: too much spread to tell",
+    "off": "the interval leaves 0 out, and the means are not near each other",
+}
+Floats = NDArray[np.float64]
+
+
+def near(table: Table) -> str:
+    """When two means of this table count as near each other, in words."""
+    return f"{POINTS:g} percentage points" if table.unit == "%" else f"{SHARE:.0%} of the paper's"
+
+
+def rule(table: Table) -> str:
+    """How a verdict is found, as Markdown."""
+    words = "\n".join(f"- **{name}**: {why}" for name, why in VERDICTS.items())
+    return (
+        f"Verdict on `{table.statistic}`: Δ is ours minus the paper's, its {LEVEL:.0%} interval "
+        "Welch's, from both means and standard deviations. The paper's number of seeds is taken "
+        "to be ours, and its spread to be ours where it prints none. Near is within "
+        f"{near(table)}; without a spread of ours, nearness alone decides.\n\n{words}"
+    )
+
+
+def half_width(std: Floats, n: Floats) -> Floats:
+    """Half the width of the t interval of a mean of n replicates; NaN for fewer than two."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width: Floats = stats.t.ppf((1 + LEVEL) / 2, n - 1) * std / np.sqrt(n)
+    return width
+
+
+def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
+    """Half the width of Welch's interval of a difference of means of n and m replicates.
+
+    SE^2 = a + b with a = std^2/n and b = other^2/m; the degrees of freedom are
+    (a + b)^2 / (a^2/(n - 1) + b^2/(m - 1)) (Welch 1947). NaN without a spread or for n, m < 2.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a, b = std**2 / n, other**2 / m
+        freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
+        width = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b)
+    return np.where(a + b == 0, 0.0, width)
+
+
+def judge(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Each cell with how sure its number is, and the verdict against the paper's.
+
+    Args:
+        compared: from `raysafl.report.analysis.cells.compare`.
+
+    Returns:
+        The cells with `half.mean` and `half.diff` (half the width of the 95 % intervals of
+        our mean and of the difference; NaN if there is none), `deviations` (the difference in
+        combined standard deviations, sqrt(ours^2 + the paper's^2)) and `verdict` (one of
+        `VERDICTS`, or empty where nothing can be compared).
+    """
+    table, cells = manifest.table, compared.copy()
+    diff, std = (cells[f"{x}.{table.statistic}"].to_numpy(float) for x in ("diff", "std"))
+    n, printed = cells["replicates"].to_numpy(float), cells["paper.std"].to_numpy(float)
+    theirs = np.where(np.isnan(printed), std, printed)
+    cells["half.mean"] = half_width(std, n)
+    cells["half.diff"] = half = welch(std, theirs, n, n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cells["deviations"] = np.abs(diff) / np.sqrt(np.nan_to_num(std) ** 2 + theirs**2)
+    limit = POINTS if table.unit == "%" else SHARE * np.abs(cells["paper.mean"].to_numpy(float))
+    close, holds = np.abs(diff) <= limit, np.abs(diff) <= half
+    words = np.where(close, np.where(holds, "agrees", "close"), np.where(holds, "unclear", "off"))
+    cells["verdict"] = np.where(np.isnan(diff), "", words)
+    return cells
+
+
+def holm(p: Floats) -> Floats:
+    """Holm's (1979) adjusted p-values: step down, valid however the tests depend on each other."""
+    order = np.argsort(p)
+    steps = (len(p) - np.arange(len(p))) * p[order]
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Every method against the first one, seed by seed, at each place of the other axes.
+
+    Replicates of one seed see the same cohorts whatever the algorithm, so the differences of
+    a seed's two numbers are tested (paired t test, two-sided), which is sharper than comparing
+    means. `holm` adjusts for all comparisons of the sweep.
+
+    Returns:
+        One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (those that
+        both finished), `diff` (mean difference to the baseline, in the table's unit), `half`
+        (half the width of its 95 % interval), `p` and `holm`; NaN where all differences are
+        equal, so that a t test has no answer. Places with fewer than two common seeds have none.
+    """
+    axis, table = method_axis(manifest), manifest.table
+    rows: list[dict[str, Any]] = []
+    done = runs[runs["status"] == "finished"] if len(runs) else runs
+    if axis and len(done):
+        values = {
+            str(run_id): own.set_index("seed")[table.statistic].astype(float)
+            * factor(table, table.statistic)
+            for run_id, own in done[["run_id", "seed", table.statistic]].groupby("run_id")
+        }
+        baseline = axis_values(manifest, axis)[0]
+        at = {_place(e.labels, axis): e for e in manifest.entries if e.labels.get(axis) == baseline}
+        for entry in manifest.entries:
+            base = at.get(_place(entry.labels, axis))
+            if base and entry.labels.get(axis) != baseline:
+                pair = [values.get(e.run_id, _NOTHING) for e in (entry, base)]
+                labels = {f"label.{name}": value for name, value in entry.labels.items()}
+                rows.append(labels | {"baseline": baseline} | _difference(*pair))
+    columns = [*(f"label.{a}" for a in manifest.axes), "baseline", *_difference(_NOTHING, _NOTHING)]
+    found = pd.DataFrame(rows, columns=columns)
+    found = found[found["seeds"] >= 2].reset_index(drop=True)
+    tested = found["p"].notna()
+    found["holm"] = np.nan
+    found.loc[tested, "holm"] = holm(found.loc[tested, "p"].to_numpy(float))
+    return found
+
+
+_NOTHING: "pd.Series[float]" = pd.Series(dtype=float)
+
+
+def _place(labels: Mapping[str, Label], method: str) -> Key:
+    return tuple(value for axis, value in labels.items() if axis != method)
+
+
+def _difference(ours: "pd.Series[float]", base: "pd.Series[float]") -> dict[str, Any]:
+    """The mean difference over common seeds, its interval and its paired t test."""
+    both = pd.concat([ours, base], axis=1, join="inner", keys=["ours", "base"]).dropna()
+    difference = both["ours"] - both["base"]
+    found = {"seeds": len(both), "diff": difference.mean(), "half": math.nan, "p": math.nan}
+    if len(both) >= 2 and np.ptp(difference) > 1e-9 * difference.abs().max():
+        test = stats.ttest_rel(both["ours"], both["base"])
+        low, high = test.confidence_interval(LEVEL)
+        found |= {"half": (high - low) / 2, "p": test.pvalue}
+    return found

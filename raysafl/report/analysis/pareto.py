@@ -1,0 +1,80 @@
+"""pareto."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from raysafl.report.analysis.layout import axis_values, place
+from raysafl.storage.manifest import Manifest
+
+SNAPSHOT = "Snapshot"  # the policy that enforces rounds
+COSTS = {
+    "samples": "server samples used (n0)",
+    "snapshots": "enforced rounds",
+    "bytes": "bytes to and from clients (MB)",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Cells that answer one question: equal in clients' data, model, rounds and policy."""
+
+    name: str
+    cells: pd.DataFrame  # label.<axis>, mean, std and the costs
+
+
+def find_problems(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[Problem]:
+    """The problems of a sweep with two or more choices that have a number."""
+    if runs.empty or "config" not in runs:
+        return []
+    done = runs[runs["status"] == "finished"]
+    costs = ["total_bytes", "total_snapshots", "total_server_rounds"]
+    first = done.groupby("run_id")["config"].first()
+    configs = {str(i): json.loads(text) for i, text in first.items()}
+    name = manifest.table.statistic
+    known = cells[cells["run_id"].isin(configs) & np.isfinite(cells[f"mean.{name}"])].copy()
+    known = known.rename(columns={f"mean.{name}": "mean", f"std.{name}": "std"})
+    own = [configs[i] for i in known["run_id"]]
+    spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
+    shares = np.array([bool(c["data"].get("share")) for c in own], bool)
+    used = shares | (spent["total_server_rounds"].to_numpy(float) > 0)
+    known["samples"] = np.array([_samples(c) for c in own], float) * used
+    snapshot = np.array([c["participation"]["kind"] == SNAPSHOT for c in own], bool)
+    known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
+    known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
+    groups = known.groupby([_question(c) for c in own], sort=False)
+    return [Problem(_name(part, manifest), part) for _, part in groups if len(part) > 1]
+
+
+def _samples(config: dict[str, Any]) -> float:
+    server = config["data"].get("server") or {}
+    return float(server.get("n0") or 0)
+
+
+def _question(config: dict[str, Any]) -> str:
+    """What one cannot choose, as text."""
+    data = {k: v for k, v in config["data"].items() if k not in ("server", "share")}
+    policy = config["participation"]
+    policy = policy["base"] if policy["kind"] == SNAPSHOT else policy
+    return json.dumps([data, config["model"], config["rounds"], policy], sort_keys=True)
+
+
+def _name(part: pd.DataFrame, manifest: Manifest) -> str:
+    """The labels that its cells share and others do not."""
+    several = [a for a in manifest.axes if len(axis_values(manifest, a)) > 1]
+    shared = [a for a in several if part[f"label.{a}"].nunique(dropna=False) == 1]
+    return place({a: part[f"label.{a}"].iloc[0] for a in shared}, shared)
+
+
+def front(cost: NDArray[np.float64], gain: NDArray[np.float64]) -> list[int]:
+    """The points that no other beats (cheaper and better), by cost: positions in the arrays."""
+    best, found = -np.inf, list[int]()
+    for i in np.lexsort((-gain, cost)):
+        if gain[i] > best:
+            found.append(int(i))
+            best = float(gain[i])
+    return found

@@ -1,0 +1,272 @@
+"""Curves of test accuracy against round: mean and standard deviation over replicates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from raysafl.report.analysis.layout import (
+    METHOD_AXES,
+    axis_values,
+    keys,
+    method_axis,
+    place,
+    show,
+    table_axes,
+)
+from raysafl.report.figures.style import (
+    CHARACTERS,
+    GREY,
+    LETTERS,
+    blank,
+    colours,
+    columns,
+    dashes,
+    folded,
+    plain,
+    png,
+    tidy,
+)
+from raysafl.storage.manifest import Label, Manifest
+
+PANELS = 24  # on one page
+PANEL_WIDTH = 2.5  # inches
+ACROSS = 4  # panels side by side: more are too small to read on a page
+NAMED = 48  # lines that a legend names
+FEW = 8  # lines whose legend stands below
+ROUND = "round"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A column of `rounds/` as it is drawn: times `scale`, at most `highest`, at least 0."""
+
+    column: str
+    scale: float
+    highest: float
+    label: str
+    empty: str = "not run yet"  # of a panel without rows
+
+
+ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
+ENFORCED = Quantity("q", 1, 1, "probability q of an enforced round", "without a q that moves")
+
+
+def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
+    """Mean and standard deviation (ddof = 1, NaN for one replicate) by round."""
+    grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
+    return pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
+
+
+def draw_curve(
+    axes: Axes,
+    rounds: pd.DataFrame,
+    colour: str,
+    band: float = 0.2,
+    what: Quantity = ACCURACY,
+    style: Literal["-", "--"] = "-",
+) -> None:
+    """Draw the mean as a line and ± 1 standard deviation as a band, `band` opaque."""
+    curve = mean_curve(rounds, what)
+    at, mean, std = (c.to_numpy(float) for c in (curve.index, curve["mean"], curve["std"]))
+    mark = "o" if len(at) == 1 else None
+    axes.plot(at, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
+    if np.isnan(std).all():
+        return
+    low, high = np.maximum(mean - std, 0), np.minimum(mean + std, what.highest)
+    axes.fill_between(at, low, high, color=colour, alpha=band, linewidth=0)
+
+
+def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
+    """The curves of one run as a PNG: every replicate thin, their mean with a ±1 std band.
+
+    Args:
+        rounds: the run's rows, as in `rounds/`.
+    """
+    count = rounds["replicate"].nunique()
+    note = f"mean ± std of {count} replicates" if count > 1 else ""
+    title = f"{folded(title, 6.0)}\n{note}".strip()
+    figure = blank(6.4, 4.0, layout=None)  # a layout would draw every run's curve twice
+    figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
+    axes = figure.subplots()
+    tidy(axes)
+    for _, rows in rounds.groupby("replicate") if count > 1 else []:
+        axes.plot(rows["round"], 100 * rows["test_accuracy"], color=GREY, linewidth=0.5, alpha=0.5)
+    draw_curve(axes, rounds, colours(1)[0])
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+    axes.set_xlabel(ROUND, fontsize=LETTERS)
+    axes.set_ylabel(ACCURACY.label, fontsize=LETTERS)
+    axes.set_title(title, fontsize=LETTERS + 1)
+    return png(figure)
+
+
+def curves(
+    rounds: pd.DataFrame,
+    manifest: Manifest,
+    runs: pd.DataFrame | None = None,
+    what: Quantity = ACCURACY,
+) -> list[bytes]:
+    """The curves of a sweep as PNGs: lines by method, one panel per place on the other axes.
+
+    Panels share their axes. One page has up to 24 panels; more make more pages. Once there are
+    rows, places without any have no panel.
+
+    Args:
+        rounds: rows as in `rounds/`; entries without rows have no line.
+        runs: if given, replicates that diverged or failed are left out, as in the table.
+        what: what is drawn over the rounds.
+    """
+    if not manifest.entries:
+        return []
+    method = method_axis(manifest)
+    down, across = table_axes(manifest)
+    others = [axis for axis in [*down, *across] if axis != method]
+    kept, left_out = _kept(rounds, runs)
+    of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
+    shown, empty = _begun(manifest, others, of_run, what)
+    panels, wide = keys(shown, others), _wide(shown, others)
+    step = PANELS // wide * wide
+    pages = [panels[i : i + step] for i in range(0, len(panels), step)]
+    spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""
+    small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
+    made = []
+    for i, page in enumerate(pages):
+        figure, grid = _grid(len(page), wide, what)
+        for axes, panel in zip(grid, page, strict=True):
+            labels = dict(zip(others, panel, strict=True))
+            _panel(axes, labels, method, manifest, of_run, what)
+        title = folded(manifest.title or manifest.name, figure.get_figwidth())
+        count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
+        notes = folded(
+            ", ".join(filter(None, [spread, small, left_out, empty, count])), figure.get_figwidth()
+        )
+        figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
+        _legend(figure, manifest, method)
+        made.append(png(figure))
+    return made
+
+
+def _begun(
+    manifest: Manifest, others: list[str], of_run: Mapping[str, pd.DataFrame], what: Quantity
+) -> tuple[Manifest, str]:
+    """The sweep without the places that have no rows yet, and a note that counts them."""
+    places = {e.run_id: tuple(e.labels.get(axis) for axis in others) for e in manifest.entries}
+    there = {place for run_id, place in places.items() if run_id in of_run}
+    empty = len(set(places.values()) - there)
+    if not there or not empty:
+        return manifest, ""
+    entries = [entry for entry in manifest.entries if places[entry.run_id] in there]
+    return manifest.replace(entries=entries), f"{empty} of {empty + len(there)} panels {what.empty}"
+
+
+def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame, str]:
+    """The rows of the replicates that are in the table, and a note that counts the others."""
+    if runs is None or runs.empty:
+        return rounds, ""
+    bad = runs.loc[runs["status"].isin(["diverged", "failed"]), ["run_id", "replicate"]]
+    if bad.empty:
+        return rounds, ""
+    pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])
+    kept = rounds[~pairs.isin(list(bad.itertuples(index=False, name=None)))]
+    return kept, f"{len(bad)} diverged or failed left out"
+
+
+def _wide(manifest: Manifest, others: list[str]) -> int:
+    """How many panels stand side by side: the last axis if it fits, else a block."""
+    total = len(keys(manifest, others))
+    if len(others) > 1:
+        last = len(axis_values(manifest, others[-1]))
+        if len(keys(manifest, others[:-1])) * last == total:
+            if 1 < last <= ACROSS:
+                return last
+            if last in (6, 8):
+                return last // 2
+    return total if total <= ACROSS else 3 if total <= 6 else ACROSS
+
+
+def _grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side, `wide` of them in a line, on shared axes."""
+    tall = -(-count // wide)
+    figure = blank(max(6.4, PANEL_WIDTH * wide + 0.5), max(4.4, 1.9 * tall + 1.3))
+    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for i, axes in enumerate(panels):
+        axes.set_visible(i < count)
+        tidy(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
+        axes.tick_params(labelbottom=i + wide >= count)
+        axes.set_xlabel(ROUND if i + wide >= count else "", fontsize=LETTERS)
+    figure.supylabel(what.label, fontsize=LETTERS + 1)
+    return figure, panels[:count]
+
+
+def _panel(
+    axes: Axes,
+    labels: dict[str, Label],
+    method: str | None,
+    manifest: Manifest,
+    of_run: Mapping[str, pd.DataFrame],
+    what: Quantity,
+) -> None:
+    """Draw the lines of the entries at one place."""
+    values = axis_values(manifest, method) if method else [None]
+    looks = zip(colours(len(values)), dashes(len(values)), strict=True)
+    look = dict(zip(values, looks, strict=True))
+    band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
+    axes.set_title(folded(place(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
+    drawn = 0
+    for entry in manifest.entries:
+        here = all(entry.labels.get(axis) == value for axis, value in labels.items())
+        if here and entry.run_id in of_run:
+            colour, style = look[entry.labels.get(method) if method else None]
+            draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
+            drawn += 1
+    if not drawn:
+        axes.text(0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY)
+
+
+def _legend(figure: Figure, manifest: Manifest, method: str | None) -> None:
+    """Name the lines: in a row below the figure, or, if they are many, in columns beside it."""
+    if method is None:
+        return
+    values = axis_values(manifest, method)
+    if len(values) > NAMED:  # names would leave no room for the lines: the first and the last
+        ends = values[0], values[-1]
+        legend = [f"{method} = {show(value)}" for value in ends]
+        lines = [Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))]
+        figure.legend(lines, [plain(text) for text in legend], loc="outside lower center", ncols=2)
+        return
+    many = len(values) > FEW
+    name = "" if many or method in METHOD_AXES else f"{method} = "
+    names = [f"{name}{show(value)}" for value in values]
+    fitting = int(figure.get_figwidth() * CHARACTERS / (max(map(len, names)) + 8))
+    figure.legend(
+        [
+            Line2D([], [], color=colour, linewidth=2.5, linestyle=style)
+            for colour, style in zip(colours(len(values)), dashes(len(values)), strict=True)
+        ],
+        [plain(name) for name in names],
+        loc="outside right upper" if many else "outside lower center",
+        ncols=-(-len(values) // 24) if many else columns(len(values), max(1, min(4, fitting))),
+        title=plain(method) if many else None,
+        fontsize=LETTERS,
+        title_fontsize=LETTERS,
+        frameon=False,
+    )
+
+
+def q_curves(
+    rounds: pd.DataFrame, manifest: Manifest, runs: pd.DataFrame | None = None
+) -> list[bytes]:
+    """The trajectories of q as PNGs, of the runs in which q moves; none if it never does."""
+    q = rounds.groupby("run_id")["q"]
+    spread = q.max() - q.min()
+    of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
+    known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
+    return curves(of_those, manifest, runs, ENFORCED) if known else []

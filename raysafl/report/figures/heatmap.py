@@ -1,0 +1,150 @@
+"""The table as a heat map: one panel per method, one axis across, the others down."""
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from raysafl.report.analysis.layout import (
+    Key,
+    axis_values,
+    by_place,
+    keys,
+    method_axis,
+    place,
+    show,
+    table_axes,
+)
+from raysafl.report.figures.style import LETTERS, blank, folded, plain, png
+from raysafl.report.wording import MEANINGS, NOTHING, number
+from raysafl.storage.manifest import Manifest
+
+LARGEST = 40  # cells down or across that can still be read
+SHORT = 7  # letters that fit below a cell
+COLOURS = "cividis"
+
+
+def heatmap(cells: pd.DataFrame, manifest: Manifest) -> bytes | None:
+    """The means of the table's statistic as colours and numbers, a PNG.
+
+    Args:
+        cells: from `raysafl.report.analysis.cells.aggregate`.
+
+    Returns:
+        None where it would say nothing: fewer than two axes with several values, no number
+        yet, or more cells than can be read.
+    """
+    panel_axes, down, across = layout(manifest)
+    name = f"mean.{manifest.table.statistic}"
+    means = cells[name].replace([math.inf, -math.inf], math.nan)
+    there = set(cells.loc[means.notna(), "run_id"])
+    begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
+    panels = keys(begun, panel_axes)  # those without a number are left out
+    rows, columns = (keys(manifest, axes) for axes in (down, across))
+    sizes = (len(panels), len(rows), len(columns))
+    if not across or means.isna().all() or max(sizes) > LARGEST:
+        return None
+    found = by_place(cells.assign(**{name: means}), [*panel_axes, *down, *across])
+    norm = Normalize(float(means.min()), float(means.max()))
+    figure, grid = _grid(sizes, [max(len(_heads(k)) for k in part) for part in (rows, columns)])
+    for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+        of_row = [[found.get((*panel, *row, *column)) for column in columns] for row in rows]
+        values = [[math.nan if c is None else float(c[name]) for c in row] for row in of_row]
+        _draw(axes, np.array(values), norm, manifest.table.unit)
+        title = place(dict(zip(panel_axes, panel, strict=True)), panel_axes)
+        axes.set_title(folded(title, _panel_width(len(columns))), fontsize=LETTERS)
+        axes.set_yticks(range(len(rows)), [_heads(key) for key in rows])
+        _label_columns(axes, [_heads(key) for key in columns])
+        axes.tick_params(labelbottom=i + _across(sizes) >= len(panels))
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    _letter(figure, grid, manifest, norm)
+    return png(figure)
+
+
+def layout(manifest: Manifest) -> tuple[list[str], list[str], list[str]]:
+    """Axes told apart by panel, down and across, of those with several values; none if too few."""
+    order = [axis for part in table_axes(manifest) for axis in part]
+    several = [axis for axis in order if len(axis_values(manifest, axis)) > 1]
+    if len(several) < 2:
+        return [], [], []
+    method = method_axis(manifest)
+    panel = [axis for axis in manifest.table.panels if axis in several]
+    if not panel and len(several) > 2:
+        panel = [method if method in several else several[0]]
+    rest = [axis for axis in several if axis not in panel]
+    return panel, rest[:-1], rest[-1:]
+
+
+def _heads(key: Key) -> str:
+    return plain(", ".join(show(value) for value in key))
+
+
+def _label_columns(axes: Axes, heads: list[str]) -> None:
+    """Write labels that are wider than a cell at an angle, each ending below its cell."""
+    axes.set_xticks(range(len(heads)), heads)
+    if max(map(len, heads)) > SHORT:
+        for label in axes.get_xticklabels():
+            label.set(rotation=40, ha="right", rotation_mode="anchor")
+
+
+def _panel_width(columns: int) -> float:
+    return max(2.0, 0.62 * columns + 0.3)
+
+
+def _across(sizes: tuple[int, int, int]) -> int:
+    """Panels side by side: as many as make the figure about 12 inches wide."""
+    panels, _, columns = sizes
+    return max(1, min(panels, int(12 // _panel_width(columns))))
+
+
+def _grid(sizes: tuple[int, int, int], longest: list[int]) -> tuple[Figure, list[Axes]]:
+    """A figure with room for all panels and for the longest labels of rows and columns."""
+    panels, rows, columns = sizes
+    wide = _across(sizes)
+    tall = -(-panels // wide)
+    turned = 0.05 * longest[1] if longest[1] > SHORT else 0.0
+    figure = blank(
+        max(5.0, wide * _panel_width(columns) + 0.08 * longest[0] + 1.5),
+        max(3.0, tall * (0.42 * rows + 0.4) + 1.2 + turned),
+    )
+    return figure, list(figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False).flat)
+
+
+def _draw(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str) -> None:
+    """Colour the cells and write their numbers, dark on light and light on dark."""
+    axes.imshow(values, cmap=COLOURS, norm=norm, aspect="auto")
+    axes.set_facecolor("#EEEEEE")
+    axes.spines[:].set_visible(False)
+    axes.tick_params(labelsize=LETTERS - 1, length=0)
+    middle = ((norm.vmin or 0.0) + (norm.vmax or 0.0)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        text = (
+            NOTHING if math.isnan(value) else f"{value:.1f}" if unit == "%" else number(value, unit)
+        )
+        dark = math.isnan(value) or value > middle
+        colour = "black" if dark else "white"
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=LETTERS - 1)
+
+
+def _letter(figure: Figure, grid: list[Axes], manifest: Manifest, norm: Normalize) -> None:
+    """Name axes and colours."""
+    _, down, across = layout(manifest)
+    table = manifest.table
+    unit = f" ({table.unit})" if table.unit else ""
+    figure.supxlabel(plain(", ".join(across)), fontsize=LETTERS + 1)
+    figure.supylabel(plain(", ".join(down)), fontsize=LETTERS + 1)
+    bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=grid, pad=0.02, aspect=30)
+    bar.set_label(plain(f"{table.statistic}{unit}"), fontsize=LETTERS)
+    bar.ax.tick_params(labelsize=LETTERS - 1)
+    bar.outline.set_visible(False)
+    small = "" if manifest.scale == "paper" else f" (scale: {manifest.scale})"
+    title = folded((manifest.title or manifest.name) + small, figure.get_figwidth())
+    meaning = MEANINGS.get(table.statistic, table.statistic)
+    about = folded(f"mean over replicates of the {meaning}", figure.get_figwidth())
+    figure.suptitle(f"{title}\n{about}", fontsize=LETTERS + 1)

@@ -1,0 +1,141 @@
+"""What accuracy costs: server samples, enforced rounds and bytes, with the undominated choices."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from raysafl.report.analysis.layout import METHOD_AXES, axis_values, method_axis, show
+from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
+from raysafl.report.figures.style import (
+    GREY,
+    LETTERS,
+    MARKS,
+    blank,
+    colours,
+    columns,
+    folded,
+    plain,
+    png,
+    tidy,
+)
+from raysafl.storage.manifest import Manifest
+
+ACROSS = 3  # problems drawn for each cost
+NAMED = 4  # points that can have their names beside them
+
+
+def pareto(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes | None:
+    """The table's statistic against its costs, a PNG: a line of panels for each cost.
+
+    A problem is what one cannot choose: dataset, partition, clients, model, rounds and the
+    participation without enforced rounds. Its cells are choices; so are server data, shared with
+    clients or not. For each cost, the three problems are drawn in which it differs between
+    choices and the means spread widest.
+
+    Returns:
+        None where there is nothing to choose between.
+    """
+    problems = find_problems(cells, runs, manifest)
+    problems.sort(key=lambda p: float(np.ptp(p.cells["mean"])), reverse=True)
+    shown = {c: [p for p in problems if p.cells[c].nunique() > 1] for c in COSTS}
+    most = max(map(len, shown.values()))
+    lines = [(cost, part[:ACROSS]) for cost, part in shown.items() if part]
+    if not lines:
+        return None
+    wide = max(len(part) for _, part in lines)
+    figure = blank(max(6.4, 3.4 * wide + 0.4), 2.6 * len(lines) + 1.3)
+    grid = figure.subplots(len(lines), wide, squeeze=False)
+    for row, (cost, part) in zip(grid, lines, strict=True):
+        for axes, problem in zip(row, part, strict=False):
+            _draw(axes, problem, cost, manifest)
+            axes.set_title(folded(problem.name, 3.2), fontsize=LETTERS, loc="left")
+            axes.set_xlabel(COSTS[cost], fontsize=LETTERS)
+        for axes in row[len(part) :]:
+            axes.set_visible(False)
+    table = manifest.table
+    unit = f" ({table.unit})" if table.unit else ""
+    figure.supylabel(plain(f"{table.statistic}{unit}"), fontsize=LETTERS + 1)
+    notes = [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
+    notes += ["mean ± std over replicates", "ringed: none is both cheaper and better"]
+    title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
+    figure.suptitle(folded(title, figure.get_figwidth()), fontsize=LETTERS + 1)
+    _legend(figure, manifest)
+    return png(figure)
+
+
+def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest) -> None:
+    tidy(axes)
+    method, cells = method_axis(manifest), problem.cells
+    look = _looks(manifest, method)
+    for _, cell in cells.iterrows():
+        colour, mark = look[cell[f"label.{method}"]]
+        axes.errorbar(
+            *(cell[cost], cell["mean"], cell["std"]),
+            fmt=mark,
+            color=colour,
+            markersize=5,
+            elinewidth=0.8,
+            alpha=0.9,
+        )
+    x, y = (cells[c].to_numpy(float) for c in (cost, "mean"))
+    best = front(x, y)
+    axes.step(x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1)
+    axes.plot(x[best], y[best], "o", color=GREY, markersize=10, fillstyle="none", zorder=1)
+    axes.margins(x=0.12, y=0.12)
+    some = x[x > 0]
+    if cost == "samples" and len(some) and some.max() > 20 * some.min():
+        axes.set_xscale("symlog", linthresh=float(some.min()))
+    others = [
+        a for a in manifest.axes if a != method and cells[f"label.{a}"].nunique(dropna=False) > 1
+    ]
+    if others and len(best) <= NAMED:
+        _name_points(axes, x[best], y[best], [_choice(cells.iloc[i], others) for i in best])
+
+
+def _choice(cell: Any, others: list[str]) -> str:
+    """A point's labels: words stand for themselves, numbers with their axis."""
+    values = {axis: cell[f"label.{axis}"] for axis in others}
+    return ", ".join(v if isinstance(v, str) else f"{a} = {show(v)}" for a, v in values.items())
+
+
+def _name_points(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], names: list[str]
+) -> None:
+    """Write names at points, below and above in turn, towards the middle."""
+    middle = sum(axes.get_xlim()) / 2
+    for i, (at, high, name) in enumerate(zip(x, y, names, strict=True)):
+        left = at > middle
+        axes.annotate(
+            plain(name),
+            (at, high),
+            (-8 if left else 8, 5 if i % 2 else -10),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            fontsize=LETTERS - 2,
+            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
+        )
+
+
+def _looks(manifest: Manifest, method: str | None) -> dict[Any, tuple[str, str]]:
+    values = axis_values(manifest, method) if method else [None]
+    marks = [MARKS[i % len(MARKS)] for i in range(len(values))]
+    return dict(zip(values, zip(colours(len(values)), marks, strict=True), strict=True))
+
+
+def _legend(figure: Figure, manifest: Manifest) -> None:
+    method = method_axis(manifest)
+    name = "" if method in METHOD_AXES else f"{method} = "
+    looks = _looks(manifest, method)
+    figure.legend(
+        [Line2D([], [], color=c, marker=m, linestyle="none") for c, m in looks.values()],
+        [plain(f"{name}{show(value)}") for value in looks],
+        loc="outside lower center",
+        ncols=columns(len(looks), 4),
+        fontsize=LETTERS - 1,
+        frameon=False,
+    )

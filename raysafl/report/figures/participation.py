@@ -1,0 +1,102 @@
+"""Who came when, from the rounds of a sweep: one raster per policy, as a PNG."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from raysafl.report.analysis.layout import axis_values, place
+from raysafl.report.figures.federation import WIDTH, draw_raster
+from raysafl.report.figures.style import LETTERS, OKABE_ITO, blank, folded, png
+from raysafl.storage.manifest import Entry, Manifest
+
+MOST = 6  # policies drawn
+
+
+def rasters(rounds: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes | None:
+    """Who came in the evaluated rounds of the first seed, for the first run of each policy.
+
+    Enforced (snapshot) rounds have a colour of their own where every round was evaluated and
+    some, but not all, were enforced. None if nothing has run; at most six policies.
+    """
+    policies = _policies(runs, manifest)
+    of_run = {str(run_id): rows for run_id, rows in rounds.groupby("run_id")}
+    drawn = [entries for entries in policies if entries[0].run_id in of_run][:MOST]
+    if not drawn:
+        return None
+    wide = min(2, len(drawn))
+    tall = -(-len(drawn) // wide)
+    figure = blank(WIDTH * (1 if wide == 1 else 1.5), 2.3 * tall + 0.9)
+    grid = figure.subplots(tall, 2 * wide, width_ratios=[4, 1] * wide, squeeze=False)
+    pairs = grid.reshape(-1, 2)
+    marked = False
+    for (axes, side), entries in zip(pairs, drawn, strict=False):
+        rows = of_run[entries[0].run_id]
+        rows = rows[rows["replicate"] == rows["replicate"].min()]
+        enforced = _enforced(rows)
+        marked |= enforced is not None
+        came, at = _came(rows, _clients(runs, entries[0])), rows["round"].to_numpy(np.int64)
+        draw_raster(axes, side, came, at, _shared(entries, manifest), enforced, 3.9)
+        side.tick_params(labelleft=False)
+        side.set_xlabel("% of rounds", fontsize=LETTERS)
+    for axes in pairs[len(drawn) :].flat:
+        axes.set_visible(False)
+    notes = [f"the first {MOST} of {len(policies)} policies"] if len(policies) > MOST else []
+    notes += ["evaluated rounds only"] if _gaps(rows) else []
+    title = ", ".join(["Who came when (first seed; dashed: mean)", *notes])
+    figure.suptitle(folded(title, figure.get_figwidth()), fontsize=LETTERS + 1)
+    if marked:
+        figure.supxlabel("orange: enforced rounds", fontsize=LETTERS, color=OKABE_ITO[1])
+    return png(figure)
+
+
+def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
+    """The entries that have run, by participation policy and number of clients."""
+    columns = [
+        c for c in runs if str(c).startswith(("config.participation", "config.data.clients"))
+    ]
+    if runs.empty or not columns:
+        return []
+    each = runs.drop_duplicates("run_id").set_index("run_id")[columns].astype(str)
+    policy = {str(run_id): tuple(row) for run_id, *row in each.itertuples(name=None)}
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in manifest.entries:
+        if entry.run_id in policy:
+            groups.setdefault(policy[entry.run_id], []).append(entry)
+    return list(groups.values())
+
+
+def _shared(entries: list[Entry], manifest: Manifest) -> str:
+    """The labels that these entries share and others do not; of the first, if there are none."""
+    several = [a for a in manifest.axes if len(axis_values(manifest, a)) > 1]
+    shared = [a for a in several if len({str(e.labels.get(a)) for e in entries}) == 1]
+    return place(entries[0].labels, shared) or manifest.name
+
+
+def _clients(runs: pd.DataFrame, entry: Entry) -> int:
+    """How many clients a run has, as far as its configuration tells."""
+    if "config.data.clients" not in runs:
+        return 0
+    told = pd.to_numeric(runs.loc[runs["run_id"] == entry.run_id, "config.data.clients"])
+    return int(told.fillna(0).iloc[0])
+
+
+def _came(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
+    """[rounds, clients]: who came."""
+    cohorts = [list(cohort) for cohort in rows["cohort"]]
+    seen = max((max(cohort, default=-1) for cohort in cohorts), default=-1) + 1
+    came = np.zeros((len(rows), max(clients, seen, 1)), bool)
+    for i, cohort in enumerate(cohorts):
+        came[i, cohort] = True
+    return came
+
+
+def _gaps(rows: pd.DataFrame) -> bool:
+    """Whether not every round was evaluated."""
+    return bool(rows["round"].iloc[0] > 0 or rows["round"].diff().max() > 1)
+
+
+def _enforced(rows: pd.DataFrame) -> NDArray[np.bool_] | None:
+    """Which rounds were enforced, if that can be told and not all of the clients' rounds were."""
+    marks = rows["snapshots"].fillna(0).to_numpy(float) > 0
+    some = marks.any() and not marks[rows["kind"].str.contains("client").to_numpy(bool)].all()
+    return marks if some and not _gaps(rows) else None

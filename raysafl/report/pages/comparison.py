@@ -1,0 +1,123 @@
+"""Several sweeps beside each other: one table and one page, matched by labels."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.evidence import LEVEL, welch
+from raysafl.report.analysis.layout import place
+from raysafl.report.pages.html import Facts, Grid, Picture, Pictures, Section, prose, render
+from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.origin import provenance
+from raysafl.report.wording import MEANINGS, NOTHING, number, signed, spread
+from raysafl.storage.files import atomic_write
+from raysafl.storage.manifest import Label, Manifest, Table
+from raysafl.storage.store import Store
+
+Labels = tuple[tuple[str, Label], ...]
+Cells = Mapping[Labels, Any]  # the lines of a sweep's cells by their labels
+
+
+def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
+    """Write `comparison.md` and `comparison.html` of several sweeps into a folder.
+
+    Cells with the same labels stand in one line. The statistic, its scale and its unit are the
+    first sweep's; Δ is to the first sweep, with Welch's 95 % interval.
+
+    Raises:
+        ValueError: a sweep's `runs.parquet` is missing or damaged, or lacks the statistic.
+    """
+    manifests = [store.manifest() for store in stores]
+    frames = [store.runs() for store in stores]
+    names, table = _names(stores), manifests[0].table
+    sweeps = [_cells(runs, m, table) for runs, m in zip(frames, manifests, strict=True)]
+    places = list(dict.fromkeys(labels for cells in sweeps for labels in cells))
+    head = ["cell", names[0], *(text for name in names[1:] for text in (name, f"Δ {name}"))]
+    rows = [[_place(labels, manifests[0].axes), *_line(labels, sweeps, table)] for labels in places]
+    common = sum(all(labels in cells for cells in sweeps) for labels in places)
+    unit = f", in {table.unit}" if table.unit else ""
+    told = (
+        f"`{table.statistic}` ({MEANINGS.get(table.statistic, 'of runs.parquet')}{unit}): mean ± "
+        f"standard deviation over seeds [how many]. {common} of {len(places)} cells are in every "
+        f"sweep. Δ is to {names[0]}, ± half the width of its {LEVEL:.0%} interval (Welch)."
+    )
+    title = f"{', '.join(names[:-1])} and {names[-1]}"
+    scales = {manifest.scale for manifest in manifests}
+    warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""
+    sections = [
+        Section("cells", "Cells", [prose(told), Grid("Cells", head, rows)]),
+        Section("curves", "Curves", [Pictures(_curves(stores, names), beside=True)]),
+        *(
+            Section(f"made-{i}", f"How {name} was made", [Facts(provenance(runs, m))])
+            for i, (name, runs, m) in enumerate(zip(names, frames, manifests, strict=True))
+        ),
+    ]
+    parts = [f"# {title}", *([f"**{warning}**"] if warning else []), told, grid(head, rows, 1)]
+    files = {"comparison.md": "\n\n".join(parts) + "\n"}
+    files["comparison.html"] = render(title, sections, warning=warning)
+    for name, content in files.items():
+        atomic_write(out / name, content.encode())
+    return [out / name for name in files]
+
+
+def _names(stores: Sequence[Store]) -> list[str]:
+    """Folders' names, with as much of the path as tells them apart."""
+    parts = [tuple(str(store.path.resolve()).split("/")) for store in stores]
+    depth = 1
+    while len({part[-depth:] for part in parts}) < len(set(parts)):
+        depth += 1
+    return ["/".join(part[-depth:]) for part in parts]
+
+
+def _cells(runs: pd.DataFrame, manifest: Manifest, table: Table) -> Cells:
+    """A sweep's cells in the statistic of another's table, by their labels."""
+    same = manifest.table.replace(statistic=table.statistic, also=[], scale=table.scale)
+    lines = aggregate(runs, manifest.replace(table=same))
+    keys = [tuple(sorted(entry.labels.items())) for entry in manifest.entries]
+    return dict(zip(keys, (line for _, line in lines.iterrows()), strict=True))
+
+
+def _place(labels: Labels, order: Sequence[str]) -> str:
+    """Where a cell stands, in words: the first sweep's axes first."""
+    told = dict(labels)
+    return (
+        place(told, [*(a for a in order if a in told), *sorted(told.keys() - set(order))]) or "all"
+    )
+
+
+def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
+    """Each sweep's number, and from the second on its difference to the first."""
+    found = [cells.get(labels) for cells in sweeps]
+    texts = []
+    for i, cell in enumerate(found):
+        mean, std, n = _numbers(cell, table)
+        texts.append(spread(mean, std, table.unit) + (f" [{n}]" if n else ""))
+        if i:
+            base, base_std, base_n = _numbers(found[0], table)
+            half = float(welch(*(np.array([x], float) for x in (std, base_std, n, base_n)))[0])
+            tail = "" if math.isnan(half) else f" ± {number(half, table.unit)}"
+            gap = signed(mean - base, table.unit)
+            texts.append(gap if gap == NOTHING else gap + tail)
+    return texts
+
+
+def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
+    if cell is None:
+        return math.nan, math.nan, 0
+    return cell[f"mean.{table.statistic}"], cell[f"std.{table.statistic}"], int(cell["replicates"])
+
+
+def _curves(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
+    """The first page of each sweep's curves, as its report has them."""
+    files = [store.file("curves.png") for store in stores]
+    alt = "Lines of test accuracy over rounds, one panel per place, one line per method"
+    return [
+        Picture(file.name, file.read_bytes(), f"{alt}: {name}", name)
+        for file, name in zip(files, names, strict=True)
+        if file.is_file()
+    ]

@@ -1,0 +1,241 @@
+"""The table of a sweep as Markdown, for `table.md`."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from raysafl.report.analysis import claims
+from raysafl.report.analysis.baseline import improvements
+from raysafl.report.analysis.cells import (
+    aggregate,
+    compare,
+    matches,
+    matching,
+    readings,
+    statistics,
+    unplaced,
+)
+from raysafl.report.analysis.evidence import judge, rule
+from raysafl.report.analysis.layout import Key, by_place, keys, place, show, table_axes
+from raysafl.report.pages.origin import provenance
+from raysafl.report.pages.screen import screen
+from raysafl.report.wording import (
+    MEANINGS,
+    NOTHING,
+    caption,
+    count,
+    number,
+    ours,
+    scale_note,
+    signed,
+    spread,
+    theirs,
+)
+from raysafl.storage.manifest import Manifest
+
+ALL_FINISHED = "Nothing: every replicate finished."
+NAMED = 6  # missing runs that are named
+__all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
+    """A Markdown table, its first columns flush left, the others flush right."""
+    rule = [":--" if i < left else "--:" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows])
+
+
+def _pivot(cells: pd.DataFrame, manifest: Manifest) -> str:
+    down, across = table_axes(manifest)
+    table, found = manifest.table, by_place(cells, [*down, *across])
+
+    def text(key: Key) -> str:
+        if key not in found:
+            return ""
+        printed = theirs(found[key], table.unit)
+        own = ours(found[key], table.statistic, table.unit)
+        return f"{own} ({printed})" if printed else own
+
+    columns = keys(manifest, across)
+    head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
+    rows = [[*map(show, r), *(text((*r, *c)) for c in columns)] for r in keys(manifest, down)]
+    return grid([*down, *head], rows, len(down))
+
+
+def _long(cells: pd.DataFrame, manifest: Manifest) -> str:
+    down, across = table_axes(manifest)
+    axes, unit = [*down, *across], manifest.table.unit
+    names = [n for n in statistics(manifest.table) if cells[f"mean.{n}"].notna().any()]
+    printed = bool(cells["paper.mean"].notna().any())
+    gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
+    words = ["paper", "verdict"] if printed else []
+    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
+    found, rows = by_place(cells, axes), []
+    for key in keys(manifest, axes):
+        cell = found[key]
+        paper = [spread(cell["paper.mean"], cell["paper.std"], unit), cell["verdict"] or NOTHING]
+        off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
+        own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
+        rows.append([*map(show, key), str(cell["replicates"]), *paper[: len(words)], *off, *own])
+    return grid(head, rows, len(axes))
+
+
+def match_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """Which statistic matches the printed numbers best, over all cells and per method."""
+    found, unit = matching(cells, manifest), manifest.table.unit
+    points = "percentage points" if unit == "%" else unit
+    lines = []
+    for group, rows in found.groupby("group", sort=False):
+        best = rows[rows["best"]].iloc[0]
+        others = ", ".join(
+            f"`{row['statistic']}` {number(row['distance'], unit)}"
+            + (f" ({count(row['cells'], 'cell')} only)" if row["cells"] < best["cells"] else "")
+            for _, row in rows[~rows["best"]].iterrows()
+        )
+        lines.append(
+            f"- {group}: **`{best['statistic']}`**, off by {number(best['distance'], unit)} "
+            f"{points} in the mean over {count(int(best['cells']), 'cell')}"
+            + (f" ({others})" if others else "")
+        )
+    return lines
+
+
+def _paper(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    lines = match_lines(cells, manifest)
+    if lines:
+        lines = [
+            "## Which statistic matches the printed numbers best",
+            "Mean absolute difference to the paper. Chosen after the fact: it tells what the paper "
+            "may have printed, not that the numbers agree.",
+            "\n".join(lines),
+        ]
+    left = [
+        f"- {place(p.labels, list(p.labels))}: "
+        + spread(p.mean, math.nan if p.std is None else p.std, manifest.table.unit)
+        for p in unplaced(manifest)
+    ]
+    if left:
+        lines += ["Printed in the paper, but not a cell of this sweep:", "\n".join(left)]
+    return lines
+
+
+def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """Printed numbers of other statistics beside ours, and the mean distance of each."""
+    table, lines = manifest.table, list[list[str]]()
+    far: dict[str, list[float]] = {}
+    for entry, (_, cell) in zip(manifest.entries, cells.iterrows(), strict=True):
+        for printed in (p for p in table.more if matches(p, entry.labels)):
+            name, unit = printed.statistic, table.unit
+            own, std = cell[f"mean.{name}"], cell[f"std.{name}"]
+            off = own - printed.mean
+            far.setdefault(name, []).append(off)
+            paper = spread(printed.mean, math.nan if printed.std is None else printed.std, unit)
+            where = place(entry.labels, manifest.axes)
+            lines.append([where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)])
+    known = {name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()}
+    said = [
+        f"`{name}`: off by {sum(off) / len(off):.4g} in the mean over {count(len(off), 'cell')}."
+        for name, off in known.items()
+        if off
+    ]
+    head = ["cell", "statistic", "ours", "paper", "Δ"]
+    return ["## Other printed numbers", *said, grid(head, lines, 2)] if lines else []
+
+
+def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """What the paper says in words, and whether it holds: a heading, what is told, a table."""
+    head, *lines = claims.rows(cells, manifest)
+    if not lines:
+        return []
+    rule = "By the means of the cells; how sure they are is not looked at."
+    return ["## What the paper says, and whether it holds", rule, grid(head, lines, 3)]
+
+
+def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """How far each reading of the paper is from it: a heading, what is told, a table."""
+    found, unit = readings(cells, manifest), manifest.table.unit
+    if found.empty:
+        return []
+    names = [n for n in statistics(manifest.table) if f"distance.{n}" in found]
+    head = ["method", "reading", "cells", "nearest statistic", *names]
+    lines = [
+        [row["method"], row["reading"], str(row["cells"]), f"`{row['statistic']}`"]
+        + [_plain(row[f"distance.{n}"], unit) for n in names]
+        for _, row in found.iterrows()
+    ]
+    told = "Mean absolute difference to the printed numbers, the nearest reading first."
+    return ["## Which reading of the paper is nearest", told, grid(head, lines, 4)]
+
+
+def _plain(value: float, unit: str) -> str:
+    return NOTHING if math.isnan(value) else number(value, unit)
+
+
+def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """What is not in the means, and why: one line per run and reason; runs not begun together."""
+    down, across = table_axes(manifest)
+    lines, absent = [], []
+    begun, ends = set[str](), dict[Any, list[tuple[str, int]]]()
+    if len(runs):
+        begun, bad = set(runs["run_id"]), runs[runs["status"].isin(["diverged", "failed"])]
+        ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
+    for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
+        where = place(entry.labels, [*down, *across]) or manifest.name
+        found = ends.get(entry.run_id, [])
+        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
+        if missing and entry.run_id in begun:
+            lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
+        elif missing:
+            absent.append(where)
+    if absent:
+        rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+        told = f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        lines.append(told + "; ".join(absent[:NAMED]) + rest)
+    return lines
+
+
+def _ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
+    """How a run's replicates ended badly, and how many so: `diverged: <reason>`."""
+    reasons = bad["reason"].fillna("").astype(str).map(_escape)
+    kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
+    return list(Counter(kinds).items())
+
+
+def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
+    """The content of `table.md`: what came out, how it compares, what is missing, how it was made.
+
+    Works on a sweep of which only a part has run; cells without a number have a dash.
+    """
+    minus = place(manifest.table.minus, list(manifest.table.minus))
+    versus = f", minus that of the same seed's {minus}" if minus else ""
+    runs, manifest = improvements(runs, manifest)
+    cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
+    note, source = scale_note(manifest), manifest.table.source
+    parts = [
+        f"# {manifest.title or manifest.name}",
+        *([f"**{note}**"] if note else []),
+        f"Cells: {caption(manifest)}{versus}." + (f" Paper: {source}." if source else ""),
+        _pivot(cells, manifest),
+        "## All statistics",
+        rule(manifest.table) if manifest.table.paper else "",
+        _long(cells, manifest),
+        "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
+        *claim_lines(cells, manifest),
+        *more_lines(cells, manifest),
+        *_paper(cells, manifest),
+        *reading_lines(cells, manifest),
+        "## Missing, diverged, failed",
+        "Diverged and failed replicates are not in the means.",
+        "\n".join(f"- {line}" for line in lost(cells, runs, manifest)) or ALL_FINISHED,
+        *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
+        "## How it was made",
+        "\n".join(f"- {name}: {value}" for name, value in provenance(runs, manifest).items()),
+        *(["To run it again:", f"```sh\n{manifest.command}\n```"] if manifest.command else []),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

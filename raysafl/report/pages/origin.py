@@ -1,0 +1,53 @@
+"""With what, where and for how long a sweep ran, from the columns of `runs.parquet`."""
+
+import pandas as pd
+
+from raysafl.report.wording import count
+from raysafl.storage.manifest import Manifest
+
+VERSIONS = ("raysafl", "python", "torch", "ray")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: `41.3 s`, `12 min 5 s`, `3 h 20 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
+    """Runs and replicates, scale, commit, versions, machines, time: what is known, in words.
+
+    More than one value (the sweep went on after an update, or on another machine) is shown
+    as such, with the number of runs that have each.
+    """
+    entries = {entry.run_id for entry in manifest.entries}
+    known = runs[runs["run_id"].isin(entries)] if len(runs) else runs
+    each = known.drop_duplicates("run_id") if len(known) else known
+    per_run = known.groupby("run_id").size() if len(known) else pd.Series(dtype=int)
+    replicates = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
+    versions = [f"{name} {_values(each, name)}" for name in VERSIONS if _values(each, name)]
+    facts = {
+        "scale": manifest.scale,
+        "runs": f"{len(each)} of {len(entries)}",
+        "replicates per run": replicates,
+        "experiment": manifest.source,
+        "commit": _values(each, "commit"),
+        "versions": ", ".join(versions),
+        "host": _values(each, "host"),
+        "device": _values(each, "device"),
+        "total time": duration(float(each["seconds"].sum())) if "seconds" in each else "",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _values(each: pd.DataFrame, column: str) -> str:
+    if column not in each:
+        return ""
+    counts = each[column].dropna().astype(str).value_counts()
+    if len(counts) == 1:
+        return str(counts.index[0])
+    return ", ".join(f"{value} ({count(n, 'run')})" for value, n in counts.items() if value)

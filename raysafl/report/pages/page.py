@@ -1,0 +1,245 @@
+"""`report.html`: what a sweep found, how sure that is, what it cost and how it was made."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from raysafl.report.analysis.cells import aggregate, statistics
+from raysafl.report.analysis.evidence import LEVEL, VERDICTS, rule
+from raysafl.report.analysis.layout import Key, by_place, keys, method_axis, place, show, table_axes
+from raysafl.report.pages.html import (
+    Cards,
+    Grid,
+    Lines,
+    Part,
+    Picture,
+    Pictures,
+    Section,
+    badge,
+    prose,
+    render,
+    stacked,
+)
+from raysafl.report.pages.markdown import (
+    ALL_FINISHED,
+    claim_lines,
+    lost,
+    match_lines,
+    more_lines,
+    reading_lines,
+)
+from raysafl.report.pages.origin import duration
+from raysafl.report.pages.sections import configuration, cost, made, size
+from raysafl.report.wording import (
+    MEANINGS,
+    NOTHING,
+    caption,
+    count,
+    number,
+    ours,
+    scale_note,
+    signed,
+    spread,
+    theirs,
+)
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import FRACTIONS
+
+CLEAR = 0.05  # below it, a difference between methods is called one
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a page is made from; `cells` are judged, `pairs` are paired comparisons."""
+
+    manifest: Manifest
+    runs: pd.DataFrame
+    shown: Manifest  # of the table: the sweep's, or its improvements over a baseline
+    versus: pd.DataFrame  # the runs, or those improvements
+    cells: pd.DataFrame
+    pairs: pd.DataFrame
+    pictures: dict[str, list[Picture]]  # by section
+
+
+def page(report: Report) -> str:
+    """The whole page, as HTML."""
+    manifest = report.manifest
+    source = f"Paper: {manifest.table.source}. " if manifest.table.source else ""
+    sections = [
+        Section("summary", "Summary", _summary(report)),
+        Section("claims", "Claims", _markdown(claim_lines(report.cells, report.shown))),
+        Section("table", "Table", _table(report)),
+        Section("cells", "All cells", _cells(report)),
+        Section("statistics", "Statistic that matches best", _statistics(report)),
+        Section("readings", "Readings", _markdown(reading_lines(report.cells, report.shown))),
+        Section("more", "Other printed numbers", _markdown(more_lines(report.cells, report.shown))),
+        Section("tests", "Methods, seed by seed", _tests(report)),
+        *(
+            Section(name.split()[0].lower(), name, [Pictures(pictures)])
+            for name, pictures in report.pictures.items()
+            if pictures
+        ),
+        Section("missing", "Missing, diverged, failed", [_lost(report)]),
+        Section("cost", "Cost", cost(report.runs, manifest)),
+        Section("notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []),
+        Section("configuration", "Configuration", configuration(report.runs)),
+        Section("made", "How it was made", made(report.runs, manifest)),
+    ]
+    title, subtitle = manifest.title or manifest.name, f"{source}Sweep {manifest.name}"
+    return render(title, sections, subtitle, scale_note(manifest))
+
+
+def _summary(report: Report) -> list[Part]:
+    cells, runs = report.cells, report.runs
+    counts = aggregate(runs, report.manifest)  # of what was run, not of improvements
+    sums = {
+        name: int(counts[name].sum()) for name in ("replicates", "diverged", "failed", "missing")
+    }
+    ids = [entry.run_id for entry in report.manifest.entries]
+    known = runs[runs["run_id"].isin(ids)] if len(runs) else runs
+    each = known.drop_duplicates("run_id") if len(known) else known
+    total = {
+        c: float(known[c].sum()) if c in known else 0.0 for c in ("total_bytes", "total_steps")
+    }
+    seconds = float(each["seconds"].sum()) if "seconds" in each else 0.0
+    cards = [
+        ("runs", f"{len(each)} of {len(ids)}", False),
+        ("seeds finished", f"{sums['replicates']:,}", False),
+        *((name, f"{sums[name]:,}", sums[name] > 0) for name in ("diverged", "failed", "missing")),
+        ("time, all runs", duration(seconds), False),
+        ("local steps", f"{total['total_steps']:,.0f}", False),
+        ("traffic", size(total["total_bytes"]), False),
+    ]
+    parts: list[Part] = [Cards(cards)]
+    judged = cells[cells["verdict"] != ""]
+    if len(judged):
+        words = judged["verdict"].value_counts()
+        table = report.manifest.table
+        off = judged[f"diff.{table.statistic}"].abs().mean()
+        far = int((judged["deviations"] > 2).sum())
+        gap = f"{number(off, table.unit)} " + ("points" if table.unit == "%" else table.unit)
+        told = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
+        parts.append(
+            prose(
+                f"Of {count(len(judged), 'printed number')} with a number of ours: {told} (rule "
+                f"below the table). Mean absolute difference: {gap.strip()}; {count(far, 'cell')} "
+                "off by more than two combined standard deviations."
+            )
+        )
+    return parts
+
+
+def _markdown(lines: list[str]) -> list[Part]:
+    """A section of `table.md`, without its heading."""
+    return [prose("\n\n".join(lines[1:]))] if lines else []
+
+
+def _table(report: Report) -> list[Part]:
+    manifest, table = report.shown, report.shown.table
+    minus = report.manifest.table.minus
+    down, across = table_axes(manifest)
+    found, columns = by_place(report.cells, [*down, *across]), keys(manifest, across)
+
+    def cell(key: Key) -> str:
+        if key not in found:
+            return ""
+        here = found[key]
+        own = ours(here, table.statistic, table.unit)
+        return stacked(own, theirs(here, table.unit), here["verdict"])
+
+    head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
+    rows = [[_head(r), *(cell((*r, *c)) for c in columns)] for r in keys(manifest, down)]
+    versus = f", minus that of the same seed's {place(minus, list(minus))}" if minus else ""
+    text = f"Cells: {caption(manifest)}{versus}."
+    after = [prose(rule(table))] if table.paper else []
+    return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
+
+
+def _head(key: Key) -> str:
+    return ", ".join(show(value) for value in key)
+
+
+def _cells(report: Report) -> list[Part]:
+    """One line per cell: ours with its interval, the paper's, the difference, the verdict."""
+    manifest, table = report.shown, report.shown.table
+    axes = [axis for part in table_axes(manifest) for axis in part]
+    name, unit, printed = table.statistic, table.unit, bool(table.paper)
+    others = [n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()]
+    head = [", ".join(axes), "seeds", name, f"± {LEVEL:.0%}"]
+    head += ["paper", f"Δ ± {LEVEL:.0%}", "Δ / std", "verdict"] if printed else []
+    found, rows = by_place(report.cells, axes), []
+    for key in keys(manifest, axes):
+        cell = found[key]
+        row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
+        row.append(_or_dash(cell["half.mean"], unit))
+        if printed:
+            gap = signed(cell[f"diff.{name}"], unit)
+            half = cell["half.diff"]
+            row += [spread(cell["paper.mean"], cell["paper.std"], unit)]
+            row += [gap if math.isnan(half) or gap == NOTHING else f"{gap} ± {number(half, unit)}"]
+            row += [_or_dash(cell["deviations"]), badge(cell["verdict"]) or NOTHING]
+        units = [unit if n in FRACTIONS else "" for n in others]
+        more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
+        rows.append([*row, *more])
+    means = [f"`{n}`: {MEANINGS[n]}" for n in statistics(table) if n in MEANINGS]
+    return [
+        Grid("All cells", [*head, *others], rows),
+        prose(
+            f"Mean ± standard deviation over seeds; ± {LEVEL:.0%} is half the width of the mean's "
+            "interval (t). " + "; ".join(means) + "."
+        ),
+    ]
+
+
+def _pair(cell: Any, name: str) -> tuple[float, float]:
+    return cell[f"mean.{name}"], cell[f"std.{name}"]
+
+
+def _or_dash(value: float, unit: str = "%") -> str:
+    return number(value, unit) if math.isfinite(value) else NOTHING
+
+
+def _statistics(report: Report) -> list[Part]:
+    lines = match_lines(report.cells, report.shown)
+    told = (
+        "Mean absolute difference to the paper. Chosen after the fact: it tells what the paper "
+        "may have printed, not that the numbers agree."
+    )
+    return [prose(told + "\n\n" + "\n".join(lines))] if lines else []
+
+
+def _tests(report: Report) -> list[Part]:
+    pairs, manifest = report.pairs, report.manifest
+    method = method_axis(manifest)
+    if pairs.empty or method is None:
+        return []
+    others = [axis for part in table_axes(manifest) for axis in part if axis != method]
+    unit, rows = manifest.table.unit, list[list[str]]()
+    for _, pair in pairs.iterrows():
+        where = ", ".join(show(pair[f"label.{axis}"]) for axis in others)
+        clear = pair["holm"] < CLEAR
+        word = ("higher" if pair["diff"] > 0 else "lower") if clear else ""
+        half = "" if math.isnan(pair["half"]) else f" ± {number(pair['half'], unit)}"
+        p = [NOTHING if math.isnan(pair[c]) else f"{pair[c]:.3g}" for c in ("p", "holm")]
+        method_here = show(pair[f"label.{method}"])
+        name = f"{where}, {method_here}" if where else method_here
+        rows.append([name, str(pair["seeds"]), signed(pair["diff"], unit) + half, *p, badge(word)])
+    base = show(pairs["baseline"].iloc[0])
+    told = (
+        f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
+        f"see the same cohorts, so their differences are tested: paired t test, two-sided, with "
+        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
+        f"{len(pairs)} comparisons on this page; below {CLEAR:g} the method is called higher or "
+        "lower. With few seeds and many comparisons few pass: an empty verdict is no evidence "
+        "that methods are equal."
+    )
+    head = [", ".join([*others, method]), "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
+    return [prose(told), Grid("Paired comparisons", head, rows)]
+
+
+def _lost(report: Report) -> Part:
+    lines = lost(report.cells, report.versus, report.shown)
+    told = "Diverged and failed replicates are not in the means."
+    return Lines([*lines, told]) if lines else Lines([ALL_FINISHED])

@@ -1,0 +1,80 @@
+"""The table of a sweep for the terminal."""
+
+import io
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table as Screen
+from rich.text import Text
+
+from raysafl.report.analysis.baseline import improvements
+from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.layout import Key, by_place, keys, place, show, table_axes
+from raysafl.report.wording import caption, ours, scale_note, theirs
+from raysafl.storage.manifest import Manifest
+
+
+def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
+    """The main table for a terminal: as wide as `table.md` has it, or one line per cell.
+
+    Args:
+        width: columns of the terminal; a wider table turns into one line per cell.
+    """
+    runs, manifest = improvements(runs, manifest)
+    cells = compare(aggregate(runs, manifest), manifest)
+    down, across = table_axes(manifest)
+    out = _fill(cells, manifest, down, across, width)
+    if across and _width(out) > width:
+        out = _fill(cells, manifest, [*down, *across], [], width)
+    return out
+
+
+def _fill(
+    cells: pd.DataFrame, manifest: Manifest, down: list[str], across: list[str], width: int
+) -> Screen:
+    table, found = manifest.table, by_place(cells, [*down, *across])
+    columns = keys(manifest, across)
+    out = Screen(
+        title=Text(manifest.title or manifest.name),
+        caption=Text("\n".join([caption(manifest).replace("`", ""), scale_note(manifest)]).strip()),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        min_width=min(width, max(60, len(manifest.title))),  # for caption and title
+    )
+    for axis in down:
+        out.add_column(Text(axis))
+    for key in columns:
+        name = place(dict(zip(across, key, strict=True)), across) or table.statistic
+        out.add_column(Text(name), justify="right", no_wrap=True)
+    last: Key = ()
+    for row in keys(manifest, down):
+        if last and len(down) > 1 and row[0] != last[0]:
+            out.add_section()
+        cells_of_row = [_cell(found.get((*row, *key)), manifest) for key in columns]
+        out.add_row(*_heads(row, last), *cells_of_row)
+        last = row
+    return out
+
+
+def _cell(cell: Any, manifest: Manifest) -> Text:
+    """Ours, and the paper's number below it."""
+    if cell is None:
+        return Text("")
+    table = manifest.table
+    lines = [ours(cell, table.statistic, table.unit), theirs(cell, table.unit)]
+    return Text("\n".join(line for line in lines if line))
+
+
+def _heads(row: Key, last: Key) -> list[Text]:
+    """A row's labels, those blank that repeat the row above."""
+    heads, repeats = [], bool(last)
+    for i, value in enumerate(row):
+        repeats = repeats and value == last[i]
+        heads.append(Text("" if repeats else show(value)))
+    return heads
+
+
+def _width(table: Screen) -> int:
+    return Console(width=10_000, file=io.StringIO()).measure(table).maximum

@@ -1,0 +1,92 @@
+"""What a sweep cost, how it was configured and how it was made: the last sections of a page."""
+
+import math
+
+import pandas as pd
+
+from raysafl.report.analysis.layout import axis_values, method_axis, show
+from raysafl.report.pages.html import Facts, Grid, Part, prose
+from raysafl.report.pages.origin import duration, provenance
+from raysafl.storage.manifest import Manifest
+
+MOST = 8  # values of a setting that are named
+
+
+def cost(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
+    """What a replicate costs, by method."""
+    columns = {
+        "total_steps": "local steps",
+        "total_bytes_down": "to clients",
+        "total_bytes_up": "from clients",
+        "total_server_rounds": "server rounds",
+        "total_snapshots": "enforced rounds",
+    }
+    method = method_axis(manifest)
+    if runs.empty or not set(columns) <= set(runs):
+        return []
+    of_entry = {e.run_id: e.labels.get(method) for e in manifest.entries if method}
+    spent, rows = runs[["run_id", "seconds", *columns]], []
+    for value in axis_values(manifest, method) if method else [None]:
+        own = spent[[of_entry.get(i) == value for i in runs["run_id"]]]
+        if own.empty:
+            continue
+        means = own[list(columns)].mean()
+        each = own.drop_duplicates("run_id")
+        cells = [
+            size(means[c]) if "bytes" in c else f"{means[c]:,.{int(means[c] < 100)}f}"
+            for c in columns
+        ]
+        rows.append([show(value), str(len(each)), duration(float(each["seconds"].mean())), *cells])
+    head = [method or "all", "runs", "seconds of a run", *columns.values()]
+    told = (
+        "Means per replicate; a run's seconds are of all its replicates together. Enforced rounds: "
+        "in which clients were sampled uniformly and trained."
+    )
+    return [Grid("Cost", head, rows), prose(told)]
+
+
+def configuration(runs: pd.DataFrame) -> list[Part]:
+    """What all runs share, and what differs."""
+    prefix = "config."
+    names = [str(c) for c in runs if str(c).startswith(prefix) and c != "config.kind"]
+    same: dict[str, str] = {}
+    rows: list[list[str]] = []
+    for name in sorted(names):
+        values = sorted(set(runs[name].dropna().astype(str)), key=_natural)
+        short = name.removeprefix(prefix)
+        if len(values) == 1 and runs[name].notna().all():
+            same[short] = values[0]
+        elif values:
+            more = f", and {len(values) - MOST} more" if len(values) > MOST else ""
+            rows.append([short, ", ".join(values[:MOST]) + more])
+    parts: list[Part] = []
+    if rows:
+        parts += [
+            prose("What differs between runs:"),
+            Grid("Differs", ["setting", "values"], rows, text=True),
+        ]
+    return [*parts, prose("The same in all runs:"), Facts(same)] if same else parts
+
+
+def _natural(value: str) -> tuple[float, str]:
+    """Numbers by size, before words."""
+    try:
+        return float(value), ""
+    except ValueError:
+        return math.inf, value
+
+
+def made(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
+    """Versions, machines, time, and the command that makes it again."""
+    command = manifest.command
+    again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
+    return [Facts(provenance(runs, manifest)), *again]
+
+
+def size(amount: float) -> str:
+    """Bytes in words, three digits: `1.56 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.3g} TB"

@@ -1,0 +1,229 @@
+"""`raysafl results`: filter and sort the runs of one sweep or of many, from their Parquet."""
+
+import ast
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from raysafl.report.wording import count
+from raysafl.storage.paths import Place
+from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.store import find_sweeps
+
+WORST = ("failed", "diverged", "stopped", "finished")  # of a run's replicates, the first it has
+SHOWN = ("final", "last10", "best")
+ALLOWED = (
+    *(ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Attribute),
+    *(ast.Constant, ast.List, ast.Tuple, ast.boolop, ast.operator, ast.unaryop, ast.cmpop),
+    ast.expr_context,
+)
+
+
+def results(
+    paths: Sequence[Place],
+    query: str = "",
+    sort: str = "",
+    ascending: bool = False,
+    top: int | None = None,
+    columns: Sequence[str] = (),
+) -> pd.DataFrame:
+    """One row per run, means over its finished replicates: those that fit, sorted, the first.
+
+    Args:
+        paths: folders of sweeps, or folders that hold some.
+        query: a condition in Python's notation, `algorithm == 'Safari' and q > 0.5`. A name is
+            a column of `runs.parquet`, a setting (`algorithm.q`), a label, or how a setting's
+            name ends (`q`), in this order; `in`, `not`, and arithmetic work too.
+        sort: a column, the largest first unless `ascending`.
+        top: at most so many rows.
+        columns: those to show; default the labels, what the query and the order name, the
+            accuracies, replicates and status.
+
+    Raises:
+        ValueError: no sweep, a query that cannot be read, or a name that is no column (the
+            nearest is told) or could be several.
+    """
+    frame = load(paths)
+    tree = _parse(query) if query.strip() else None
+    named = [_column(name, frame) for name in _names(tree)] if tree else []
+    if tree is not None:
+        frame = frame[_holds(tree, frame)]
+    by = _column(sort, frame) if sort else ""
+    if by:
+        frame = frame.sort_values(by, ascending=ascending, na_position="last", kind="stable")
+    wanted = [_column(name, frame) for name in columns]
+    shown = wanted or _default(frame, [*named, *([by] if by else [])])
+    return frame[shown].iloc[:top].reset_index(drop=True)
+
+
+def load(paths: Iterable[Place]) -> pd.DataFrame:
+    """One row per run of all sweeps in the folders.
+
+    Its columns are those of `runs.parquet`, numbers as numbers: statistics are means over the
+    finished replicates, `<statistic>_std` their standard deviations, `replicates` how many
+    finished; `status` and `reason` are of the replicate that ended worst.
+
+    Raises:
+        ValueError: a folder holds no sweep, or a sweep no `runs.parquet`.
+    """
+    parts = []
+    for path in paths:
+        stores = find_sweeps(path)
+        if not stores:
+            raise ValueError(f"{path} holds no sweep: no manifest.json in it or one level below")
+        parts += [_per_run(store.runs()) for store in stores]
+    frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    for name in frame:
+        if str(name).startswith(("config.", "label.")):
+            frame[name] = _typed(frame[name])
+    return frame
+
+
+def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
+    """Replicates as one row: their means, and how the worst of them ended."""
+    if runs.empty:
+        return pd.DataFrame(columns=["sweep", "run_id", "status", "replicates", *STATISTICS])
+    order = {status: i for i, status in enumerate(WORST)}
+    worst = runs.assign(_order=runs["status"].map(order)).sort_values("_order", kind="stable")
+    first = worst.drop_duplicates("run_id").set_index("run_id")
+    names = [name for name in STATISTICS if name in runs]
+    spread = [name for name in names if f"{name}_std" not in names and name != "last5_std"]
+    done = runs[runs["status"] == "finished"].groupby("run_id")
+    means, stds = done[names].mean(), done[spread].std().add_suffix("_std")
+    kept = first.drop(columns=[*names, "replicate", "seed", "_order"])
+    joined = kept.join(means).join(stds).join(done.size().rename("replicates"))
+    joined["replicates"] = joined["replicates"].fillna(0).astype(int)
+    return joined.loc[runs["run_id"].unique()].reset_index()
+
+
+def _typed(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Text as what it stands for, if all of it does: numbers or truth values."""
+    text = values.dropna().astype(str)
+    if len(text) and text.isin(["True", "False"]).all():
+        return values.map({"True": True, "False": False})
+    numbers = pd.to_numeric(values, errors="coerce")
+    return numbers if numbers.notna().sum() == len(text) and len(text) else values
+
+
+def _parse(query: str) -> ast.Expression:
+    try:
+        tree = ast.parse(query.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ValueError(
+            f"the query '{query}' cannot be read ({error.msg}); it is a condition such as "
+            "\"algorithm == 'Safari' and q > 0.5\""
+        ) from None
+    for node in ast.walk(tree):
+        if not isinstance(node, ALLOWED):
+            raise ValueError(
+                f"the query '{query}' has {type(node).__name__.lower()}, which is not allowed: use "
+                "names, values, ==, !=, <, >, in, and, or, not, + - * /; docs/results.md has SQL"
+            )
+    return tree
+
+
+def _names(tree: ast.AST) -> list[str]:
+    """The names in a query, dotted ones whole, each once."""
+    inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
+    return list(dict.fromkeys(ast.unparse(n) for n in nodes if id(n) not in inner))
+
+
+def _column(name: str, frame: pd.DataFrame) -> str:
+    """The column that a name stands for."""
+    known = [str(column) for column in frame if column != "config"]
+    for column in (name, f"config.{name}", f"label.{name}"):
+        if column in known:
+            return column
+    ends = [c for c in known if c.startswith("config.") and c.endswith(f".{name}")]
+    if len(ends) > 1:
+        told = ", ".join(sorted(c.removeprefix("config.") for c in ends))
+        raise ValueError(f"'{name}' could be any of {told}: write which one")
+    if not ends:
+        short = {c.removeprefix("config.").removeprefix("label."): c for c in known}
+        close = difflib.get_close_matches(name, short, n=3)
+        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        folder = " (the query comes first, '' for all)" if Path(name).is_dir() else ""
+        raise ValueError(
+            f"runs have no column '{name}'{folder}: {hint}docs/results.md lists the columns"
+        )
+    return ends[0]
+
+
+class _Renamed(ast.NodeTransformer):
+    """A query in which columns stand by number, since their names have dots."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame, self.columns = frame, list[str]()
+
+    def _named(self, node: ast.Name | ast.Attribute) -> ast.Name:
+        column = _column(ast.unparse(node), self.frame)
+        if column not in self.columns:
+            self.columns.append(column)
+        return ast.Name(f"column_{self.columns.index(column)}", ast.Load())
+
+    visit_Name = visit_Attribute = _named
+
+
+def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Which rows a query holds for."""
+    renamed = _Renamed(frame)
+    text = ast.unparse(ast.fix_missing_locations(renamed.visit(tree)))
+    values = {f"column_{i}": frame[column] for i, column in enumerate(renamed.columns)}
+    try:
+        found: Any = pd.DataFrame(values, index=frame.index).eval(text, engine="python")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the query cannot be answered: {error}") from None
+    if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
+        raise ValueError("the query is no condition: compare a column, as in 'best > 0.9'")
+    return found
+
+
+def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
+    names = [str(name) for name in frame]
+    labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
+    several = ["sweep"] if frame["sweep"].nunique() > 1 else []
+    wanted = [*several, "run_id", *labels, *named, *SHOWN, "replicates", "status"]
+    return [name for name in dict.fromkeys(wanted) if name in names]
+
+
+def as_table(found: pd.DataFrame) -> Table:
+    """For the terminal: labels in one column, numbers with four digits, names without prefixes."""
+    names = [str(name) for name in found]
+    labels = [name for name in names if name.startswith("label.")]
+    others = [name for name in names if name not in labels]
+    records: list[dict[str, Any]] = [
+        dict(zip(names, row, strict=True)) for row in found.itertuples(index=False)
+    ]
+    places = [
+        ", ".join(f"{c.removeprefix('label.')} {_text(r[c])}" for c in labels if _text(r[c]))
+        for r in records
+    ]
+    out = Table(box=SIMPLE_HEAD, caption=f"{count(len(found), 'run')}; accuracies are fractions")
+    if labels:
+        out.add_column(Text("labels"), min_width=min(34, max(map(len, places), default=0)))
+    for name in others:
+        right = pd.api.types.is_numeric_dtype(found[name])
+        out.add_column(
+            Text(name.removeprefix("config.")),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right or name in ("run_id", "status"),
+        )
+    for place, record in zip(places, records, strict=True):
+        first = [Text(place)] if labels else []
+        out.add_row(*first, *(Text(_text(record[name])) for name in others))
+    return out
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return "" if value is None else str(value)

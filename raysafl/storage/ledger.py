@@ -1,0 +1,49 @@
+"""ledger."""
+
+import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from raysafl.core.text import redacted
+from raysafl.simulation.run import Run
+
+
+class Ended(BaseModel):
+    """How a run, or one replicate of it, ended."""
+
+    status: Literal["finished", "diverged", "stopped", "failed"]
+    reason: str = ""
+
+
+class Replicate(Ended):
+    """How one replicate ended."""
+
+    replicate: int
+
+
+class Seeds(BaseModel):
+    """What of a ledger entry's configuration tells how many rows a run has."""
+
+    replicates: int = Field(default=1, ge=1, le=100_000)
+    seed: int = Field(default=0, ge=0, lt=2**62)
+
+
+class Ending(Ended):
+    """What a ledger entry must hold at least to be used; it may hold more (docs/results.md)."""
+
+    config: Seeds = Field(default_factory=Seeds)
+    replicates: list[Replicate] = Field(default_factory=list)
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    started: str = ""
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+DECIDED = ("finished", "diverged", "stopped")  # ends that another try would not change
+
+
+def ended(run: Run | None, status: str, reason: str, **more: Any) -> dict[str, Any]:
+    """A ledger entry; `run` is None if the configuration itself was wrong."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    config = run.model_dump(mode="json") if run else {}
+    return {"status": status, "reason": redacted(reason), "config": config, "ended": now, **more}

@@ -1,0 +1,73 @@
+"""`runs.parquet`: one row per run and replicate, from the ledger and the rounds."""
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from raysafl.core.component import flatten
+from raysafl.storage.statistics import summarise
+from raysafl.storage.store import ROUNDS, Store
+
+ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
+
+
+def collect(store: Store) -> pd.DataFrame:
+    """Build and write `runs.parquet`."""
+    frame = gather(store)
+    store.write_runs(frame)
+    return frame
+
+
+def gather(store: Store) -> pd.DataFrame:
+    """The rows of `runs.parquet`: every run of the sweep that has ended.
+
+    What else lies in the folder (runs of a grid that has been changed since) is left alone.
+    """
+    labels = store.manifest().labels()
+    rounds = dict(list(store.rounds().groupby("run_id")))
+    rows = [
+        row
+        for run_id, entry in store.ledger().items()
+        if run_id in labels
+        for row in _rows(store.path.name, run_id, entry, labels[run_id], rounds.get(run_id))
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["run_id", "status", "reason"])
+
+
+def _rows(
+    sweep: str,
+    run_id: str,
+    entry: dict[str, Any],
+    labels: dict[str, Any],
+    rounds: pd.DataFrame | None,
+) -> list[dict[str, Any]]:
+    config = entry.get("config", {})
+    ends = {end["replicate"]: end for end in entry.get("replicates", [])}
+    all_rows = ROUNDS.empty_table().to_pandas() if rounds is None else rounds
+    rows = []
+    for r in range(config.get("replicates", 1)):
+        mine = all_rows[all_rows["replicate"] == r]
+        end = ends.get(r, entry)
+        rows.append(
+            {
+                "run_id": run_id,
+                "replicate": r,
+                "seed": config.get("seed", 0) + r,
+                "sweep": sweep,
+                **{f"label.{axis}": str(value) for axis, value in labels.items()},
+                "status": end["status"],
+                "reason": end["reason"],
+                **summarise(mine),
+                **{f"config.{k}": _text(v) for k, v in flatten(config).items()},
+                "config": json.dumps(config),
+                "started": str(entry.get("started", entry.get("ended", ""))),
+                "seconds": float(entry.get("seconds", 0.0)),
+                **{name: str(entry.get(name, "")) for name in ORIGIN},
+            }
+        )
+    return rows
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

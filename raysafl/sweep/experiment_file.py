@@ -1,0 +1,59 @@
+"""Experiment files: ordinary Python that defines `SWEEP`. They are code and are executed."""
+
+import importlib.util
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import raysafl
+from raysafl.core.text import nearest
+from raysafl.sweep.definition import Sweep
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Execute an experiment file and return its `SWEEP`.
+
+    Raises:
+        ValueError: the file is missing, fails to import (with the line), or defines no sweep.
+    """
+    if not path.is_file():
+        near = [str(file) for file in path.parent.glob("*.py")]
+        raise ValueError(f"there is no experiment file {path}: {nearest(str(path), near)}")
+    module = _execute(path)
+    sweep = getattr(module, "SWEEP", None)
+    if not isinstance(sweep, Sweep):
+        found = sorted(name for name, value in vars(module).items() if isinstance(value, Sweep))
+        hint = f" (it defines {', '.join(found)}: rename one)" if found else ""
+        raise ValueError(f"{path} defines no sweep: it needs SWEEP = Sweep(...){hint}")
+    return sweep
+
+
+def _execute(path: Path) -> ModuleType:
+    name = f"raysafl_experiment_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == path.absolute()]
+        where = f"{path}:{lines[-1]}" if lines else f"{path}"
+        raise ValueError(f"{where} does not import: {_say(error)}") from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _say(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename or '').name}, line {error.lineno}: {error.msg}"
+    missing = re.match(r"cannot import name '(\w+)' from 'raysafl'", str(error))
+    if missing:
+        return f"raysafl has no '{missing[1]}': {nearest(missing[1], raysafl.__all__)}"
+    return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)

@@ -1,0 +1,160 @@
+"""The sweep as a Tune experiment, on a Ray of our own or a cluster's."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+import ray.cloudpickle
+from ray import tune
+from ray.tune.search.basic_variant import BasicVariantGenerator
+
+from raysafl.core.problem import Dataset
+from raysafl.core.text import size
+from raysafl.runtime import Hardware
+from raysafl.runtime.provenance import commit, provenance
+from raysafl.runtime.ray_session import environment
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Entry, Label
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
+from raysafl.sweep.definition import Make, Sweep
+from raysafl.sweep.progress import Display
+from raysafl.sweep.trial import Context, Trial
+from raysafl.sweep.tune_callback import Halt, Watch
+from raysafl.sweep.user_code import ship
+from raysafl.tracking import Tracker
+
+REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
+RETRIES = 2  # of a trial whose process was lost
+QUIET = {  # no tables of Tune's, nor logs, nor a snapshot every ten seconds: Parquet has it all
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "inf",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What Tune needs to run `todo` (or, if the sweep samples, its space)."""
+
+    sweep: Sweep
+    todo: Mapping[str, Run]
+    store: Store
+    hardware: Hardware
+    engine: str
+    flush_seconds: float
+    show: Display
+    tracker: Tracker | None
+
+    def fit(self, datasets: Mapping[str, Dataset]) -> None:
+        """Run all trials, on the Ray that runs.
+
+        Raises:
+            StorageError: results could not be written any more; the rest has not run.
+        """
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the ledger has the reasons
+        with environment(**QUIET):
+            ship(self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])])
+            context = Context(
+                store=self.store.path,
+                make=self._make(),
+                hardware=self.hardware,
+                datasets=_shared(datasets),
+                origin={**provenance(), "commit": commit()},
+                report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
+                flush_seconds=self.flush_seconds,
+                engine=self.engine,
+            )
+            watch = self._watch()
+            with _scratch(self.store) as folder:
+                self._tuner(context, folder, watch).fit()
+            if watch.lost:
+                raise StorageError(watch.lost)
+
+    def _make(self) -> Make:
+        if not self.sweep.is_grid:
+            return self.sweep.build
+        runs = dict(self.todo)
+        return lambda config: runs[config["run"]]
+
+    def _tuner(self, context: Context, folder: Path, watch: Watch) -> tune.Tuner:
+        bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
+        trainable = tune.with_resources(
+            tune.with_parameters(Trial, context=context), tune.PlacementGroupFactory(bundles)
+        )
+        space = dict(self.sweep.space)
+        if self.sweep.is_grid:
+            space = {"run": tune.grid_search(list(self.todo))}
+        most = self.hardware.trials  # Tune ignores its own limit for a generator given to it
+        sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
+        return tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(
+                metric=self.sweep.metric if self.sweep.scheduler or self.sweep.search_alg else None,
+                mode=self.sweep.mode if self.sweep.scheduler or self.sweep.search_alg else None,
+                num_samples=1 if self.sweep.is_grid else self.sweep.num_samples,
+                search_alg=self.sweep.search_alg or sampler,
+                scheduler=self.sweep.scheduler,
+                max_concurrent_trials=most if self.sweep.search_alg else None,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: str(trial.trial_id),
+            ),
+            run_config=tune.RunConfig(
+                name=folder.name,
+                storage_path=str(folder.parent),
+                failure_config=tune.FailureConfig(max_failures=RETRIES),
+                callbacks=[watch],
+                stop=Halt(watch),
+                verbose=0,
+            ),
+        )
+
+    def _watch(self) -> Watch:
+        labels = self.store.manifest().labels()
+
+        def sampled(run_id: str, values: dict[str, Label]) -> None:
+            manifest = self.store.manifest()
+            entry = Entry(run_id=run_id, labels=values)
+            self.store.write_manifest(manifest.extended([entry]))
+
+        return Watch(
+            self.store, self._make(), self.show, self.tracker, self.hardware, labels, sampled
+        )
+
+
+def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
+    """The datasets in the memory that all processes of a node share."""
+    try:
+        return {name: ray.put(dataset) for name, dataset in datasets.items()}
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+        needed = sum(
+            part.x.nbytes for data in datasets.values() for part in (data.train, data.test)
+        )
+        raise ValueError(
+            f"the datasets, {size(needed)}, do not fit the memory that Ray's processes share: "
+            f"{str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger --shm-size) and "
+            "the folder of Ray's files (/tmp/ray, or RAY_TMPDIR)"
+        ) from error
+
+
+@contextmanager
+def _scratch(store: Store) -> Iterator[Path]:
+    """Tune's own folder: in the sweep's, or on this machine if that is in a store.
+
+    Tune pickles into it; nothing is ever read from it, and it goes with the block.
+    """
+    if not isinstance(store.path, Path):
+        with tempfile.TemporaryDirectory(prefix="raysafl-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder) / "tune"
+        return
+    try:
+        yield store.path / "tune"  # with the locks of runs, perhaps held by a killed sweep's trials
+    finally:
+        shutil.rmtree(store.path / "tune", ignore_errors=True)

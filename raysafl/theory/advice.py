@@ -1,0 +1,212 @@
+"""`raysafl advise`: a run's gradients estimated over a few rounds, and what theorems say of q.
+
+The run is simulated in this process with its first seed. At a few rounds everything the
+theorems speak of is estimated at the global parameters; maxima over these points stand for the
+theorems' suprema. Read the caveats: the bounds are worst cases, the estimates are from below.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from raysafl.core.algorithm import SGD
+from raysafl.core.problem import SERVER
+from raysafl.core.randomness import Key
+from raysafl.core.work import Task
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
+from raysafl.theory import gradients as d
+from raysafl.theory.bounds import Bound, Condition, fast_q, fast_rates, safari_q, safari_rates
+
+PROBES = 5  # points looked at, start and end among them
+DRAWS = 16  # mini-batches per client for the noise
+POWER_STEPS = 10
+CALL = 10**6  # of the probing tasks: their batches are those of no round
+CAVEATS = (
+    "The bounds are worst cases over all problems with these constants, not optimal choices.",
+    "sigma_G^2, sigma^2, L are maxima over a few points of one seed: LOWER estimates of suprema.",
+    "L is the largest client's curvature at these points (power iteration on gradients).",
+    "G_1, G_2, G_3 are maxima over the probed points, whatever kind of round was run there; "
+    "path gradients come from mini-batches, less the noise of an unfinished pass.",
+    "The rates called largest allowed use G_1, G_2, G_3 as measured at the run's own rates.",
+    "The theorems assume plain averaging (global rate 1), equal K, one SGD step per server round.",
+    "Theorem 4 assumes the server's gradient unbiased for F (xi = 0); xi^2 tells how far it is.",
+    "The proofs need means over rounds for G_1, G_2 where they put maxima: both are shown.",
+)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was estimated before one round."""
+
+    round: int
+    grad2: float  # |grad F|^2
+    xi2: float | None  # |grad f0 - grad F|^2, None without server data
+    mean_dissimilarity: float  # FSL's G_t^2
+    sigma_g2: float  # max_i |grad f_i - grad F|^2
+    sigma2: float  # max_i E|g_B - grad f_i|^2
+    server_sigma2: float | None
+    L: float
+    path_cohort: float  # |1/m sum_i sum_k grad f_i|^2 over those who come
+    path_all: float  # over all clients
+    path_uniform: float  # over m clients drawn uniformly
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Estimates, premises and bounds. `at_limit`: at the largest rates theorem 4 allows."""
+
+    probes: list[Probe]
+    K: float
+    m: int
+    eta_c: float
+    eta_s: float
+    eta_s_given: bool  # False: set by theorem 4's eta_c = 2 eta_s / K
+    q: float | None  # the run's own probability of a client round, if it has one
+    safari_rates: list[Condition]
+    safari: dict[str, Bound]
+    fast_rates: list[Condition]
+    fast: dict[str, Bound]
+    stopped: str = ""  # why the run ended early
+    caveats: Sequence[str] = field(default=CAVEATS)
+
+
+def over(probes: Sequence[Probe], name: str, how: str = "maxima") -> float:
+    """The maximum or the mean of an estimate over the probes."""
+    values = [float(getattr(probe, name)) for probe in probes]
+    return max(values) if how == "maxima" else sum(values) / len(values)
+
+
+def advise(run: Run, rounds: int = 20) -> Advice:
+    """Simulate the first seed for so many rounds (at most the run's) and estimate.
+
+    Raises:
+        ValueError: rounds < 1, or the run's data or model do not fit.
+    """
+    if rounds < 1:
+        raise ValueError(f"advice needs at least one round, not {rounds}")
+    run = run.replace(replicates=1)
+    work = Worker(run.data, run.data.load(), run.model, run.seeds)
+    sim = Simulation(run, work)
+    last = min(rounds, run.rounds)
+    due = {round(i * last / (PROBES - 1)) for i in range(PROBES)}
+    probes = []
+    while True:
+        if sim.round in due and not sim.replicates[0].diverged:
+            probes.append(probe(run, work, sim))
+        if sim.done or sim.round >= last:
+            return conclude(run, work, probes, sim.replicates[0].diverged)
+        sim.step()
+
+
+def probe(run: Run, work: Worker, sim: Simulation) -> Probe:
+    """Estimate everything at the simulation's present parameters; it is left untouched."""
+    w_P, key = sim.replicates[0].state.w_P, Key(run.seed, sim.round)
+    clients_NP = work.gradients(0, w_P.expand(run.data.clients, -1))
+    server_P = work.server_gradient(0, w_P)
+    unlike_N = d.dissimilarity(clients_NP)
+    noise = [
+        _noise(work, i, w_P, run.local.batch_size, full_P, key)
+        for i, full_P in enumerate(clients_NP)
+    ]
+    start_NP = torch.randn(clients_NP.shape, generator=key.torch("advice smoothness"))
+    L_N = d.smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
+    rep = sim.replicates[0]
+    _, cohort = run.participation.pick(rep.policy, run.data.clients, key, rep.train_accuracy)
+    uniform = key("advice uniform").choice(run.data.clients, len(cohort), replace=False)
+    paths_NP, extra_N = paths(run, work, w_P, sim.round, torch.tensor(noise))
+    server_noise = None
+    if server_P is not None:
+        size = (server_update(run) or run.local).batch_size
+        server_noise = _noise(work, SERVER, w_P, size, server_P, key)
+    return Probe(
+        round=sim.round,
+        grad2=d.square(clients_NP.mean(0)),
+        xi2=None if server_P is None else d.server_gap(server_P, clients_NP),
+        mean_dissimilarity=float(unlike_N.mean()),
+        sigma_g2=float(unlike_N.max()),
+        sigma2=max(noise),
+        server_sigma2=server_noise,
+        L=float(L_N.max()),
+        path_cohort=_mean_square(paths_NP, extra_N, cohort),
+        path_all=_mean_square(paths_NP, extra_N, range(run.data.clients)),
+        path_uniform=_mean_square(paths_NP, extra_N, uniform.tolist()),
+    )
+
+
+def paths(run: Run, work: Worker, w_P: Tensor, at: int, noise_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Each client's sum of K mini-batch gradients along its local path, and that sum's noise."""
+    clients = range(run.data.clients)
+    update = work.train(
+        [Task(0, i, w_P, run.local, run.seed, at, CALL, None, 0.0) for i in clients]
+    )
+    rate = run.local.rate(at)
+    extra = [
+        d.path_noise(float(noise), int(steps), n, run.local.batch_size)
+        for noise, steps, n in zip(noise_N, update.steps_M, work.sizes()[0][0], strict=True)
+    ]
+    return update.delta_MP / rate, torch.tensor(extra)
+
+
+def _mean_square(paths_NP: Tensor, extra_N: Tensor, ids: Sequence[int]) -> float:
+    """|mean of these rows|^2 less its noise, not below zero."""
+    rows = list(ids)
+    noise = float(extra_N[rows].sum()) / len(rows) ** 2
+    return max(0.0, d.square(paths_NP[rows].mean(0)) - noise)
+
+
+def _noise(work: Worker, client: int, w_P: Tensor, size: int, full_P: Tensor, key: Key) -> float:
+    return d.gradient_noise(work.batch_gradients(0, client, w_P, size, DRAWS, key), full_P)
+
+
+def server_update(run: Run) -> SGD | None:
+    """How the server trains, if some part of the algorithm says so."""
+    found = (getattr(part, "server_update", None) for part in run.algorithm.components())
+    return next((sgd for sgd in found if isinstance(sgd, SGD)), None)
+
+
+def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> Advice:
+    """Premises and bounds from the estimates, at the run's rates and at the largest allowed."""
+    sizes = work.sizes()[0][0]
+    K = sum(run.local.num_steps(n) for n in sizes) / len(sizes)
+    sgd, eta_c = server_update(run), run.local.lr
+    eta_s = K * eta_c / 2 if sgd is None else sgd.lr
+    start = run.participation.init()
+    m = len(run.participation.pick(start, run.data.clients, Key(run.seed), None)[1])
+    L = max(over(probes, "L"), 1e-12)
+    q = getattr(run.algorithm, "q", None)
+    advice = Advice(
+        probes=probes,
+        K=K,
+        m=m,
+        eta_c=eta_c,
+        eta_s=eta_s,
+        eta_s_given=sgd is not None,
+        q=q if isinstance(q, float) else None,
+        safari_rates=safari_rates(L, eta_c, eta_s, K),
+        safari={},
+        fast_rates=fast_rates(L, eta_c, K, m, m, 0.0),
+        fast={},
+        stopped=stopped,
+    )
+    for how in ("maxima", "means"):
+        _bounds(advice, L, how)
+    return advice
+
+
+def _bounds(advice: Advice, L: float, how: str) -> None:
+    """Fill in both theorems' bounds on q, G_1 and G_2 as maxima or means."""
+    probes, K, s2 = advice.probes, advice.K, over(advice.probes, "sigma_g2")
+    g1, g2, all_ = (over(probes, name, how) for name in ("grad2", "path_cohort", "path_all"))
+    g3 = over(probes, "path_uniform")
+    most_s = K * advice.safari_rates[0].limit / 2
+    most_c = min(c.limit for c in advice.fast_rates)
+    for told, eta_s, eta_c in (
+        ("as configured", advice.eta_s, advice.eta_c),
+        ("largest allowed", most_s, most_c),
+    ):
+        advice.safari[f"{told}, {how}"] = safari_q(s2, g1, g2, L, eta_s, K)
+        advice.fast[f"{told}, {how}"] = fast_q(s2, all_, g2, g3, L, eta_c, K)

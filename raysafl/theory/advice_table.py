@@ -1,0 +1,77 @@
+"""advice_table."""
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from raysafl.theory.advice import Advice, over
+
+ROWS = (
+    ("|grad F|^2 (G_1 of theorem 4)", "grad2"),
+    ("sigma_G^2 = max_i |grad f_i - grad F|^2", "sigma_g2"),
+    ("G_t^2 = mean_i of the same (FSL)", "mean_dissimilarity"),
+    ("xi^2 = |grad f0 - grad F|^2 (FSL)", "xi2"),
+    ("sigma^2, clients' mini-batches", "sigma2"),
+    ("sigma_s^2, server's mini-batches", "server_sigma2"),
+    ("L, largest curvature of a client", "L"),
+    ("path gradients^2, cohort (G_2)", "path_cohort"),
+    ("path gradients^2, all (FAST's G_1)", "path_all"),
+    ("path gradients^2, m uniform (FAST's G_3)", "path_uniform"),
+)
+
+
+def show(advice: Advice, title: str = "") -> Group:
+    """Three tables and the caveats, for a terminal."""
+    estimates = Table("estimate", title=title or None)
+    for p in advice.probes:
+        estimates.add_column(f"round {p.round}", justify="right")
+    for label, name in ROWS:
+        estimates.add_row(label, *(_number(getattr(p, name)) for p in advice.probes))
+    premises = Table("theorem", "premise on the rates", "given", "limit", "holds")
+    for theorem, rates in (("SAFARI 4", advice.safari_rates), ("FAST 1", advice.fast_rates)):
+        for c in rates:
+            said = "yes" if c.holds else "NO"
+            premises.add_row(theorem, c.name, _number(c.given), _number(c.limit), said)
+    bounds = Table("theorem", "rates, G over the points", "q", "meaning")
+    for theorem, sign, found in (("SAFARI 4", "<=", advice.safari), ("FAST 1", ">=", advice.fast)):
+        for how, b in found.items():
+            value = "-" if b.value is None else f"{sign} {b.value:.4g}"
+            bounds.add_row(theorem, how, value, b.told)
+    given = "" if advice.eta_s_given else " (not given: set to K eta_c / 2)"
+    own = "" if advice.q is None else f", the run's own q = {advice.q:g}"
+    rates_line = (
+        f"K = {advice.K:g}, m = {advice.m}, eta_c = {advice.eta_c:g}, "
+        f"eta_s = {advice.eta_s:g}{given}{own}"
+    )
+    lines = [rates_line, *([f"The run ended early: {advice.stopped}"] if advice.stopped else [])]
+    notes = ["Caveats:", *(f"- {caveat}" for caveat in advice.caveats)]
+    return Group(estimates, *lines, premises, bounds, *suggestion(advice), *notes)
+
+
+def suggestion(advice: Advice) -> list[str]:
+    """What follows, in words."""
+    out = []
+    if not all(c.holds for c in advice.safari_rates):
+        out.append(
+            "Theorem 4's premises do not hold at these rates: its bound guarantees nothing here "
+            "and is a hint at most."
+        )
+    within = advice.safari["largest allowed, means"]
+    xi2 = [p.xi2 for p in advice.probes if p.xi2 is not None]
+    if xi2 and within.value is not None:
+        out.append(
+            f"At rates it allows, theorem 4 lets clients come with q <= {within.value:.3g}: server "
+            f"rounds at least {1 - within.value:.3g} of the time."
+        )
+    if xi2 and max(xi2) > over(advice.probes, "sigma_g2"):
+        out.append("xi^2 exceeds sigma_G^2: the server's data is no better than one client's.")
+    if not xi2:
+        out.append("The server holds no data: theorem 4 does not apply.")
+    if not all(c.holds for c in advice.fast_rates):
+        out.append("FAST's theorem 1 does not hold at this rate either.")
+    return out
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.3g}"

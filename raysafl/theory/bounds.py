@@ -1,0 +1,125 @@
+"""bounds."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One premise of a theorem: given <= limit, or given == limit."""
+
+    name: str
+    given: float
+    limit: float
+    equal: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """To a relative 1e-6."""
+        if self.equal:
+            return math.isclose(self.given, self.limit, rel_tol=1e-6)
+        return self.given <= self.limit * (1 + 1e-6)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on q. `value` is None where the theorem says nothing; `told` says why or what."""
+
+    value: float | None
+    told: str
+
+
+def safari_rates(
+    L: float, eta_c: float, eta_s: float, K: float, as_printed: bool = True
+) -> list[Condition]:
+    """Premises of SAFARI's theorem 4 on the rates of clients and server, K local steps.
+
+    Printed: eta_c <= 1/(4 sqrt(30 L K)), the root over all. The proof (before eq. 47) needs
+    1/2 - 30 L^2 K^2 eta_c^2 >= 1/4, that is eta_c <= 1/(2 sqrt(30) L K); units tell too that
+    L K stands outside the root. Default: the printed 4, L K outside: sufficient, twice as strict
+    as needed. `as_printed=False` is what the proof needs. Both imply 1/(8 L K), used at eq. 41.
+    eta_s <= 1/L keeps the factor 1 - L eta_s of eq. 54 from changing sign.
+    """
+    limit = 1 / ((4 if as_printed else 2) * math.sqrt(30) * L * K)
+    name = f"eta_c <= 1/({4 if as_printed else 2} sqrt(30) L K)"
+    return [
+        Condition(name, eta_c, limit),
+        Condition("eta_c = 2 eta_s / K", eta_c, 2 * eta_s / K, equal=True),
+        Condition("eta_s <= 1/L", eta_s, 1 / L),
+    ]
+
+
+def safari_q(
+    sigma_g2: float,
+    g1: float,
+    g2: float,
+    L: float,
+    eta_s: float,
+    K: float,
+    as_printed: bool = False,
+) -> Bound:
+    """SAFARI, theorem 4: clients may come with probability at most this q.
+
+    q <= 1 / ((4 sigma_G^2 - 4 G_2 (1/(2 K^2) - 2 L eta_s / K^2)) / ((1 - L eta_s) G_1) + 1)
+
+    with G_1 = max over server rounds of |grad F(x_r)|^2 and G_2 = max over client rounds of
+    |1/m sum_i sum_k grad F_i(x_rk^i)|^2. The theorem prints eta_s^2 where eq. 54-55, the last
+    line of the proof and section A.1 have eta_s; eta_s follows from eq. 50 and is used here;
+    `as_printed=True` squares it. Eq. 55 puts maxima where the sums of eq. 54 need means: with
+    maxima the bound is necessary for eq. 54, with means over rounds sufficient. The caller
+    chooses by what is passed as g1 and g2.
+
+    Assumes L-smooth f_i, unbiased gradients of bounded variance (the server's for F itself),
+    and |grad f_i - grad F|^2 <= sigma_G^2 for every i.
+    """
+    if L * eta_s >= 1:
+        return Bound(None, f"says nothing: L eta_s = {L * eta_s:.3g}, and it needs less than 1")
+    step = eta_s**2 if as_printed else eta_s
+    need = 4 * sigma_g2 - 4 * g2 * (1 / (2 * K**2) - 2 * L * step / K**2)
+    gain = (1 - L * eta_s) * g1
+    if need <= 0:
+        return Bound(1.0, "no limit: client rounds descend by themselves")
+    return Bound(gain / (gain + need), "client rounds with at most this probability")
+
+
+def fast_rates(L: float, eta_c: float, K: float, m: int, n: int, q: float) -> list[Condition]:
+    """Premises of FAST's theorem 1 on the client rate; m clients of a snapshot, n otherwise.
+
+    eta_c <= min(1/(8 L K), (n q + m (1 - q)) / (5 m n L K)). The proof (before eqs. 11 and 22)
+    needs eta_c <= 1/(2 sqrt(30) L K) too, printed once with K L under the root; it is the
+    stricter of the two, and not in the theorem's statement.
+    """
+    return [
+        Condition("eta_c <= 1/(8 L K)", eta_c, 1 / (8 * L * K)),
+        Condition(
+            "eta_c <= (n q + m (1 - q)) / (5 m n L K)",
+            eta_c,
+            (n * q + m * (1 - q)) / (5 * m * n * L * K),
+        ),
+        Condition("eta_c <= 1/(2 sqrt(30) L K) (proof)", eta_c, 1 / (2 * math.sqrt(30) * L * K)),
+    ]
+
+
+def fast_q(
+    sigma_g2: float, g1: float, g2: float, g3: float, L: float, eta_c: float, K: float
+) -> Bound:
+    """FAST, theorem 1: snapshots (uniform rounds) with probability at least this q.
+
+    q >= A / (A + B),  A = (2 L K eta_c - 1) G_2 + 2 K^2 sigma_G^2,  B = G_1 - 2 L K eta_c G_3
+
+    with, by appendix A.2 after eq. 24, the maxima over rounds of |1/s sum_i sum_k grad F_i|^2:
+    G_1 over all M clients and G_3 over the m of a snapshot, in snapshot rounds; G_2 over the n
+    that come, in arbitrary rounds. It is (1 - q) A <= q B solved for q, which the ratio is only
+    where A + B > 0; the other cases are told apart here. As in SAFARI's eq. 55 the proof needs
+    means for G_1 and G_2 where it has maxima.
+
+    Assumes L-smooth F and f_i, unbiased client gradients of bounded variance,
+    |grad f_i - grad F|^2 <= sigma_G^2 for every i, and snapshots that are uniform.
+    """
+    a = (2 * L * K * eta_c - 1) * g2 + 2 * K**2 * sigma_g2
+    b = g1 - 2 * L * K * eta_c * g3
+    if a <= 0:
+        return Bound(0.0, "no snapshot demanded: arbitrary rounds descend by themselves")
+    if b < 0:
+        return Bound(None, "says nothing: no q satisfies it, since G_1 < 2 L K eta_c G_3")
+    return Bound(a / (a + b), "snapshots with at least this probability")

@@ -1,0 +1,112 @@
+"""Where MLflow is, and a client for it that is quiet and does not wait for long."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from raysafl.core.text import redacted
+from raysafl.storage.paths import Place, Remote
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# Set unless the user did. Seven retries, MLflow's own number, are four minutes of a dead server.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+__all__ = ["artifacts", "connect", "database", "default_uri", "disconnect", "explained", "ping"]
+__all__ += ["reason", "redacted"]
+
+
+def default_uri(root: Place) -> str:
+    """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
+
+    A database cannot lie in an object store: for `s3://a/b` it is in `results/s3/a/b` here.
+    """
+    if isinstance(root, Remote):
+        root = Path("results", *str(root).replace(":", "").split("/"))
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
+
+
+def database(uri: str) -> Path | None:
+    """The file of an SQLite URI; None for a server."""
+    prefix, _, path = uri.partition(":///")
+    return Path(path).resolve() if prefix.startswith("sqlite") and path else None
+
+
+def artifacts(uri: str) -> str | None:
+    """Where artifacts go: beside an SQLite file; None leaves it to the server."""
+    file = database(uri)
+    return (file.parent / "mlartifacts").as_uri() if file else None
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, fit to be shown."""
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return redacted(line if len(line) <= 200 else f"{line[:200]}...")
+
+
+def connect(uri: str) -> "MlflowClient":
+    """A client. MLflow takes two seconds to import, hence here and not above."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with _first(uri):
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)  # makes the tables, or finds the server down
+    return client
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises into a ValueError in one line, without credentials."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise ValueError(f"MLflow at {redacted(uri)} cannot be used: {reason(error)}") from error
+
+
+def ping(uri: str) -> int:
+    """How many experiments MLflow has; makes the database if there is none.
+
+    Raises ValueError if it does not answer.
+    """
+    with explained(uri):
+        client = connect(uri)
+        try:
+            return len(client.search_experiments())
+        finally:
+            disconnect(client)
+
+
+def disconnect(client: "MlflowClient") -> None:
+    """Close the client's connections to SQLite, for which MLflow has no call."""
+    store = getattr(getattr(client, "_tracking_client", None), "store", None)
+    engine = getattr(store, "engine", None)
+    if engine is not None:
+        engine.dispose()
+
+
+@contextmanager
+def _first(uri: str) -> Iterator[None]:
+    """Let one process at a time open a database: two that make its tables both crash."""
+    file = database(uri)
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f".{file.name}.lock"), timeout=60) if file else nullcontext():
+        yield
