@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from raysafl.bench.suite import origin
 from raysafl.bench.workloads import W2
-from raysafl.core.algorithm import SGD
+from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.randomness import Key
 from raysafl.core.work import Task
@@ -119,7 +119,7 @@ def trainer(recipe, name, clients, batch, device, compiled):
     if compiled:
         torch._dynamo.reset()  # after eight versions of a function it would not compile it again
         made.engine.gradients = torch.compile(made.engine.gradients)
-    sgd, w_P = SGD(lr=0.01, batch_size=batch, epochs=1), model.init(Key(0))
+    sgd, w_P = LocalTraining(lr=0.01, batch_size=batch, epochs=1), model.init(Key(0))
     return made, [Task(0, i, w_P, sgd, 0, 0, 1, None, 0.0) for i in range(clients)]
 
 

@@ -27,11 +27,11 @@ from typing import Any
 
 from raysafl import (
     MLP,
-    SGD,
     Digits,
     FedAvg,
     Federation,
     FslEmnistNet,
+    LocalTraining,
     Logistic,
     Mnist,
     Model,
@@ -64,7 +64,7 @@ def workload(smoke: bool, clients: int = 1000, m: int = 10, model: str = "logist
         model=MODELS[model],
         algorithm=FedAvg(),
         participation=Uniform(m=m),
-        local=SGD(lr=0.1, batch_size=20, epochs=1),
+        local=LocalTraining(lr=0.1, batch_size=20, epochs=1),
         rounds=10**9,
         eval_every=10**9,
     )
@@ -133,7 +133,9 @@ def sweep(trials: int) -> Point:
     """A sweep as `raysafl run` does it, Ray's start and MLflow included, of trivial runs."""
     from raysafl import Runner, Sweep
 
-    base = workload(smoke=True).replace(local=SGD(lr=0.1, batch_size=20, steps=1), rounds=1)
+    base = workload(smoke=True).replace(
+        local=LocalTraining(lr=0.1, batch_size=20, steps=1), rounds=1
+    )
     runs = [base.replace(seed=seed, participation=Uniform(m=1)) for seed in range(trials)]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

@@ -4,9 +4,9 @@ from _data import cifar10
 from _printed import printed, ratios
 
 from raysafl import (
-    SGD,
     Arbitrary,
     Beta,
+    ByUser,
     CharLSTM,
     Claim,
     Dirichlet,
@@ -18,8 +18,8 @@ from raysafl import (
     Federation,
     FedProx,
     Gamma,
+    LocalTraining,
     Mnist,
-    Natural,
     Run,
     Shakespeare,
     Snapshot,
@@ -65,7 +65,7 @@ def base(dataset, partition, model, lr, rounds, clients=100, m=10, **local):
         model=model,
         algorithm=FedAvg(),
         participation=Uniform(m=m),
-        local=SGD(lr=lr, batch_size=128, epochs=1, **local),
+        local=LocalTraining(lr=lr, batch_size=128, epochs=1, **local),
         rounds=rounds,
         replicates=3,
         eval_every=10,
@@ -77,7 +77,7 @@ HALVED = {"milestones": [5000], "decay": 0.5}
 BASES = {
     "Fashion-MNIST": base(FashionMnist(), DIRICHLET, FastFashionNet(), 1e-3, 1000, momentum=0.9),
     "CIFAR-10": base(cifar10(), DIRICHLET, FastCifarNet(), 1e-2, 10000, momentum=0.9, **HALVED),
-    "Shakespeare": base(Shakespeare(), Natural(), CharLSTM(), 0.5, 5000, clients=139, m=14),
+    "Shakespeare": base(Shakespeare(), ByUser(), CharLSTM(), 0.5, 5000, clients=139, m=14),
 }
 
 

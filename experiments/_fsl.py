@@ -6,7 +6,7 @@ from raysafl import (
     CNN,
     EMNIST_LABELS,
     FSL,
-    SGD,
+    SCAFFOLD,
     STL10_AS_CIFAR10,
     ClassesPerClient,
     Emnist,
@@ -19,10 +19,10 @@ from raysafl import (
     FSLParallel,
     Glyphs,
     IidServer,
-    Other,
+    LocalTraining,
+    OtherDatasetServer,
     ParquetImages,
     Run,
-    Scaffold,
     Stl10,
     StratifiedServer,
     Subset,
@@ -64,7 +64,7 @@ def base(dataset, model, clients, server, m, batch_size):
         model=model,
         algorithm=FedAvg(lr=None),
         participation=Uniform(m=m),
-        local=SGD(lr=0.01, batch_size=batch_size, epochs=1),
+        local=LocalTraining(lr=0.01, batch_size=batch_size, epochs=1),
         rounds=1000,
         replicates=3,
     )
@@ -83,7 +83,7 @@ PARALLEL = "FSL-p"
 
 def stl10(n0):
     """FSLsyn's server data for CIFAR-10: n0 images of STL-10 in nine shared classes."""
-    return Other(dataset=Stl10(), n0=n0, classes=STL10_AS_CIFAR10)
+    return OtherDatasetServer(dataset=Stl10(), n0=n0, classes=STL10_AS_CIFAR10)
 
 
 def scenario1(dataset, method, C, S=None, lr=0.01, gamma=1.0, n0=None, pretrain=500):
@@ -106,7 +106,7 @@ def scenario2(dataset, method, C, lr, gamma=1.0, alpha=0.01, server=None):
     if method == "FSLsyn":
         server = server or (Glyphs() if dataset == "EMNIST" else stl10(504))
     run = run.replace({"data.server": server} if server else {})
-    algorithms = {"FedDyn": FedDyn(alpha=alpha), "SCAFFOLD": Scaffold(lr=None)}
+    algorithms = {"FedDyn": FedDyn(alpha=alpha), "SCAFFOLD": SCAFFOLD(lr=None)}
     return run.replace(algorithm=algorithms.get(method, FSL(gamma=gamma)))
 
 
@@ -124,7 +124,7 @@ def small(run):
     else:
         whole = Subset(dataset=run.data.dataset, train=6000, test=1000)
         changes |= {"data.clients": 10, "local.batch_size": 20} if few else {"data.clients": 100}
-        if isinstance(run.data.server, Other):
+        if isinstance(run.data.server, OtherDatasetServer):
             changes["data.server"] = IidServer(n0=run.data.server.n0)
         elif few:
             changes["data.server.n0"] = run.data.server.n0 // 10

@@ -4,7 +4,7 @@ from _data import cifar10
 
 from raysafl import (
     CNN,
-    SGD,
+    SAFARI,
     Absent,
     Claim,
     ClassesPerClient,
@@ -13,10 +13,10 @@ from raysafl import (
     FedAvg,
     Federation,
     IidServer,
+    LocalTraining,
     Logistic,
     Mnist,
     Run,
-    Safari,
     Subset,
 )
 from raysafl.sweep.definition import smoke as two_rounds
@@ -60,7 +60,7 @@ MNIST = Run(
     model=Logistic(),
     algorithm=FedAvg(),
     participation=Absent(s=0, m=5),
-    local=SGD(lr=0.1, batch_size=64, epochs=1),
+    local=LocalTraining(lr=0.1, batch_size=64, epochs=1),
     rounds=150,
     replicates=5,
 )
@@ -91,8 +91,8 @@ def cell(base, method, p, s=4, m=5, n0=None, q=0.8):
     run = base.replace({"data.partition.p": p, "participation.s": s, "participation.m": m})
     if method == "FedAvg":
         return run
-    server_update = SGD(lr=0.1, batch_size=base.local.batch_size, epochs=1)
-    run = run.replace(algorithm=Safari(q=q, server_update=server_update))
+    server_update = LocalTraining(lr=0.1, batch_size=base.local.batch_size, epochs=1)
+    run = run.replace(algorithm=SAFARI(client_prob=q, server_update=server_update))
     return run.replace({"data.server.n0": n0}) if n0 else run
 
 

@@ -10,17 +10,17 @@ from _fast import policy
 
 from raysafl import (
     MIFA,
-    SGD,
+    SCAFFOLD,
     Claim,
     Dirichlet,
     FedAU,
     FedAvg,
     Federation,
     FedVARP,
+    LocalTraining,
     Logistic,
     Mnist,
     Run,
-    Scaffold,
     Sweep,
     Table,
     Uniform,
@@ -28,7 +28,7 @@ from raysafl import (
 
 METHODS = {
     "FedAvg": FedAvg(),
-    "SCAFFOLD": Scaffold(),
+    "SCAFFOLD": SCAFFOLD(),
     "MIFA": MIFA(),
     "FedVARP": FedVARP(),
     "FedAU": FedAU(),
@@ -39,7 +39,7 @@ BASE = Run(
     model=Logistic(),
     algorithm=FedAvg(),
     participation=Uniform(m=10),
-    local=SGD(lr=0.05, batch_size=64, epochs=1),
+    local=LocalTraining(lr=0.05, batch_size=64, epochs=1),
     rounds=300,
     replicates=5,
 )

@@ -10,14 +10,14 @@ its best moment; bytes are in `runs.parquet`.
 from _safari import MNIST as BASE
 from _safari import SCALES, cell
 
-from raysafl import FSL, SGD, Claim, FedAvg, Safari, ServerOnly, Sweep, Table
+from raysafl import FSL, SAFARI, Claim, FedAvg, LocalTraining, ServerOnly, Sweep, Table
 
-EPOCH = SGD(lr=0.1, batch_size=64, epochs=1)
+EPOCH = LocalTraining(lr=0.1, batch_size=64, epochs=1)
 METHODS = {
     "server alone": {"algorithm": ServerOnly(server_update=EPOCH)},
     "data sharing": {"data.share": 1.0},
-    "SAFARI, q = 0.8": {"algorithm": Safari(q=0.8, server_update=EPOCH)},
-    "SAFARI, q = 0.5": {"algorithm": Safari(q=0.5, server_update=EPOCH)},
+    "SAFARI, q = 0.8": {"algorithm": SAFARI(client_prob=0.8, server_update=EPOCH)},
+    "SAFARI, q = 0.5": {"algorithm": SAFARI(client_prob=0.5, server_update=EPOCH)},
     "FSL": {"algorithm": FSL(inner=FedAvg(), gamma=1.0)},
 }
 SIZES = (20, 50, 100, 200, 500, 1000, 2000, 5000)

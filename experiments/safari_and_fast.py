@@ -9,16 +9,16 @@ or 1,000 samples there. A snapshot in a server round enforces nobody and is not 
 from _fast import policy
 from _safari import MNIST
 
-from raysafl import SGD, Claim, FedAvg, Safari, Sweep, Table
+from raysafl import SAFARI, Claim, FedAvg, LocalTraining, Sweep, Table
 
-EPOCH = SGD(lr=0.1, batch_size=64, epochs=1)
+EPOCH = LocalTraining(lr=0.1, batch_size=64, epochs=1)
 BASE = MNIST.replace({"data.clients": 20, "data.partition.p": 1})
 SERVER, SNAPSHOTS, SIZES = (0.0, 0.1, 0.2, 0.5), (0, 0.1, 0.25, 0.5, 1), (100, 1000)
 
 
 def run(n0, snapshots, server):
     changed = BASE.replace({"data.server.n0": n0, "participation": policy("Beta", snapshots, 5)})
-    safari = Safari(q=1 - server, server_update=EPOCH)
+    safari = SAFARI(client_prob=1 - server, server_update=EPOCH)
     return changed.replace(algorithm=safari if server else FedAvg())
 
 

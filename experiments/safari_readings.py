@@ -12,12 +12,12 @@ from _printed import printed
 from _safari import MNIST, NOTES, SCALES
 
 from raysafl import (
-    SGD,
+    SAFARI,
     Absent,
     ClassesPerClient,
     IidServer,
     IndependentClasses,
-    Safari,
+    LocalTraining,
     Shards,
     StratifiedServer,
     Sweep,
@@ -32,10 +32,10 @@ s, method | 5           2           1
 4, SAFARI | 90.41+-0.17 88.27+-0.21 88.06+-0.24
 """)
 ROUNDS = {
-    "1 step": SGD(lr=0.1, batch_size=64, steps=1),
-    "K steps": SGD(lr=0.1, batch_size=64, steps=92),  # 5,900 samples of a client / 64
-    "1 epoch": SGD(lr=0.1, batch_size=64, epochs=1),
-    "5 epochs": SGD(lr=0.1, batch_size=64, epochs=5),
+    "1 step": LocalTraining(lr=0.1, batch_size=64, steps=1),
+    "K steps": LocalTraining(lr=0.1, batch_size=64, steps=92),  # 5,900 samples of a client / 64
+    "1 epoch": LocalTraining(lr=0.1, batch_size=64, epochs=1),
+    "5 epochs": LocalTraining(lr=0.1, batch_size=64, epochs=5),
 }
 SPREADS = {
     "even, one": (ClassesPerClient, 0),
@@ -58,7 +58,7 @@ def run(server_round, spread, server, s, method, p):
     )
     if method == "FedAvg":
         return changed
-    return changed.replace(algorithm=Safari(q=0.8, server_update=ROUNDS[server_round]))
+    return changed.replace(algorithm=SAFARI(client_prob=0.8, server_update=ROUNDS[server_round]))
 
 
 READINGS = [

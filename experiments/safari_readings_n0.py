@@ -10,7 +10,7 @@ seed. s = 4.
 from _printed import printed
 from _safari import MNIST, NOTES, SCALES, cell
 
-from raysafl import SGD, ClassesPerClient, Safari, Shards, Sweep, Table
+from raysafl import SAFARI, ClassesPerClient, LocalTraining, Shards, Sweep, Table
 
 TABLE3 = printed("""
 n0   | 2     1
@@ -20,9 +20,9 @@ n0   | 2     1
 1000 | 10.69 31.07
 """)
 ROUNDS = {
-    "1 epoch": SGD(lr=0.1, batch_size=64, epochs=1),
-    "16 steps": SGD(lr=0.1, batch_size=64, steps=16),
-    "92 steps": SGD(lr=0.1, batch_size=64, steps=92),
+    "1 epoch": LocalTraining(lr=0.1, batch_size=64, epochs=1),
+    "16 steps": LocalTraining(lr=0.1, batch_size=64, steps=16),
+    "92 steps": LocalTraining(lr=0.1, batch_size=64, steps=92),
 }
 SPREADS = {"even, one": (ClassesPerClient, 0), "shards, per seed": (Shards, None)}
 
@@ -33,7 +33,7 @@ def run(server_round, spread, n0, p):
     if server_round == "none":
         return cell(base, "FedAvg", p=p)
     changed = cell(base, "SAFARI", p=p, n0=n0)
-    return changed.replace(algorithm=Safari(q=0.8, server_update=ROUNDS[server_round]))
+    return changed.replace(algorithm=SAFARI(client_prob=0.8, server_update=ROUNDS[server_round]))
 
 
 def smoke(run):

@@ -1,7 +1,7 @@
 """The embedded example: FedAvg against SAFARI on digits, when s of 10 clients never come."""
 
-from raysafl.algorithms import FedAvg, Safari
-from raysafl.core.algorithm import SGD
+from raysafl.algorithms import SAFARI, FedAvg
+from raysafl.core.algorithm import LocalTraining
 from raysafl.data import ClassesPerClient, Digits, Federation, IidServer
 from raysafl.models import Logistic
 from raysafl.participation import Absent
@@ -11,7 +11,7 @@ from raysafl.sweep.definition import Sweep
 
 METHODS = {
     "FedAvg": FedAvg(),
-    "SAFARI": Safari(q=0.8, server_update=SGD(lr=0.1, batch_size=16, epochs=5)),
+    "SAFARI": SAFARI(client_prob=0.8, server_update=LocalTraining(lr=0.1, batch_size=16, epochs=5)),
 }
 BASE = Run(
     data=Federation(
@@ -23,7 +23,7 @@ BASE = Run(
     model=Logistic(),
     algorithm=FedAvg(),
     participation=Absent(s=0, m=5),
-    local=SGD(lr=0.1, batch_size=16, epochs=1),
+    local=LocalTraining(lr=0.1, batch_size=16, epochs=1),
     rounds=60,
     replicates=5,
 )

@@ -11,12 +11,12 @@ import torch
 from hypothesis import settings
 
 from raysafl import (
-    SGD,
     Absent,
     ClassesPerClient,
     FedAvg,
     Federation,
     IidServer,
+    LocalTraining,
     Logistic,
     Run,
 )
@@ -96,7 +96,7 @@ def tiny() -> Run:
         model=Logistic(),
         algorithm=FedAvg(),
         participation=Absent(s=4, m=3),
-        local=SGD(lr=0.1, batch_size=32, epochs=1),
+        local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
         rounds=4,
         replicates=2,
     )

@@ -10,13 +10,15 @@ from raysafl.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from raysafl.algorithms.fedvarp import FedVARP
 from raysafl.algorithms.fsl import FSL, FSLParallel
 from raysafl.algorithms.mifa import MIFA
-from raysafl.algorithms.safari import Safari
-from raysafl.algorithms.scaffold import Scaffold
+from raysafl.algorithms.safari import SAFARI
+from raysafl.algorithms.scaffold import SCAFFOLD
 
 __all__ = [
     "AFL",
     "FSL",
     "MIFA",
+    "SAFARI",
+    "SCAFFOLD",
     "Centralised",
     "FSLParallel",
     "FedAU",
@@ -29,7 +31,5 @@ __all__ = [
     "FedProx",
     "FedVARP",
     "FedYogi",
-    "Safari",
-    "Scaffold",
     "ServerOnly",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysafl.core.algorithm import SGD, Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, LocalTraining, Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 
@@ -11,7 +11,7 @@ from raysafl.core.randomness import Key
 class ServerOnly(Algorithm):
     """SGD on the server's data D0 alone, whoever comes: SAFARI with q = 0."""
 
-    server_update: SGD = SGD(lr=0.1, batch_size=64, epochs=1)
+    server_update: LocalTraining = LocalTraining(lr=0.1, batch_size=64, epochs=1)
 
     @property
     def uses_server_data(self) -> bool:
@@ -31,7 +31,7 @@ class Centralised(Algorithm):
     data. Nothing is sent; the record's kind is "central".
     """
 
-    sgd: SGD | None = None
+    sgd: LocalTraining | None = None
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One update on everyone's data; nobody is asked."""

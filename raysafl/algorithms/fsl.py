@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core.algorithm import SGD, Algorithm, Round, Setting, State, Train
+from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train
 from raysafl.core.randomness import Key
 
 
@@ -32,7 +32,7 @@ class FSL(Algorithm):
     epochs: int | None = Field(default=None, gt=0)
     batch_size: int | None = Field(default=None, gt=0)
     rate: float | None = Field(default=None, gt=0)
-    local: SGD | None = None
+    local: LocalTraining | None = None
     pretrain: int = Field(default=0, ge=0)
     pretrain_lr: float = Field(default=0.01, gt=0)
 
@@ -76,9 +76,9 @@ class FSL(Algorithm):
         update = yield Train.server(self._start(state.w_P, after.w_P), sgd)
         return replace(after, w_P=after.w_P - update.delta_MP[0])
 
-    def _sgd(self, lr: float, epochs: int) -> SGD:
+    def _sgd(self, lr: float, epochs: int) -> LocalTraining:
         assert self.batch_size, "prepare() fills in what depends on the run"
-        return SGD(lr=lr, batch_size=self.batch_size, epochs=epochs)
+        return LocalTraining(lr=lr, batch_size=self.batch_size, epochs=epochs)
 
     def _start(self, before_P: Tensor, after_P: Tensor) -> Tensor:
         """Where the server's learning starts: here, behind the clients'."""

@@ -1,6 +1,7 @@
 """SCAFFOLD: stochastic controlled averaging (Karimireddy et al., ICML 2020)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -12,7 +13,7 @@ from raysafl.core.algorithm import Algorithm, Round, State, Train
 from raysafl.core.randomness import Key
 
 
-class Scaffold(Algorithm):
+class SCAFFOLD(Algorithm):
     """Clients descend g + c - c_i, which takes their drift away (Karimireddy et al. 2020).
 
     Algorithm 1 with option II: c_i <- c_i - c + Delta_i / (sum of local rates), the client's mean
@@ -21,6 +22,7 @@ class Scaffold(Algorithm):
     comparison has eta_g = sqrt(S): `lr=None`.
     """
 
+    kind: ClassVar[str] = "Scaffold"
     lr: float | None = Field(default=1.0, gt=0)
 
     def init(self, w_P: Tensor, num_clients: int) -> State:

@@ -8,8 +8,8 @@ Where a workload has no evaluation, the last round alone is evaluated, and it is
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raysafl.algorithms import FedAvg, Safari
-from raysafl.core.algorithm import SGD
+from raysafl.algorithms import SAFARI, FedAvg
+from raysafl.core.algorithm import LocalTraining
 from raysafl.data import ClassesPerClient, Digits, Federation, IidServer, Mnist, ParquetImages
 from raysafl.models import CNN, Logistic
 from raysafl.participation import Absent, Uniform
@@ -52,7 +52,7 @@ MNIST_LR = Run(
     model=Logistic(),
     algorithm=FedAvg(),
     participation=Uniform(m=5),
-    local=SGD(lr=0.1, batch_size=64, epochs=1),
+    local=LocalTraining(lr=0.1, batch_size=64, epochs=1),
     rounds=30,
 )
 W1 = Workload(MNIST_LR, target=3.0)
@@ -62,7 +62,7 @@ W2 = Workload(
         model=CNN(channels=[32, 64], hidden=128),
         algorithm=FedAvg(),
         participation=Uniform(m=10),
-        local=SGD(lr=0.05, batch_size=50, epochs=1),
+        local=LocalTraining(lr=0.05, batch_size=50, epochs=1),
         rounds=5,
     ),
     target=1.5,
@@ -96,7 +96,9 @@ W4 = Workload(
 )
 STANDARD = {"W1": W1, "W2": W2, "W3": W3, "W4": W4}
 
-SAFARI = Safari(q=0.8, server_update=SGD(lr=0.1, batch_size=64, epochs=1))
+SAFARI_TABLE_8 = SAFARI(
+    client_prob=0.8, server_update=LocalTraining(lr=0.1, batch_size=64, epochs=1)
+)
 TABLE8 = Run(
     data=Federation(
         dataset=Mnist(), clients=10, partition=ClassesPerClient(p=10), server=IidServer(n0=1000)
@@ -104,7 +106,7 @@ TABLE8 = Run(
     model=Logistic(),
     algorithm=FedAvg(),
     participation=Absent(s=0, m=5),
-    local=SGD(lr=0.1, batch_size=64, epochs=1),
+    local=LocalTraining(lr=0.1, batch_size=64, epochs=1),
     rounds=150,
     replicates=5,
 )
@@ -121,7 +123,7 @@ EMPTY = Run(
     model=Logistic(),
     algorithm=FedAvg(),
     participation=Uniform(m=2),
-    local=SGD(lr=0.1, batch_size=8, epochs=1),
+    local=LocalTraining(lr=0.1, batch_size=8, epochs=1),
     rounds=500,
     eval_every=500,
 )

@@ -17,7 +17,7 @@ from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key as Key
 
 
-class SGD(Component):
+class LocalTraining(Component):
     """Local training: mini-batch steps on g + offset + prox * (w - w_start) + weight_decay * w.
 
     `optimizer="sgd"` is w <- w - lr * v with v <- momentum * v + (the above); "adam" is
@@ -32,6 +32,7 @@ class SGD(Component):
     pass may be short) or `steps` (mini-batches, wrapping over passes), not both.
     """
 
+    kind: ClassVar[str] = "SGD"
     lr: float = Field(gt=0)
     batch_size: int = Field(gt=0)
     epochs: int | None = Field(default=None, gt=0)
@@ -43,7 +44,7 @@ class SGD(Component):
     decay: float = Field(default=0.5, gt=0)
 
     @model_validator(mode="after")
-    def _fits(self) -> "SGD":
+    def _fits(self) -> "LocalTraining":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give epochs=... or steps=..., exactly one of them")
         if self.optimizer == "adam" and self.momentum:
@@ -84,14 +85,14 @@ class Train:
     ids: Sequence[int]
     offset_MP: Tensor | None = None
     prox: float = 0.0
-    sgd: SGD | None = None  # None: the run's local training
+    sgd: LocalTraining | None = None  # None: the run's local training
     extra_up: int = 0  # vectors of P parameters a client sends up besides its update
     extra_down: int = 0  # vectors of P parameters a client is sent besides its start
     w_MP: Tensor | None = None  # each client's own start, in place of w_P
     mean: bool = False  # only the mean of the updates is needed
 
     @classmethod
-    def server(cls, w_P: Tensor, sgd: SGD) -> "Train":
+    def server(cls, w_P: Tensor, sgd: LocalTraining) -> "Train":
         """The server trains on its own data D0."""
         return cls(w_P, [SERVER], sgd=sgd)
 
@@ -122,7 +123,7 @@ class Setting:
     num_clients: int
     client_samples: float  # mean over the clients
     server_samples: int
-    local: SGD
+    local: LocalTraining
 
 
 class Algorithm(Component):

@@ -34,8 +34,25 @@ class Component(BaseModel):
         ValueError: a field is unknown (the nearest name is given), missing or out of range.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        loc_by_alias=False,
+    )
     abstract: ClassVar[bool] = False  # True on the bases: not something a user can name
+    # The class's name in JSON. It is set where a class was renamed, so that the ids of earlier
+    # runs, which are hashes of their JSON, stay valid.
+    kind: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Give a class that states no `kind` of its own the name of the class."""
+        if "kind" not in cls.__dict__:
+            cls.kind = cls.__name__
 
     def __init__(self, /, **fields: Any) -> None:
         try:
@@ -52,12 +69,12 @@ class Component(BaseModel):
 
     @classmethod
     def _defined(cls) -> dict[str, type[Self]]:
-        own = {} if cls.__dict__.get("abstract") else {cls.__name__: cls}
+        own = {} if cls.__dict__.get("abstract") else {cls.kind: cls}
         return own | {k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()}
 
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"kind": type(self).__name__, **serialize(self)}
+        return {"kind": type(self).kind, **serialize(self)}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -66,14 +83,20 @@ class Component(BaseModel):
             return build(value)
         fields = {k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()}
         kind = fields.pop("kind", None)
-        if kind not in (None, cls.__name__) or cls.__dict__.get("abstract"):
+        if kind not in (None, cls.kind) or cls.__dict__.get("abstract"):
             known = cls.kinds()
             if str(kind) not in known:
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate(fields)
-        for name in fields.keys() - cls.model_fields.keys():
+        for name in fields.keys() - cls.model_fields.keys() - cls._json_names().keys():
             raise ValueError(f"unknown field '{name}': {nearest(str(name), cls.model_fields)}")
         return build(fields)
+
+    @classmethod
+    def _json_names(cls) -> dict[str, str]:
+        """Map the JSON name of each field that has one of its own to its Python name."""
+        fields = cls.model_fields.items()
+        return {field.alias: name for name, field in fields if field.alias is not None}
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
         """A validated copy with fields changed; dots reach inside: `{"algorithm.q": 0.5}`."""
@@ -81,6 +104,7 @@ class Component(BaseModel):
         inner: dict[str, dict[str, Any]] = {}
         for path, value in {**(changes or {}), **fields}.items():
             head, _, rest = path.partition(".")
+            head = self._json_names().get(head, head)
             if rest:
                 inner.setdefault(head, {})[rest] = value
             else:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
-from raysafl.core.algorithm import SGD, Update
+from raysafl.core.algorithm import LocalTraining, Update
 from raysafl.core.randomness import Key as Key
 
 
@@ -38,7 +38,7 @@ class Task(NamedTuple):
     replicate: int
     client: int
     w_P: Tensor
-    sgd: SGD
+    sgd: LocalTraining
     seed: int
     round: int
     call: int  # the how-many-th request of this round, so that no two draw the same batches

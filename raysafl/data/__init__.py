@@ -4,10 +4,10 @@ from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
 from raysafl.data.image_sets import EMNIST_LABELS, Cifar10, Emnist, FashionMnist, Mnist, Stl10
 from raysafl.data.partitions import (
+    ByUser,
     ClassesPerClient,
     Iid,
     IndependentClasses,
-    Natural,
     Overlapping,
     Partition,
     Shards,
@@ -19,7 +19,7 @@ from raysafl.data.server_data import (
     ServerData,
     StratifiedServer,
 )
-from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, Other
+from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, OtherDatasetServer
 from raysafl.data.shakespeare import Shakespeare
 from raysafl.data.sources import Digits, ParquetImages, Source, Subset, data_root
 from raysafl.data.synthetic import Synthetic
@@ -27,6 +27,7 @@ from raysafl.data.synthetic import Synthetic
 __all__ = [
     "EMNIST_LABELS",
     "STL10_AS_CIFAR10",
+    "ByUser",
     "Cifar10",
     "ClassesPerClient",
     "Digits",
@@ -41,8 +42,7 @@ __all__ = [
     "IidServer",
     "IndependentClasses",
     "Mnist",
-    "Natural",
-    "Other",
+    "OtherDatasetServer",
     "Overlapping",
     "ParquetImages",
     "Partition",

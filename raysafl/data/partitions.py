@@ -167,12 +167,14 @@ class Shards(Partition):
         return [np.sort(np.concatenate([shards[k] for k in hand])) for hand in hands]
 
 
-class Natural(Partition):
+class ByUser(Partition):
     """One client per user of the dataset (FAST's Shakespeare: one client per speaker).
 
     With fewer clients than users, the users with most samples are taken. Clients are in the
     order of the users' numbers.
     """
+
+    kind: ClassVar[str] = "Natural"
 
     def spread(
         self,
@@ -185,7 +187,7 @@ class Natural(Partition):
         """All samples of each user taken."""
         if users is None:
             raise ValueError(
-                "the dataset does not say who made its samples; Natural is for Shakespeare, "
+                "the dataset does not say who made its samples; ByUser is for Shakespeare, "
                 "Synthetic and datasets of your own with Samples.users"
             )
         known, counts = np.unique(users[users >= 0], return_counts=True)

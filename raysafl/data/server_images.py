@@ -46,7 +46,7 @@ def _samples(images: Sequence[Image.Image], labels: Any, dataset: Dataset) -> Sa
 _SMOOTH = Image.Resampling.BILINEAR  # averages over all pixels it replaces
 
 
-class Other(ServerData):
+class OtherDatasetServer(ServerData):
     """n0 training images of another dataset, resized (FSL, scenario 2b: STL-10 for CIFAR-10).
 
     `classes[i]` is the class, in the run's dataset, of the other dataset's class i, or None to
@@ -55,6 +55,7 @@ class Other(ServerData):
     random classes) by `seed`, the same for all replicates.
     """
 
+    kind: ClassVar[str] = "Other"
     dataset: SerializeAsAny[Source]
     n0: int = Field(gt=0)
     classes: list[int | None]

@@ -3,7 +3,13 @@ seed every algorithm sees the same cohorts.
 """
 
 from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates
-from raysafl.participation.distributions import Beta, Dist, Distribution, Gamma, Weibull
+from raysafl.participation.distributions import (
+    Beta,
+    Distribution,
+    Gamma,
+    ScipyDistribution,
+    Weibull,
+)
 from raysafl.participation.processes import Bernoulli, Cyclic, Markov
 from raysafl.participation.snapshot import Snapshot
 from raysafl.participation.trace import Trace
@@ -16,11 +22,11 @@ __all__ = [
     "Bernoulli",
     "Beta",
     "Cyclic",
-    "Dist",
     "Distribution",
     "Full",
     "Gamma",
     "Markov",
+    "ScipyDistribution",
     "Snapshot",
     "Trace",
     "Uniform",

@@ -64,7 +64,7 @@ class Distribution(Component):
         return clipped
 
 
-class Dist(Distribution):
+class ScipyDistribution(Distribution):
     """Any continuous distribution of scipy.stats by name: Dist("lognorm", s=1.0, scale=0.2).
 
     Raises:
@@ -72,6 +72,7 @@ class Dist(Distribution):
             argument is missing, or the values are not allowed.
     """
 
+    kind: ClassVar[str] = "Dist"
     name: str
     params: dict[str, float] = Field(default_factory=dict)
 
@@ -82,7 +83,7 @@ class Dist(Distribution):
         super().__init__(**{"name": name, "params": {**(params or {}), **more}})
 
     @model_validator(mode="after")
-    def _known(self) -> "Dist":
+    def _known(self) -> "ScipyDistribution":
         if self.name not in continuous():
             raise ValueError(
                 f"unknown distribution '{self.name}': {nearest(self.name, continuous())}"

@@ -15,7 +15,7 @@ class Snapshot(Participation):
     Which rounds r are enforced, by exactly one of
 
     - `every` = I: those with r mod I = 0 (algorithm 1), noted as q = 1/I;
-    - `q`: each with probability q, independently (algorithm 1);
+    - `snapshot_prob` = q: each with probability q, independently (algorithm 1);
     - `adapt` = lambda: each with probability q_r, where q_0 = 0 and, with acc_r the training
       accuracy (a fraction) of round r's cohort (algorithm 2; the paper's default lambda is 1),
 
@@ -36,7 +36,7 @@ class Snapshot(Participation):
     base: SerializeAsAny[Participation]
     uniform: SerializeAsAny[Participation]
     every: int | None = Field(default=None, gt=0)
-    q: float | None = Field(default=None, ge=0, le=1)
+    snapshot_prob: float | None = Field(default=None, ge=0, le=1, alias="q")
     adapt: float | None = Field(default=None, ge=0)
     accuracy: Literal["local", "cohort", "clients"] = Field(
         default="local",
@@ -45,8 +45,8 @@ class Snapshot(Participation):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> "Snapshot":
-        if [self.every, self.q, self.adapt].count(None) != 2:
-            raise ValueError("give every=..., q=... or adapt=..., exactly one of them")
+        if [self.every, self.snapshot_prob, self.adapt].count(None) != 2:
+            raise ValueError("give every=..., snapshot_prob=... or adapt=..., exactly one of them")
         if isinstance(self.base, Snapshot) or isinstance(self.uniform, Snapshot):
             raise ValueError("a Snapshot inside a Snapshot: give the policies it is made of")
         return self
@@ -61,7 +61,7 @@ class Snapshot(Participation):
         return {
             "base": self.base.init(),
             "uniform": self.uniform.init(),
-            "q": 1 / self.every if self.every is not None else self.q or 0.0,
+            "q": 1 / self.every if self.every is not None else self.snapshot_prob or 0.0,
             "accuracy": None,
             "snapshot": False,
         }

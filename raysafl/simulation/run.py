@@ -2,7 +2,7 @@
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.algorithm import SGD, Algorithm
+from raysafl.core.algorithm import Algorithm, LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import FederatedData, Model
@@ -19,7 +19,7 @@ class Run(Component):
     model: SerializeAsAny[Model]
     algorithm: SerializeAsAny[Algorithm]
     participation: SerializeAsAny[Participation]
-    local: SGD
+    local: LocalTraining
     rounds: int = Field(gt=0)
     replicates: int = Field(default=1, gt=0)
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysafl.core.algorithm import SGD
+from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
@@ -38,7 +38,7 @@ def smoke(run: Run) -> Run:
 
 def _brief(part: Component) -> Any:
     """A component with every local training inside it cut to a few small steps."""
-    if isinstance(part, SGD):
+    if isinstance(part, LocalTraining):
         steps = part.epochs + 1 if part.epochs else min(part.steps or 1, 8)
         return part.replace(epochs=None, steps=steps, batch_size=min(part.batch_size, 16))
     return part.replace({n: _brief(value) for n, value in part if isinstance(value, Component)})

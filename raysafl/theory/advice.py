@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from raysafl.core.algorithm import SGD
+from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.work import Task
@@ -162,10 +162,10 @@ def _noise(work: Worker, client: int, w_P: Tensor, size: int, full_P: Tensor, ke
     return d.gradient_noise(work.batch_gradients(0, client, w_P, size, DRAWS, key), full_P)
 
 
-def server_update(run: Run) -> SGD | None:
+def server_update(run: Run) -> LocalTraining | None:
     """How the server trains, if some part of the algorithm says so."""
     found = (getattr(part, "server_update", None) for part in run.algorithm.components())
-    return next((sgd for sgd in found if isinstance(sgd, SGD)), None)
+    return next((sgd for sgd in found if isinstance(sgd, LocalTraining)), None)
 
 
 def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> Advice:

@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.algorithm import SGD
+from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Samples
 from raysafl.training.linear import Stored
 
 
-def batches(samples: int, sgd: SGD, rng: np.random.Generator) -> NDArray[np.int64]:
+def batches(samples: int, sgd: LocalTraining, rng: np.random.Generator) -> NDArray[np.int64]:
     """Positions [K, B] of each local step's mini-batch, padded with -1.
 
     Each pass is a fresh permutation cut into batches; the last of a pass may be short. B depends

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.algorithm import SGD
+from raysafl.core.algorithm import LocalTraining
 from raysafl.core.work import Task
 from raysafl.kernels.linear import CLASSES, SAMPLES, SCORED, F, _descend, _score
 from raysafl.models import FlatModel
@@ -83,7 +83,7 @@ class Fused(Linear):
     """`Linear`, with local SGD compiled; on a CPU."""
 
     @staticmethod
-    def covers(sgd: SGD) -> bool:
+    def covers(sgd: LocalTraining) -> bool:
         """Whether steps are w -= lr (gradient + terms), without buffers: no momentum, no Adam."""
         return sgd.optimizer == "sgd" and sgd.momentum == 0
 

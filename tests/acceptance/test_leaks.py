@@ -1,0 +1,120 @@
+"""A long sweep of small trials leaves nothing behind: no processes, handles, objects or memory."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+
+from raysafl import (
+    FedAvg,
+    Federation,
+    Hardware,
+    LocalTraining,
+    Logistic,
+    Run,
+    Runner,
+    Sweep,
+    Uniform,
+)
+from raysafl.runtime.ray_session import ray_session
+from raysafl.sweep.tune_callback import Watch
+
+TRIALS = 500
+SECONDS = 0.5
+TRAINS = 300  # MB: a worker that has loaded torch, so that trials are running
+
+
+def trivial(seed: int) -> Run:
+    return Run(
+        data=Federation(clients=20),
+        model=Logistic(),
+        algorithm=FedAvg(),
+        participation=Uniform(m=1),
+        local=LocalTraining(lr=0.1, batch_size=20, steps=1),
+        rounds=1,
+        seed=seed,
+    )
+
+
+def used() -> dict[str, float]:
+    """What the driver and the processes below it hold now."""
+    me = psutil.Process()
+    below = me.children(recursive=True)
+    total, free = ray.cluster_resources(), ray.available_resources()
+    ours = [p for p in below if "ray::" in " ".join(p.cmdline())]
+    store = "object_store_memory"
+    return {
+        "handles": me.num_fds(),
+        "processes": len(ours),
+        "driver MB": me.memory_info().rss / 2**20,
+        "largest worker MB": max((p.memory_info().rss for p in ours), default=0) / 2**20,
+        "store MB": (total.get(store, 0) - free.get(store, 0)) / 2**20,
+    }
+
+
+@contextmanager
+def watched() -> Iterator[list[dict[str, float]]]:
+    """Samples of `used` while the block runs."""
+    samples, over = list[dict[str, float]](), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(SECONDS):
+            try:
+                samples.append(used())
+            except psutil.NoSuchProcess:  # ended while it was looked at
+                continue
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        watcher.join()
+
+
+def test_five_hundred_trials_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, saved = list[Trial](), list[str]()  # what Tune keeps, and its snapshots
+    save = TuneController.save_to_dir
+    monkeypatch.setattr(Watch, "on_experiment_end", lambda _, trials, **info: ended.extend(trials))
+    monkeypatch.setattr(
+        TuneController, "save_to_dir", lambda self: [save(self), saved.append("snapshot")]
+    )
+    runs = {(i,): trivial(i) for i in range(TRIALS)}
+    sweep = Sweep("small", runs, axes=("i",))
+    with ray_session(None):
+        with watched() as samples:
+            outcome = Runner(
+                sweep, tmp_path / "s", Hardware(trials=2), quiet=True, track=False
+            ).run()
+        alive = [p for p in psutil.Process().children(recursive=True) if "Clients" in p.name()]
+        assert outcome.ok and len(outcome.runs) == TRIALS and not alive
+    busy = [sample for sample in samples if sample["largest worker MB"] > TRAINS]
+    first, last = busy[len(busy) // 4], busy[-1]
+    assert last["handles"] <= first["handles"] + 20
+    assert last["processes"] <= first["processes"] + 2
+    assert last["store MB"] <= first["store MB"] + 5
+    assert last["driver MB"] <= first["driver MB"] + 30
+    assert last["largest worker MB"] <= first["largest worker MB"] + 100
+    assert len(ended) == TRIALS and 1 <= len(saved) <= 2
+    assert not any(trial.metric_analysis or trial.metric_n_steps for trial in ended)
+
+
+def test_a_ray_of_our_own_starts_no_worker_before_one_is_asked_for() -> None:
+    script = """
+import psutil
+from raysafl.sweep.tuning import ray_session
+with ray_session(None):
+    print(*[p.name() for p in psutil.Process().children(recursive=True)], sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    names = done.stdout.splitlines()
+    assert "raylet" in names and "ray::IDLE" not in names

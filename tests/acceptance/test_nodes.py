@@ -1,0 +1,336 @@
+"""Sweeps on Rays of many nodes on this machine: several raylets, GPUs that are only numbers.
+
+Each Ray is a process tree of its own, with a folder, a token and ports of its own.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from raysafl.runtime import Worker
+from raysafl.storage.store import Store
+from raysafl.sweep.session import in_process
+
+pytestmark = pytest.mark.cluster
+HERE = Path(__file__).parents[1] / "helpers" / "cluster"
+FACTS = ["replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
+Env = dict[str, str]
+
+
+@contextmanager
+def own_ray() -> Iterator[Env]:
+    """The environment of a Ray of our own; its folder is short, as Unix sockets want it."""
+    with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        token = Path(folder) / "token"
+        token.write_text("a token of this test only, which is long enough")
+        token.chmod(0o600)
+        own = {
+            "RAY_TMPDIR": folder,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAYSAFL_LOGICAL_GPUS": "1",
+            "RAY_health_check_period_ms": "500",  # a lost node is noticed sooner than by default
+            "RAY_health_check_failure_threshold": "4",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        yield os.environ | own
+
+
+class Nodes:
+    """A cluster, see cluster/nodes.py."""
+
+    def __init__(self, env: Env, nodes: list[dict[str, int]]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "nodes.py")],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.env, self.address = env, self.tell(json.dumps(nodes))
+
+    def tell(self, line: str) -> str:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        assert answer, "the cluster has died"
+        return answer
+
+    def close(self) -> None:
+        """End its input, and wait for its end."""
+        self.process.communicate(timeout=60)
+
+
+@contextmanager
+def cluster(*nodes: dict[str, int], **more: str) -> Iterator[Nodes]:
+    with own_ray() as env:
+        made = Nodes(env | more, list(nodes))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+class Driver:
+    """A sweep of cluster/sweeps.py that runs in its own process; ended with the block."""
+
+    def __init__(self, env: Env, name: str, out: Path, address: str, **hardware: Any) -> None:
+        command = [sys.executable, str(HERE / "sweeps.py"), name, str(out), address]
+        self.log = out / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, json.dumps(hardware)], env=env, stdout=log, stderr=log
+            )
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> str:
+        """What it said, and its exit code, once it ended by itself."""
+        code = self.process.wait(timeout=180)
+        return self.log.read_text() + f"exit code {code}"
+
+
+def seen(out: Path, who: str) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in (out / "seen").glob(f"{who}-*.json")]
+
+
+def eventually(what: Callable[[], Any], seconds: float = 90) -> Any:
+    """What a condition gives once it holds; fails if it does not for so long."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_by_two() -> Iterator[Nodes]:
+    """A head without GPUs and two nodes of two."""
+    with cluster({"num_gpus": 2}, {"num_gpus": 2}) as nodes:
+        yield nodes
+
+
+def test_half_gpus_pack_two_to_a_gpu_and_actors_see_theirs_only(
+    two_by_two: Nodes, tmp_path: Path
+) -> None:
+    """Four runs of two half GPUs wait for each other, so all eight actors live at once."""
+    hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5}
+    with Driver(two_by_two.env, "pack", tmp_path, two_by_two.address, **hardware) as driver:
+        assert driver.end() == "exit code 0"
+    actors = seen(tmp_path, "clients")
+    assert {(a["run"], len(a["gpus"]), a["visible"] == str(a["gpus"][0])) for a in actors} == {
+        (i, 1, True) for i in range(4)
+    }
+    assert len(actors) == 8
+    load = Counter((a["node"], a["gpus"][0]) for a in actors)
+    assert len({node for node, _ in load}) == 2
+    assert set(load.values()) == {2} and len(load) == 4
+
+
+def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
+    two_by_two: Nodes, tmp_path: Path
+) -> None:
+    """With actors outside of placement groups each of four trials held 1 of 3 GPUs for ever."""
+    hardware = {"actors": 3, "cpus": 0.5, "gpus": 1}
+    with Driver(two_by_two.env, "gang", tmp_path, two_by_two.address, **hardware) as driver:
+        assert driver.end() == "exit code 0"
+    gangs = defaultdict(set)
+    for a in seen(tmp_path, "clients"):
+        gangs[a["run"]].add((a["node"], *a["gpus"]))
+    assert [len(gangs[i]) for i in range(4)] == [3] * 4  # three GPUs each, none twice
+
+
+def test_without_logical_gpus_a_gpu_that_torch_does_not_see_fails_the_run(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a GPU here")
+    with cluster({"num_gpus": 1}, RAYSAFL_LOGICAL_GPUS="0") as nodes:
+        with Driver(nodes.env, "gang", tmp_path, nodes.address, cpus=0.5, gpus=1) as driver:
+            said = driver.end()
+    assert "Ray gave GPU 0 of" in said and "--gpus 0" in said and "exit code 1" in said
+
+
+def check_rows(out: Path, name: str) -> None:
+    """The rows are those of the same runs in this process."""
+    sys.path.insert(0, str(HERE))
+    try:
+        from sweeps import sweep  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(HERE))
+    store, reference = Store(out / "results"), Store(out / "reference")
+    reference.create()
+    for run in sweep(name, str(out / "seen")).labelled().values():
+        quick = run.replace({"algorithm.seconds": 0.0})
+        dataset = quick.data.load()
+        in_process(quick, reference, Worker(quick.data, dataset, quick.model, quick.seeds))
+        mine, expected = store.rounds(run.id), reference.rounds(quick.id)
+        assert len(expected) == run.rounds * run.replicates
+        pd.testing.assert_frame_equal(mine[FACTS], expected[FACTS])
+        assert mine["cohort"].map(list).tolist() == expected["cohort"].map(list).tolist()
+
+
+def test_nodes_killed_in_mid_sweep_change_no_row(tmp_path: Path) -> None:
+    """First a node with a client actor only, then one with a coordinator."""
+    gang, rounds = {"actors": 2, "cpus": 0.5, "gpus": 1, "trials": 1}, tmp_path / "results/rounds"
+    with (
+        cluster(*[{"num_gpus": 1}] * 3) as nodes,
+        Driver(nodes.env, "long", tmp_path, nodes.address, **gang) as driver,
+    ):
+        eventually(lambda: list(rounds.glob("*.parquet")))
+        (boss,) = seen(tmp_path, "coordinator")
+        actors = {a["node"] for a in seen(tmp_path, "clients")}
+        assert len(actors) == 2  # the gang spans two nodes
+        nodes.tell(f"kill {(actors - {boss['node']}).pop()}")
+        second = eventually(
+            lambda: [c for c in seen(tmp_path, "coordinator") if c["run"] == boss["run"] + 1]
+        )
+        nodes.tell('add {"num_gpus": 1}')
+        eventually(lambda: len({p.name[:12] for p in rounds.glob("*.parquet")}) == 2)
+        nodes.tell(f"kill {second[0]['node']}")
+        assert driver.end().endswith("exit code 0")  # before it, Ray's words on the lost nodes
+    check_rows(tmp_path, "long")
+
+
+AUTOSCALED = {
+    "cluster_name": "fake",
+    "max_workers": 2,
+    "idle_timeout_minutes": 0.05,
+    "upscaling_speed": 1.0,
+    "auth": {},
+    **{key: {} for key in ("docker", "file_mounts")},
+    **{
+        key: []
+        for key in (
+            *("cluster_synced_files", "initialization_commands", "setup_commands"),
+            *("head_setup_commands", "worker_setup_commands"),
+            *("head_start_ray_commands", "worker_start_ray_commands"),
+        )
+    },
+    "head_node_type": "ray.head.default",
+    "available_node_types": {
+        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        **{
+            kind: {
+                "resources": {"CPU": 8, "GPU": 2, kind: 1},  # by which its nodes are told apart
+                "node_config": {},
+                "max_workers": 2,
+                "priority": priority,
+            }
+            for kind, priority in (("on_demand", 0), ("spot", 1))
+        },
+    },
+    "provider": {
+        "type": "external",
+        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "launch_multiple": True,
+        "use_node_id_as_ip": True,  # the nodes share an IP
+        "disable_node_updaters": True,
+        "disable_launch_config_check": True,
+    },
+}
+COUNT = """
+import sys, time, ray
+ray.init(sys.argv[1], log_to_driver=False)
+while True:
+    nodes = [set(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    kinds = [next(iter(node & {"spot", "on_demand"}), "head") for node in nodes]
+    print(*sorted(kinds), flush=True)
+    time.sleep(0.5)
+"""
+
+
+@contextmanager
+def autoscaled() -> Iterator[tuple[Env, str]]:
+    """A head whose autoscaler starts nodes as processes here. Ends what bears its folder's name."""
+    with own_ray() as env, socket.socket() as free:
+        free.bind(("", 0))
+        address = f"{_own_ip()}:{free.getsockname()[1]}"
+        free.close()
+        provider = {**AUTOSCALED["provider"], "gcs_address": address}  # type: ignore[dict-item]
+        config = Path(env["RAY_TMPDIR"]) / "autoscaling.json"
+        config.write_text(json.dumps({**AUTOSCALED, "provider": provider}))
+        head = "f" * 51 + "00000"  # as the fake provider numbers its nodes
+        scaling = {
+            "RAY_FAKE_CLUSTER": "1",
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+            "RAY_enable_autoscaler_v2": "1",  # as `ray up` does
+            "RAY_CLOUD_INSTANCE_ID": head,
+            "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head,
+        }
+        try:
+            subprocess.run(
+                [
+                    *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
+                    *("--port", address.partition(":")[2], "--num-cpus", "0"),
+                    *("--autoscaling-config", str(config), "--include-dashboard", "false"),
+                ],
+                env={**env, **scaling},
+                check=True,
+                capture_output=True,
+                timeout=60,
+            )
+            yield env, address
+        finally:
+            _end_all(env["RAY_TMPDIR"])
+
+
+def _own_ip() -> str:
+    import ray
+
+    ip: str = ray.util.get_node_ip_address()
+    return ip
+
+
+def _end_all(folder: str) -> None:
+    """End every process whose environment names a folder that only this test has."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"RAY_TMPDIR={folder}".encode() in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:  # it ended, or is not ours
+            continue
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(tmp_path: Path) -> None:
+    hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5, "autoscale": True}
+    with autoscaled() as (env, address), (tmp_path / "nodes").open("w") as file:
+        counter = subprocess.Popen(
+            [sys.executable, "-c", COUNT, address], env=env, stdout=file, stderr=subprocess.DEVNULL
+        )
+
+        def now() -> str:
+            return (tmp_path / "nodes").read_text().strip().rpartition("\n")[2]
+
+        try:
+            assert eventually(now) == "head"
+            with Driver(env, "pack", tmp_path, address, **hardware) as driver:
+                assert driver.end().endswith("exit code 0")
+            eventually(lambda: now() == "head")
+        finally:
+            counter.kill()
+            counter.wait()
+    seen_nodes = set((tmp_path / "nodes").read_text().splitlines())
+    assert "head spot spot" in seen_nodes  # four trials of one GPU each: two nodes of two
+    assert not any("on_demand" in line for line in seen_nodes)
+    assert len({a["node"] for a in seen(tmp_path, "clients")}) == 2

@@ -1,0 +1,128 @@
+"""Where algorithms settle on least squares whose clients differ in optimum and curvature."""
+
+import pytest
+import torch
+from helpers.quadratics import (
+    ALL,
+    LOCAL,
+    ONE_STEP,
+    START,
+    drift_point,
+    gradient,
+    halves,
+    local,
+    optimum,
+    play,
+)
+
+from raysafl import (
+    AFL,
+    MIFA,
+    SCAFFOLD,
+    Algorithm,
+    Centralised,
+    FedAmplify,
+    FedAU,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedVARP,
+    LocalTraining,
+    State,
+)
+
+EXACT = {"rtol": 0, "atol": 1e-8}
+CYCLE = [[0, 1], [0], [0, 2], [0, 3]]  # arbitrary: client 0 comes always, the others in turn
+
+
+def near(state: State, point: torch.Tensor) -> float:
+    return float((state.w_P - point).norm())
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedAvgM(momentum=0.5), FedAvg(lr=0.5)], ids=repr)
+def test_fedavg_with_everyone_settles_where_updates_balance_and_misses_the_optimum(
+    algorithm: Algorithm,
+) -> None:
+    state = play(algorithm, [ALL] * 300)
+    torch.testing.assert_close(state.w_P, drift_point(), **EXACT)
+    assert near(state, optimum()) > 0.05
+
+
+@pytest.mark.parametrize(
+    "algorithm", [SCAFFOLD(), SCAFFOLD(lr=0.5), FedDyn(alpha=1.0), FedDyn(alpha=0.5)], ids=repr
+)
+@pytest.mark.parametrize("cohorts", [[ALL] * 800, halves(2000)], ids=["everyone", "half"])
+def test_scaffold_and_feddyn_reach_the_optimum(
+    algorithm: Algorithm, cohorts: list[list[int]]
+) -> None:
+    torch.testing.assert_close(play(algorithm, cohorts).w_P, optimum(), **EXACT)
+
+
+def test_fedavg_under_half_participation_never_settles() -> None:
+    ends = [near(play(FedAvg(), halves(n)), optimum()) for n in (300, 301, 302, 303)]
+    assert min(ends) > 0.05
+
+
+@pytest.mark.parametrize("sgd", [ONE_STEP, LOCAL], ids=["1 step", "5 steps"])
+def test_mifa_settles_under_cyclic_participation_where_fedavg_does_with_everyone(
+    sgd: LocalTraining,
+) -> None:
+    mifa = play(MIFA(lr=0.5), CYCLE * 300, sgd)
+    torch.testing.assert_close(mifa.w_P, drift_point(sgd), **EXACT)
+    assert near(play(FedAvg(lr=0.5), CYCLE * 300, sgd), drift_point(sgd)) > 0.2
+
+
+def test_mifa_with_one_local_step_reaches_the_optimum_under_cyclic_participation() -> None:
+    torch.testing.assert_close(play(MIFA(), CYCLE * 300, ONE_STEP).w_P, optimum(), **EXACT)
+
+
+def test_fedvarp_loses_the_noise_of_sampling_that_fedavg_keeps() -> None:
+    torch.testing.assert_close(play(FedVARP(), halves(600)).w_P, drift_point(), **EXACT)
+    assert near(play(FedAvg(), halves(600)), drift_point()) > 0.05
+
+
+def test_fedau_takes_away_the_bias_of_cyclic_participation_at_small_rates() -> None:
+    slow = LocalTraining(lr=0.005, batch_size=1, steps=1)
+    fedau, fedavg = (play(a, CYCLE * 1000, slow) for a in (FedAU(), FedAvg()))
+    often = optimum([0, 0, 0, 0, 0, 1, 2, 3])  # client 0 has 2.5 of 4 weights, the others 0.5
+    assert near(fedau, optimum()) < 0.03 and near(fedavg, often) < 0.03
+    assert float((often - optimum()).norm()) > 0.2
+
+
+def test_fedau_cut_at_1_is_fedavg_over_all_clients() -> None:
+    cut = play(FedAU(K=1), CYCLE * 2)
+    expected = State(START)
+    for ids in CYCLE * 2:
+        expected = play(FedAvg(lr=len(ids) / 4), [ids], state=expected)
+    torch.testing.assert_close(cut.w_P, expected.w_P)
+
+
+def test_feddyns_h_is_the_mean_of_the_clients_and_theirs_are_their_last_gradients() -> None:
+    many = LocalTraining(lr=0.1, batch_size=1, steps=400)  # the local problem solved
+    state = play(FedDyn(alpha=1.0), [ALL, ALL], many)
+    torch.testing.assert_close(torch.stack([*state.clients.values()]).mean(0), state.server["h"])
+    before = play(FedDyn(alpha=1.0), [ALL], many)
+    for i in ALL:
+        end = local(i, before.w_P, many, -before.clients[i], 1.0)
+        torch.testing.assert_close(state.clients[i], gradient(i, end))
+
+
+def test_scaffolds_control_variates_become_the_gradients_at_the_optimum() -> None:
+    state = play(SCAFFOLD(), [ALL] * 500)
+    for i in ALL:
+        torch.testing.assert_close(state.clients[i], gradient(i, optimum()), **EXACT)
+    torch.testing.assert_close(state.server["c"], torch.zeros(2, dtype=torch.float64), **EXACT)
+
+
+def test_centralised_reaches_the_optimum_whoever_comes() -> None:
+    torch.testing.assert_close(play(Centralised(), [[0]] * 200).w_P, optimum(), **EXACT)
+
+
+def test_fedamplify_moves_fedavgs_settling_point_by_nothing() -> None:
+    state = play(FedAmplify(P=2, eta=1.5), [ALL] * 300)
+    torch.testing.assert_close(state.w_P, drift_point(), **EXACT)
+
+
+def test_afl_settles_where_fedavg_does_though_its_models_are_old() -> None:
+    state = play(AFL(lr=2.0, max_delay=3), [ALL] * 600)
+    torch.testing.assert_close(state.w_P, drift_point(), **EXACT)

@@ -1,0 +1,242 @@
+"""The benchmarks: workloads by hand, the plain loop against raysafl, and the measuring itself."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from raysafl import CNN, Digits, FedAvg, Federation, Key, LocalTraining, Logistic, Run, Uniform
+from raysafl.bench import STANDARD, Plan, bench
+from raysafl.bench.child import Job
+from raysafl.bench.measure import Result, interleaved, peak_memory, together
+from raysafl.bench.plain import Draws, PlainLoop
+from raysafl.bench.show import headline, rows
+from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
+from raysafl.bench.workloads import EMPTY, S1, TRIVIAL, Workload, samples_per_round, steady_rounds
+from raysafl.cli import app as cli
+from raysafl.models import FlatModel
+from raysafl.runtime import Worker
+from raysafl.simulation.simulation import Simulation
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.training.inputs import batches
+
+ROOT = Path(__file__).parents[2]
+SMALL = Run(
+    data=Federation(dataset=Digits(), clients=10),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Uniform(m=4),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "seen", "steps", "parameters", "timed"),
+    [
+        ("W1", 60_000, 5 * 6_000, 5 * 94, 7_850, 29),  # 6,000 = 93 * 64 + 48
+        ("W2", 50_000, 10 * 500, 10 * 10, 896 + 18_496 + 524_416 + 1_290, 4),
+        ("W3", 60_000, 100 * 60, 100 * 3, 7_850, 18),
+        ("W4", 60_000, 10 * 60, 10 * 6, 7_850, 98),
+    ],
+)
+def test_a_workload_is_as_large_as_counted_by_hand(
+    name: str, samples: int, seen: int, steps: int, parameters: int, timed: int
+) -> None:
+    run = STANDARD[name].run
+    shape = (3, 32, 32) if name == "W2" else (1, 28, 28)
+    assert FlatModel(run.model, shape, 10).size == parameters
+    assert samples_per_round(run, samples) == seen
+    assert run.participation.m * run.local.num_steps(samples // run.data.clients) == steps
+    assert len(range(run.rounds)[steady_rounds(run)]) == timed
+
+
+def test_s1_is_the_experiment_of_safari_table_8() -> None:
+    sweep = load_sweep(ROOT / "experiments" / "safari_table8_mnist.py")
+    assert [run.id for run in S1] == [run.id for run in sweep.labelled().values()]
+    assert len(S1) == 24 and all(run.replicates == 5 and run.rounds == 150 for run in S1)
+
+
+def test_empty_rounds_train_one_sample_a_client_and_trivial_runs_differ() -> None:
+    sizes = {len(held) for held in EMPTY.data.split(EMPTY.data.load(), 0).clients}
+    assert sizes == {1} and EMPTY.participation.m == 2
+    assert len({run.id for run in TRIVIAL}) == 1000 and TRIVIAL[0].rounds == 1
+
+
+def seeded(run: Run) -> Draws:
+    """raysafl's own cohorts and orders."""
+
+    def order(round: int, client: int, n: int) -> torch.Tensor:
+        picks = batches(n, run.local, Key(run.seed, round)("batches 1", client))
+        return torch.from_numpy(picks[picks >= 0])
+
+    def cohort(round: int) -> list[int]:
+        return run.participation.pick(None, run.data.clients, Key(run.seed, round), None)[1]
+
+    return Draws(cohort, order)
+
+
+@pytest.mark.parametrize("model", [Logistic(), CNN(channels=[4], hidden=8)])
+def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(model: Logistic | CNN) -> None:
+    run = SMALL.replace(model=model)
+    dataset = run.data.load()
+    loop = PlainLoop(run, dataset, seeded(run))
+    simulation = Simulation(run, Worker(run.data, dataset, run.model, run.seeds))
+    for _ in range(run.rounds):
+        accuracy = loop.step()
+        (record,) = simulation.step()
+        assert accuracy == pytest.approx(record.test_accuracy, abs=1 / len(dataset.test))
+    w_P = nn.utils.parameters_to_vector(loop.w)
+    torch.testing.assert_close(w_P, simulation.replicates[0].state.w_P, rtol=1e-4, atol=1e-5)
+    assert loop.evaluate()[1] == pytest.approx(record.test_loss, rel=1e-4)
+
+
+def test_two_parts_of_the_plain_loop_are_one_run_s_clients_and_test_set() -> None:
+    dataset, asked = SMALL.data.load(), list[int]()
+
+    def order(_: int, client: int, n: int) -> torch.Tensor:
+        asked.append(client)
+        return torch.arange(n)
+
+    draws = Draws(lambda _: [7, 2, 5], order)
+    loops = [PlainLoop(SMALL, dataset, draws, part, 2) for part in range(2)]
+    whole = PlainLoop(SMALL, dataset, draws)
+    rates = [loop.evaluate()[0] * len(loop.test_y) for loop in loops]
+    assert sum(rates) == pytest.approx(whole.evaluate()[0] * len(dataset.test))
+    loops[0].step()
+    assert asked == [7, 5]
+    loops[1].step()
+    assert asked == [7, 5, 2]
+
+
+def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory() -> None:
+    jobs = [Job(what="plain", runs=[SMALL]), Job(what="ours", runs=[SMALL])]
+    plain, ours = together(jobs)
+    for result in (plain, ours):
+        assert len(result.seconds) == SMALL.rounds and min(result.seconds) > 0
+        assert result.peak_rss_mb > 50
+    assert plain.accuracy == pytest.approx(ours.accuracy, abs=0.1)
+    assert plain.accuracy is not None and plain.accuracy > 0.6
+
+
+def test_every_other_turn_is_backwards() -> None:
+    said: list[str] = []
+    jobs = [Job(what="ours", runs=[SMALL])]
+    results = interleaved({"a": jobs, "b": jobs}, 2, said.append)
+    assert [line.partition(":")[0] for line in said] == ["a [1/2]", "b [1/2]", "b [2/2]", "a [2/2]"]
+    assert [len(results[name]) for name in ("a", "b")] == [2, 2]
+
+
+def test_processes_side_by_side_are_as_slow_as_the_slowest_over_steady_rounds() -> None:
+    run = SMALL.replace(eval_every=3)  # three rounds, of which only the second is timed
+    fast, slow = (Result([9.0, s, 9.0], 0.5, 1.0, {}) for s in (1.0, 2.0))
+    assert seconds_per_round(run, [[fast, slow], [fast]]) == [2.0, 1.0]
+
+
+def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
+    run = SMALL.replace(rounds=2)
+
+    def took(*seconds: float) -> list[list[Result]]:
+        return [[Result([9.0, s], 0.5, 100.0, {})] for s in seconds]
+
+    two_plain = [[Result([9.0, s], 0.5, 100.0, {}) for s in pair] for pair in ((2.0, 1.0),) * 3]
+    results = {"plain": took(3, 3, 30), "two plain": two_plain}
+    found = _actors(run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)})
+    assert found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
+    assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)  # the second turn's: 8/3, 5/6, 3/20
+
+
+def test_memory_of_descendants_is_counted() -> None:
+    inner = "import time; x = bytearray(200_000_000); print('ready', flush=True); time.sleep(60)"
+    code = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE)\n"
+        "print(p.stdout.readline(), flush=True); sys.stdin.read(); p.kill()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()
+        with peak_memory(process.pid) as peaks:
+            pass
+        process.stdin.close()
+    assert 200 < peaks[0] < 400
+
+
+MINI = Plan(
+    {"W1": Workload(SMALL, target=3.0)},
+    shared_out=("W1",),
+    replicated="W1",
+    empty=SMALL,
+    s1=(SMALL, SMALL.replace(seed=9)),
+    trivial=(SMALL, SMALL.replace(seed=1)),
+)
+KEYS = {
+    *("two_actors_speedup", "two_processes_ceiling", "replicates8_over_1", "s1_over_ideal"),
+    *("empty_round_ms", "trivial_trial_s", "machine", "cores", "date", "commit", "versions"),
+}
+
+
+def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> None:
+    said: list[str] = []
+    found = bench(["W1", "replicates"], repeats=1, plan=MINI, say=said.append)
+    one = found["W1"]
+    assert found.keys() >= KEYS
+    assert one["speedup_vs_plain"] == one["plain_seconds_per_round"] / one["seconds_per_round"]
+    assert [one["seconds_per_round"]] == one["repeats"]["ours"]
+    samples = 4 * 1437 / 10
+    assert one["samples_per_s"] == pytest.approx(samples / one["seconds_per_round"])
+    assert one["accuracy"] > 0.6 and one["plain_accuracy"] > 0.6 and one["peak_rss_mb"] > 50
+    assert found["replicates8_over_1"] == found["replicates"]["two_actors"]["ratio"] > 0
+    assert [found[key] for key in ("s1_over_ideal", "empty_round_ms", "two_actors_speedup")] == [
+        None
+    ] * 3
+    assert "W1 plain [1/1]" in " ".join(said)
+    names = [row.name for row in rows(found)]
+    assert names == ["W1: over the plain loop", "8 replicates of W4 over one, two actors"]
+    assert f"torch {torch.__version__.partition('+')[0]}" in headline(found)
+
+
+def test_the_command_takes_as_many_turns_as_the_function() -> None:
+    assert inspect.signature(cli.bench).parameters["repeats"].default == REPEATS
+
+
+def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
+    found = bench(["empty", "S1"], repeats=1, plan=MINI)
+    assert found["empty_round_ms"] == max(found["empty"].values()) > 0
+    assert found["s1_over_ideal"] > 0
+    assert found["s1"]["accuracy"]["sweep"] == pytest.approx(found["s1"]["accuracy"]["bare"])
+    assert found["W1"] is None and found["trivial_trial_s"] is None
+
+
+def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
+    with pytest.raises(RuntimeError, match=r"measures 'ours' died:\n(.|\n)*nowhere"):
+        together([Job(what="ours", runs=[SMALL], env={"PYTHONHOME": "/nowhere"})])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "W1,W5"], "unknown measure 'W5': did you mean 'W"),
+        (["--repeats", "0"], "repeats must be at least 1, not 0"),
+        (["--only", "W2"], "train.parquet is missing; the dataset 'cifar10' needs"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_measured(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
+    result = CliRunner().invoke(cli.app, ["bench", *arguments])
+    assert isinstance(result.exception, ValueError) and message in str(result.exception)
+
+
+def test_the_tables_of_the_readme_are_those_of_its_json() -> None:
+    script = [sys.executable, ROOT / "benchmarks" / "render.py", "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,154 @@
+"""The command line as a user meets it: output, exit codes, one message per mistake."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raysafl.cli import app as cli
+
+EXPERIMENT = """
+from raysafl import *
+BASE = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=20,
+)
+SWEEP = Sweep(
+    name="mine",
+    runs={("FedAvg",): BASE, ("SAFARI",): BASE.replace(algorithm=SAFARI(client_prob=0.5))},
+    axes=("method",),
+)
+"""
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
+    """`raysafl ARGUMENTS` in this process: exit code and everything printed."""
+    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
+    with cli.console.capture() as said, cli.errors.capture() as wrong:
+        result = CliRunner().invoke(cli.app, list(arguments))
+        code = result.exit_code
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            monkeypatch.setattr(cli, "app", lambda: (_ for _ in ()).throw(result.exception))
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+            code = int(end.value.code or 0)
+    return code, result.output + said.get() + wrong.get()
+
+
+def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) -> None:
+    """Ray alone tries for 14 minutes. Not in this process: a Ray that it has would be taken."""
+    with socket.socket() as mute:
+        mute.bind(("", 0))  # it does not listen
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        command = [str(Path(sys.executable).with_name("raysafl")), "quickstart", "--address"]
+        done = subprocess.run(
+            [*command, address], capture_output=True, text=True, cwd=tmp_path, timeout=120
+        )
+    assert done.returncode == 2, done.stderr
+    assert "nothing accepts connections" in " ".join(done.stderr.split()) and not done.stdout
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_run_report_sync_and_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(EXPERIMENT)
+    options = ("--scale", "smoke", "--cpus", "0.5")
+    code, said = call(monkeypatch, "run", "mine.py", *options)
+    assert code == 0
+    assert "[2/2]" in said and "± " not in said.splitlines()[0]
+    assert "results/mine-smoke" in said and "raysafl ui results" in said
+    code, said = call(monkeypatch, "run", "mine.py", *options)
+    assert code == 0 and "2 runs were finished before" in said and "[1/" not in said
+    Path("results/mine-smoke/table.md").unlink()
+    code, said = call(monkeypatch, "report", "results/mine-smoke")
+    assert code == 0 and Path("results/mine-smoke/table.md").is_file() and "SAFARI" in said
+    code, said = call(monkeypatch, "sync", "results")
+    assert code == 0 and "2 runs are in MLflow" in said
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wild = EXPERIMENT.replace("lr=0.1, batch_size=32", "lr=1e38, batch_size=8")
+    Path("wild.py").write_text(wild)
+    code, said = call(monkeypatch, "run", "wild.py", "--cpus", "0.5", "--only", "method=FedAvg")
+    assert code == 1
+    assert "diverged, round" in said and "lower the learning rates" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere.py"], "there is no experiment file nowhere.py"),
+        (["run", "mine.py", "--scale", "papr"], "unknown scale 'papr': did you mean 'paper'"),
+        (["run", "mine.py", "--only", "method"], "--only takes LABEL=VALUE, not 'method'"),
+        (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
+        (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
+        (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
+        (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
+        (["run", "q.py"], "q: Input should be less than or equal to 1 (given: 1.5)"),
+        (["report", "."], "holds no sweep"),
+        (["sync", "."], "no sweep"),
+    ],
+)
+def test_a_mistake_gives_exit_code_2_and_one_message_without_a_traceback(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(EXPERIMENT)
+    Path("broken.py").write_text("\nfrom raysafl import Safary\n")
+    Path("empty.py").write_text("x = 1\n")
+    Path("q.py").write_text(EXPERIMENT.replace("client_prob=0.5", "client_prob=1.5"))
+    code, said = call(monkeypatch, *arguments)
+    assert code == 2
+    assert message in said and "Traceback" not in said
+
+
+def test_list_names_every_family_with_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = call(monkeypatch, "list", "--json")
+    families = json.loads(said)
+    assert code == 0
+    assert families["algorithm"].keys() >= {"FedAvg", "Safari"}
+    assert families["partition"]["ClassesPerClient"].startswith("Each client holds p classes")
+    code, said = call(monkeypatch, "list")
+    assert code == 0 and "StratifiedServer" in said
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_doctor_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = call(monkeypatch, "doctor", "--root", str(tmp_path / "results"))
+    assert code == 0 and "FAIL" not in said
+    for part in ("torch ", "CPU cores", "digits (embedded)", "can be written", "Ray "):
+        assert part in said
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_doctor_says_how_to_mend_what_does_not_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    code, said = call(monkeypatch, "doctor", "--root", str(tmp_path / "file"))
+    assert code == 1
+    assert "FAIL  results:" in said and "choose a folder" in said
+    assert "FAIL  mlflow:" in said and "unset MLFLOW_TRACKING_URI" in said
+
+
+def test_the_installed_command_starts_and_answers(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("raysafl")
+    done = subprocess.run(
+        [str(command), "list"], capture_output=True, text=True, cwd=tmp_path, env=os.environ
+    )
+    assert done.returncode == 0 and "FedAvg" in done.stdout

@@ -1,0 +1,157 @@
+"""`raysafl data show`: its numbers by hand, its pictures by their pixels, its mistakes."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from test_cli import EXPERIMENT, call
+
+from raysafl import (
+    Absent,
+    ClassesPerClient,
+    Dirichlet,
+    FedAvg,
+    Federation,
+    IidServer,
+    LocalTraining,
+    Logistic,
+    Run,
+    Sweep,
+    Uniform,
+)
+from raysafl.cli.data_preview import entropy, show
+from raysafl.report.figures.federation import MANY, label_histogram, participation_raster
+
+BASE = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=20,
+)
+SKEWED = BASE.replace({"data.partition": Dirichlet(alpha=0.1), "data.server": None})
+SWEEP = Sweep(
+    name="mine",
+    axes=("data", "who"),
+    runs={
+        ("one class", "absent"): BASE,
+        ("one class", "all"): BASE.replace(participation=Uniform(m=3)),
+        ("skewed", "absent"): SKEWED,
+    },
+)
+
+
+def pixels(png: bytes) -> np.ndarray:
+    image: np.ndarray = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+    return image
+
+
+def share_of(png: bytes, colour: str) -> float:
+    """How much of a picture has this colour."""
+    wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return float((np.abs(pixels(png).astype(int) - wanted).max(axis=-1) <= 2).mean())
+
+
+def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
+    table, files = show(SWEEP, tmp_path / "pictures", {})
+    names = [file.name for file in files]
+    assert names == [
+        "labels-1.png", "labels-2.png", "participation-1.png", "participation-2.png",
+    ]  # fmt: skip
+    assert all(pixels(file.read_bytes()).shape[1] > 900 for file in files)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    first, second = [line for line in console.export_text().splitlines() if "absent" in line]
+    cells = [cell.strip() for cell in first.split("│")[1:-1]]
+    assert cells[:3] == ["data one class, who absent", "2", "10"]
+    assert cells[4:7] == ["1", "0.00 (3.32)", "50"]
+    cells = [cell.strip() for cell in second.split("│")[1:-1]]
+    assert cells[1:4] == ["1", "10", "143"] and cells[6:] == ["0", "0"]
+
+
+def test_labels_choose_runs(tmp_path: Path) -> None:
+    _, files = show(SWEEP, tmp_path, {"data": "skewed"}, rounds=3)
+    assert [file.name for file in files] == ["labels-1.png", "participation-1.png"]
+    with pytest.raises(ValueError, match="no run has data=skewd: did you mean 'skewed'"):
+        show(SWEEP, tmp_path, {"data": "skewd"})
+
+
+def test_a_sampled_sweep_shows_its_base(tmp_path: Path) -> None:
+    sampled = Sweep(name="s", space={"local.lr": object()}, base=BASE)
+    _, files = show(sampled, tmp_path, {})
+    assert len(files) == 2
+    with pytest.raises(ValueError, match="samples its runs, so there is no labels to choose by"):
+        show(sampled, tmp_path, {"x": "1"})
+    made = Sweep(name="s", space={"local.lr": object()}, make=lambda config: BASE)
+    with pytest.raises(ValueError, match="samples its runs, so there is nothing to show"):
+        show(made, tmp_path, {})
+
+
+def test_entropy_is_zero_for_one_class_and_log2_for_equal_ones() -> None:
+    rows = np.array([[7, 0, 0, 0], [3, 3, 0, 0], [2, 2, 2, 2], [0, 0, 0, 0]])
+    np.testing.assert_allclose(entropy(rows), [0, 1, 2, 0])
+
+
+def test_the_stack_shows_each_class_in_its_share() -> None:
+    one, two = "#0072B2", "#D55E00"
+    counts = np.array([[30, 10]] * 5)
+    png = label_histogram(counts, np.zeros(2, int), ("cat", "$dog$"), "costs $5")
+    ratio = share_of(png, one) / share_of(png, two)
+    assert 2.4 < ratio < 3.4  # 3, and the legend's own two patches
+    served = label_histogram(counts, np.array([0, 9]), (), "t")
+    assert share_of(served, one) / share_of(served, two) < ratio
+
+
+@pytest.mark.parametrize("classes", [1, 10, MANY, MANY + 1, 65])
+@pytest.mark.parametrize("clients", [1, 100])
+def test_any_number_of_classes_and_clients_is_drawn(classes: int, clients: int) -> None:
+    counts = np.ones((clients, classes), int)
+    assert pixels(label_histogram(counts, counts[0], (), "t")).std() > 5
+
+
+def test_the_raster_is_as_dense_as_they_come() -> None:
+    blue = "#0072B2"
+    came = np.zeros((40, 10), bool)
+    empty = share_of(participation_raster(came, "t"), blue)
+    came[:, :5] = True
+    half = share_of(participation_raster(came, "t"), blue)
+    came[:] = True
+    full = share_of(participation_raster(came, "t"), blue)
+    assert empty < 0.001 and full > 0.25 and half == pytest.approx(full / 2, rel=0.1)
+
+
+def test_the_command_prints_the_table_and_where_the_pictures_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(EXPERIMENT)
+    code, said = call(monkeypatch, "data", "show", "mine.py", "--label", "method=SAFARI")
+    assert code == 0 and "method SAFARI" in said and "FedAvg" not in said
+    assert "Written: data/mine/labels-1.png, data/mine/participation-1.png" in said
+    assert Path("data/mine/labels-1.png").is_file()
+    code, said = call(monkeypatch, "data", "show", "mine.py", "--out", "x", "--rounds", "5")
+    assert code == 0 and Path("x/participation-1.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.py"], "there is no experiment file nowhere.py"),
+        (["mine.py", "--label", "method"], "--label takes LABEL=VALUE, not 'method'"),
+        (["mine.py", "--label", "method=FedAgv"], "did you mean 'FedAvg'"),
+        (["p.py"], "p = 11 classes per client, but the data has 10"),
+    ],
+)
+def test_a_mistake_is_one_message(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(EXPERIMENT)
+    Path("p.py").write_text(EXPERIMENT.replace("p=1", "p=11"))
+    code, said = call(monkeypatch, "data", "show", *arguments)
+    assert code == 2 and message in said and "Traceback" not in said
+    assert not Path("data").exists()

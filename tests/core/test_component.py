@@ -1,0 +1,328 @@
+"""Components: JSON there and back, validation in the user's words, digests that mean equality."""
+
+import hashlib
+import json
+import re
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
+
+from raysafl import (
+    SAFARI,
+    Absent,
+    ClassesPerClient,
+    FedAvg,
+    Federation,
+    Iid,
+    IidServer,
+    LocalTraining,
+    Logistic,
+    ParquetImages,
+    Partition,
+    Run,
+    Uniform,
+)
+from raysafl.core.component import Component, explain, flatten
+from raysafl.core.text import nearest
+
+
+class Solid(Component):
+    """A family that only this test knows."""
+
+    abstract: ClassVar[bool] = True
+
+
+class Cube(Solid):
+    """A leaf."""
+
+    edge: float = Field(gt=0)
+    name: str = ""
+    colours: list[int] = Field(default=[])
+
+
+class Pile(Solid):
+    """A node."""
+
+    below: SerializeAsAny[Solid]
+    above: SerializeAsAny[Solid] | None = None
+    floors: int = Field(default=1, gt=0)
+
+
+class Plate(Cube):
+    """A subclass of a subclass, with a field of its own."""
+
+    thin: bool = True
+
+
+EDGES = st.floats(min_value=0, exclude_min=True, max_value=1e300)
+LEAVES = st.builds(Cube, edge=EDGES, name=st.text(), colours=st.lists(st.integers())) | st.builds(
+    Plate, edge=st.sampled_from([1.0, 2.0]), thin=st.booleans()
+)
+SOLIDS = st.recursive(
+    LEAVES,
+    lambda inner: st.builds(
+        Pile, below=inner, above=st.none() | inner, floors=st.integers(min_value=1)
+    ),
+    max_leaves=5,
+)
+
+
+def message(make: Any, *args: Any, **fields: Any) -> str:
+    with pytest.raises(ValueError) as caught:
+        make(*args, **fields)
+    return str(caught.value)
+
+
+def sgd(**changes: Any) -> LocalTraining:
+    return LocalTraining(**{"lr": 0.1, "batch_size": 8, "epochs": 1, **changes})
+
+
+@given(SOLIDS)
+def test_json_round_trip_keeps_value_and_class_of_nested_users_components(solid: Solid) -> None:
+    back = Solid.from_json(solid.to_json())
+    assert back == solid and type(back) is type(solid)
+    assert back.to_json() == solid.to_json()
+
+
+@given(SOLIDS, SOLIDS)
+def test_digests_are_equal_exactly_where_components_are(a: Solid, b: Solid) -> None:
+    assert (a.digest() == b.digest()) == (a == b)
+    assert a.digest() == Solid.from_json(a.to_json()).digest()
+
+
+def test_json_is_canonical_and_the_digest_is_its_sha256() -> None:
+    text = (
+        '{"batch_size":64,"decay":0.5,"epochs":1,"kind":"SGD","lr":0.1,"milestones":[],'
+        '"momentum":0.0,"optimizer":"sgd","steps":null,"weight_decay":0.0}'
+    )
+    config = LocalTraining(lr=0.1, batch_size=64, epochs=1)
+    assert config.to_json() == text
+    assert config.digest() == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_wrong_json_is_refused_in_the_users_words() -> None:
+    text = message(LocalTraining.from_json, '{"lr":1,"batch_size":2,"stepz":1}')
+    assert text.startswith("LocalTraining: unknown field 'stepz': did you mean 'steps'?")
+    assert "pydantic" not in message(LocalTraining.from_json, "[1]")
+
+
+def test_a_seed_that_no_stream_can_have_is_refused(tiny: Run) -> None:
+    assert "Run: seed: Input should be less than" in message(tiny.replace, seed=2**63)
+    assert "Federation: seed: Input should be less than" in message(Federation, seed=2**63)
+
+
+def test_json_round_trip_of_a_whole_run(tiny: Run) -> None:
+    assert Run.from_json(tiny.to_json()) == tiny
+    assert Run.from_json(tiny.to_json()).data.partition == ClassesPerClient(p=1)
+
+
+def test_digest_ignores_key_order_and_int_or_float() -> None:
+    a = Pile.from_json('{"floors":2,"below":{"kind":"Cube","edge":1}}')
+    b = Pile.from_json('{"below":{"edge":1.0,"kind":"Cube"},"kind":"Pile","floors":2.0}')
+    assert a.digest() == b.digest() == Pile(below=Cube(edge=1), floors=2).digest()
+    assert sgd(lr=1).digest() == sgd(lr=1.0).digest()
+
+
+def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
+    changes: dict[str, Any] = {
+        "data.clients": 11,
+        "data.server.n0": 51,
+        "data.partition.p": 2,
+        "data.seed": None,
+        "model.zero_init": False,
+        "algorithm": SAFARI(client_prob=1.0),
+        "participation.s": 3,
+        "local.lr": 0.2,
+        "rounds": 5,
+        "replicates": 3,
+        "seed": 1,
+        "eval_every": 2,
+    }
+    ids = [tiny.id, *(tiny.replace({path: value}).id for path, value in changes.items())]
+    assert len(set(ids)) == len(ids)
+
+
+def test_numpy_scalars_are_plain_numbers() -> None:
+    config = LocalTraining(lr=np.float64(0.25), batch_size=np.int64(8), epochs=np.int32(1))
+    assert config == LocalTraining(lr=0.25, batch_size=8, epochs=1)
+    assert type(config.batch_size) is int and config.digest() == sgd(lr=0.25).digest()
+    assert Absent(s=2, m=1, clients=np.array([3, 4])).digest() == (
+        Absent(s=2, m=1, clients=[3, 4]).digest()
+    )
+    assert Logistic(zero_init=np.bool_(False)) == Logistic(zero_init=False)
+    assert sgd().replace({"batch_size": np.int64(9)}).to_json() == sgd(batch_size=9).to_json()
+
+
+def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
+    text = message(Federation, partition={"kind": "classperclient", "p": 1})
+    assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
+    assert "known: ClassesPerClient, " in text and "Iid" in text and "Uniform" not in text
+
+
+@pytest.mark.parametrize("part", [{}, {"kind": "Partition"}, {"kind": ["Iid"]}, {"p": 1}], ids=repr)
+def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
+    text = message(Federation, partition=part)
+    assert text.startswith("Federation: partition: unknown kind")
+    assert "known: ClassesPerClient, " in text
+
+
+def test_a_component_of_another_family_is_refused() -> None:
+    assert "partition" in message(Federation, partition=FedAvg())
+    assert "unknown kind 'FedAvg'" in message(Federation, partition={"kind": "FedAvg"})
+
+
+@pytest.mark.parametrize(
+    ("make", "fields", "told"),
+    [
+        (
+            LocalTraining,
+            {"lr": 1, "batchsize": 2, "epochs": 1},
+            "unknown field 'batchsize': did you mean 'b",
+        ),
+        (
+            LocalTraining,
+            {"LR": 1, "batch_size": 2, "epochs": 1},
+            "unknown field 'LR': did you mean 'lr'?",
+        ),
+        (Uniform, {"m": 1, "zzzzz": 2}, "Uniform: unknown field 'zzzzz': (known: m)"),
+        (Federation, {"partition": {"kind": "ClassesPerClient", "pp": 2}}, "did you mean 'p'?"),
+    ],
+)
+def test_an_unknown_field_gets_the_nearest(make: Any, fields: dict[str, Any], told: str) -> None:
+    assert told in message(make, **fields)
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=4), min_size=1))
+def test_nearest_finds_an_exact_name_whatever_its_case(names: list[str]) -> None:
+    assert f"did you mean '{names[0]}'?" in nearest(names[0].upper(), names)
+
+
+def test_nearest_ignores_capitals() -> None:
+    assert nearest("sgd", {"SGD", "Safari"}) == "did you mean 'SGD'? (known: SGD, Safari)"
+
+
+def test_nearest_makes_no_wild_guess() -> None:
+    assert nearest("xyz", {"fedavg", "safari"}) == "(known: fedavg, safari)"
+
+
+def test_replace_reaches_inside_and_leaves_the_original(tiny: Run) -> None:
+    before = tiny.to_json()
+    other = tiny.replace({"data.partition.p": 2, "local.lr": 0.5}, rounds=7)
+    assert isinstance(other.data, Federation) and isinstance(other.data.partition, ClassesPerClient)
+    assert (other.data.partition.p, other.local.lr, other.rounds) == (2, 0.5, 7)
+    assert tiny.to_json() == before and other.participation == tiny.participation
+
+
+def test_replace_changes_a_part_that_it_puts_in(tiny: Run) -> None:
+    other = tiny.replace({"algorithm.q": 0.25, "algorithm": SAFARI(client_prob=0.5)})
+    assert other.algorithm == SAFARI(client_prob=0.25)
+
+
+def test_replace_of_nothing_is_the_same(tiny: Run) -> None:
+    assert tiny.replace() == tiny and tiny.replace({}).id == tiny.id
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"local.lr": -1}, "LocalTraining: lr: Input should be greater than 0 (given: -1)"),
+        ({"rounds": 0}, "Run: rounds: Input should be greater than 0 (given: 0)"),
+        ({"round": 9}, "Run: unknown field 'round': did you mean 'rounds'?"),
+        ({"local.epoch": 9}, "LocalTraining: unknown field 'epoch': did you mean 'epochs'?"),
+        ({"lokal.lr": 9}, "Run has no part 'lokal' to change: did you mean 'local'?"),
+        ({"rounds.x": 9}, "Run has no part 'rounds' to change"),
+        ({"participation.m": 7}, "m = 7"),
+    ],
+    ids=repr,
+)
+def test_replace_validates_and_says_so_in_the_users_words(
+    tiny: Run, changes: dict[str, Any], told: str
+) -> None:
+    text = message(tiny.replace, changes)
+    assert told in text and "pydantic" not in text
+
+
+def test_components_are_frozen() -> None:
+    config = sgd()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.lr = 3.0
+    assert config.lr == 0.1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")])
+def test_values_that_are_not_finite_are_refused(value: float) -> None:
+    assert "lr: Input should be a finite number" in message(sgd, lr=value)
+    assert "high: Input should be a finite number" in message(ParquetImages, path="x", high=value)
+
+
+def test_explain_has_one_line_per_field_and_no_address() -> None:
+    class Plain(BaseModel):
+        count: int
+        parts: list[LocalTraining]
+        rate: float = Field(lt=1)
+
+    with pytest.raises(ValidationError) as caught:
+        Plain.model_validate({"count": "three", "parts": [sgd(), 5], "rate": 1.5})
+    lines = explain(caught.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["count", "parts.1", "rate"]
+    assert lines[0].endswith("(given: 'three')")
+    assert lines[2] == "rate: Input should be less than 1 (given: 1.5)"
+    assert "http" not in "".join(lines)
+
+
+def test_a_message_names_class_field_and_value() -> None:
+    lines = message(LocalTraining, lr="fast", batch_size=0).splitlines()
+    assert len(lines) == 2 and lines[0].startswith("LocalTraining: lr: Input should be a valid number")
+    assert lines[0].endswith("(given: 'fast')")
+    assert lines[1] == "batch_size: Input should be greater than 0 (given: 0)"
+
+
+def test_an_error_deep_inside_names_the_path() -> None:
+    text = message(Federation, partition={"kind": "ClassesPerClient", "p": 0})
+    assert "partition" in text and "p: Input should be greater than 0 (given: 0)" in text
+
+
+def test_kinds_lists_usable_classes_of_the_family() -> None:
+    assert Solid.kinds() == {"Cube": Cube, "Plate": Plate, "Pile": Pile}
+    assert Cube.kinds() == {"Cube": Cube, "Plate": Plate}
+    known = Partition.kinds()
+    assert known["Iid"] is Iid and "Partition" not in known
+
+
+@given(SOLIDS)
+def test_components_are_all_that_json_gives_a_kind(solid: Solid) -> None:
+    kinds = [type(part).__name__ for part in solid.components()]
+    assert next(solid.components()) is solid
+    assert sorted(kinds) == sorted(re.findall(r'"kind":"(\w+)"', solid.to_json()))
+
+
+def test_flat_joins_names_with_dots_and_a_kind_stands_for_its_part() -> None:
+    data = Federation(partition=ClassesPerClient(p=2), server=IidServer(n0=9))
+    assert data.flat() == {
+        "kind": "Federation",
+        "clients": 10,
+        "dataset": "Digits",
+        "partition": "ClassesPerClient",
+        "partition.p": 2,
+        "server": "IidServer",
+        "server.n0": 9,
+        "seed": 0,
+        "share": 0.0,
+    }
+
+
+def test_flatten_by_hand() -> None:
+    tree = {"kind": "A", "x": {"kind": "B", "y": {"z": 1}}, "l": [1, {"m": 2}], "n": None}
+    assert flatten(tree) == {"kind": "A", "x": "B", "x.y.z": 1, "l": [1, {"m": 2}], "n": None}
+
+
+@given(SOLIDS)
+def test_flat_holds_every_plain_value_once(solid: Solid) -> None:
+    def leaves(tree: Any) -> int:
+        return sum(map(leaves, tree.values())) if isinstance(tree, dict) else 1
+
+    assert len(solid.flat()) == leaves(json.loads(solid.to_json()))

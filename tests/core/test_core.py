@@ -1,0 +1,171 @@
+"""Random streams, and the small vocabulary beside them."""
+
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import raysafl
+from raysafl import EVERYONE, SERVER, Algorithm, Key, LocalTraining, Round, Samples, State, Train
+from raysafl.core.problem import Split
+
+PURPOSES = ["cohort", "init", "batch", "", "a longer purpose"]
+WHERE = st.tuples(
+    st.integers(0, 3) | st.integers(0, 2**62),
+    st.integers(0, 3) | st.integers(0, 10**6),
+    st.sampled_from(PURPOSES),
+    st.integers(SERVER, 3) | st.integers(0, 10**6),
+)
+
+
+def bits(where: tuple[int, int, str, int], n: int = 4) -> list[int]:
+    seed, round_, purpose, client = where
+    return list(Key(seed, round_)(purpose, client).integers(2**63, size=n).tolist())
+
+
+@given(WHERE, WHERE)
+def test_streams_are_equal_exactly_where_all_four_arguments_are(a: Any, b: Any) -> None:
+    assert (bits(a) == bits(b)) == (a == b)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *((1, 0, "x", 0), (0, 1, "x", 0), (0, 0, "y", 0)),
+        *((0, 0, "x", 1), (0, 0, "x", SERVER), (0, 0, "x", EVERYONE)),
+    ],
+    ids=["seed", "round", "purpose", "client", "server", "everyone"],
+)
+def test_each_argument_alone_changes_the_stream(other: tuple[int, int, str, int]) -> None:
+    assert bits(other) != bits((0, 0, "x", 0))
+    mine = torch.rand(4, generator=Key(0, 0).torch("x", 0))
+    seed, round_, purpose, client = other
+    assert not torch.equal(mine, torch.rand(4, generator=Key(seed, round_).torch(purpose, client)))
+
+
+@given(WHERE)
+def test_torch_streams_are_a_function_of_the_key(where: tuple[int, int, str, int]) -> None:
+    seed, round_, purpose, client = where
+    first, again = (Key(seed, round_).torch(purpose, client) for _ in range(2))
+    assert first is not again
+    assert torch.equal(torch.rand(3, generator=first), torch.rand(3, generator=again))
+
+
+def test_draws_elsewhere_do_not_matter() -> None:
+    key = Key(7, 3)
+    mine, other = key("cohort", 2), key("cohort", 5)
+    other.random(1000)
+    key.torch("cohort", 2)
+    np.random.default_rng(0).random(10)
+    first = mine.random(5)
+    other.random(3)
+    second = mine.random(5)
+    assert np.concatenate([first, second]).tolist() == Key(7, 3)("cohort", 2).random(10).tolist()
+
+
+def test_a_key_leaves_the_global_generators_alone() -> None:
+    before = torch.random.get_rng_state()
+    Key(1).torch("init").seed()
+    Key(1)("init").random(9)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_long_stream_does_not_run_into_its_neighbours() -> None:
+    long = set(bits((0, 0, "batch", 0), 200_000))
+    neighbours = [(0, 0, "batch", SERVER), (0, 0, "batch", 1), (0, 1, "batch", 0)]
+    assert len(long) == 200_000
+    assert not any(long & set(bits(where, 1000)) for where in neighbours)
+
+
+@pytest.mark.parametrize("axis", ["seed", "round", "client"])
+def test_first_draws_are_uniform_and_uncorrelated_along_each_axis(axis: str) -> None:
+    n = 4000
+    where = {"seed": 5, "round": 2, "client": 1}
+    draws = np.empty(n)
+    for i in range(n):
+        at = where | {axis: i}
+        draws[i] = Key(at["seed"], at["round"])("cohort", at["client"]).random()
+    assert stats.kstest(draws, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 4 / np.sqrt(n)
+
+
+def test_a_stream_is_uniform_by_chi_square() -> None:
+    counts = np.bincount(Key(0)("batch", SERVER).integers(16, size=16_000), minlength=16)
+    assert 1e-3 < stats.chisquare(counts).pvalue < 1 - 1e-3
+
+
+def test_purposes_of_the_package_have_distinct_streams() -> None:
+    root = Path(raysafl.__file__).parent
+    text = "\n".join(path.read_text() for path in root.rglob("*.py"))
+    purposes = set(re.findall(r'\b(?:key|Key\([^()]*\))(?:\.torch)?\(\s*f?"([^"{]+)', text))
+    assert {"cohort", "init", "partition", "server data"} <= purposes
+    assert len({zlib.crc32(purpose.encode()) for purpose in purposes}) == len(purposes)
+
+
+@pytest.mark.parametrize("length", [{}, {"epochs": 1, "steps": 1}], ids=["neither", "both"])
+def test_sgd_needs_epochs_or_steps(length: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"LocalTraining: give epochs=... or steps=..., exactly one of them"):
+        LocalTraining(lr=0.1, batch_size=4, **length)
+
+
+@pytest.mark.parametrize("field", ["lr", "batch_size", "epochs"])
+def test_sgd_refuses_zero(field: str) -> None:
+    fields = {"lr": 0.1, "batch_size": 4, "epochs": 1, field: 0}
+    with pytest.raises(ValueError, match=rf"LocalTraining: {field}: Input should be greater than 0"):
+        LocalTraining(**fields)
+
+
+@given(st.integers(1, 500), st.integers(1, 100), st.integers(1, 5))
+def test_num_steps_counts_the_batches_of_all_passes(samples: int, batch: int, epochs: int) -> None:
+    a_pass = len(range(0, samples, batch))
+    assert (
+        LocalTraining(lr=1, batch_size=batch, epochs=epochs).num_steps(samples) == epochs * a_pass
+    )
+    assert LocalTraining(lr=1, batch_size=batch, steps=epochs).num_steps(samples) == epochs
+
+
+def test_the_server_trains_and_holds_data_under_its_own_id() -> None:
+    sgd = LocalTraining(lr=1, batch_size=1, steps=1)
+    w_P = torch.zeros(2)
+    request = Train.server(w_P, sgd)
+    assert request.ids == [SERVER] and request.sgd is sgd and request.w_P is w_P
+    split = Split([np.array([1]), np.array([2, 3])], np.array([4]))
+    assert split.of(SERVER).tolist() == [4] and split.of(1).tolist() == [2, 3]
+    assert split.of(EVERYONE).tolist() == [1, 2, 3]
+
+
+def test_samples_have_a_length() -> None:
+    assert len(Samples(np.zeros((3, 2)), np.zeros(3, np.int64))) == 3
+
+
+def test_an_algorithm_needs_nothing_but_its_round() -> None:
+    class Still(Algorithm):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            yield Train(state.w_P, ids)
+            return state
+
+    w_P = torch.ones(2)
+    assert Still().init(w_P, 5) == State(w_P, {}, {}) and not Still().uses_server_data
+    with pytest.raises(TypeError, match=r"abstract method '?round"):
+        Algorithm()
+
+
+@pytest.mark.parametrize(
+    ("seed", "round", "client"), [(0, 0, 0), (2**63 - 1, 7, SERVER), (5, 2**31, 10**6)]
+)
+def test_a_stream_is_philox_keyed_by_seed_and_purpose_at_the_counter_client_and_round(
+    seed: int, round: int, client: int
+) -> None:
+    key = np.array([seed, zlib.crc32(b"batches 1")], np.uint64)
+    counter = np.array([0, (client + 1) % 2**64, round, 0], np.uint64)
+    expected = np.random.Generator(np.random.Philox(key=key, counter=counter))
+    found = Key(seed, round)("batches 1", client)
+    assert expected.integers(2**62, size=9).tolist() == found.integers(2**62, size=9).tolist()

@@ -1,0 +1,256 @@
+"""Dirichlet and natural partitions: by counting, and by moments of the distribution."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from raysafl import (
+    ByUser,
+    Dataset,
+    Dirichlet,
+    Federation,
+    IidServer,
+    IndependentClasses,
+    Key,
+    Samples,
+    Shards,
+    Synthetic,
+)
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+BALANCED = st.booleans()
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Ints, int, int]:
+    """Labels in any order, how many classes (some may be empty), how many clients."""
+    sizes = draw(st.lists(st.integers(0, 80), min_size=1, max_size=7))
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    assume(len(labels) > 0)
+    np.random.default_rng(draw(st.integers(0, 99))).shuffle(labels)
+    return labels, len(sizes), draw(st.integers(1, min(12, len(labels))))
+
+
+def spread(partition: Any, labels: Ints, classes: int, clients: int, seed: int = 0) -> list[Ints]:
+    parts: list[Ints] = partition.spread(labels, classes, clients, Key(seed)("partition"))
+    return parts
+
+
+def counts(labels: Ints, parts: list[Ints], classes: int) -> Ints:
+    return np.array([np.bincount(labels[part], minlength=classes) for part in parts])
+
+
+@given(problems(), st.floats(0.001, 1000), st.integers(0, 10**6))
+def test_balanced_sizes_are_equal_and_samples_used_once(
+    problem: Any, alpha: float, seed: int
+) -> None:
+    labels, classes, clients = problem
+    parts = spread(Dirichlet(alpha=alpha), labels, classes, clients, seed)
+    assert {len(part) for part in parts} == {len(labels) // clients} and len(parts) == clients
+    used = np.concatenate(parts)
+    assert len(np.unique(used)) == len(used)
+    assert used.min() >= 0 and used.max() < len(labels)
+    assert all((np.diff(part) > 0).all() for part in parts)
+
+
+@settings(deadline=None)
+@given(problems(), st.floats(1, 1000), st.integers(0, 10**6))
+def test_unbalanced_parts_are_all_samples_and_none_is_empty(
+    problem: Any, alpha: float, seed: int
+) -> None:
+    labels, classes, clients = problem
+    assume(len(labels) >= 20 * clients)
+    parts = spread(Dirichlet(alpha=alpha, balanced=False), labels, classes, clients, seed)
+    assert len(parts) == clients and min(map(len, parts)) >= 1
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+@given(st.integers(1, 40), st.integers(0, 10**6))
+def test_no_client_has_fewer_than_min_samples(least: int, seed: int) -> None:
+    labels = np.repeat(np.arange(5), 100)
+    partition = Dirichlet(alpha=1, balanced=False, min_samples=least)
+    assert min(map(len, spread(partition, labels, 5, 5, seed))) >= least
+
+
+@given(problems(), st.floats(0.5, 10), BALANCED, st.integers(0, 10**6))
+def test_dirichlet_is_a_function_of_the_seed(
+    problem: Any, alpha: float, balanced: bool, seed: int
+) -> None:
+    labels, classes, clients = problem
+    assume(len(labels) >= 20 * clients)
+    partition = Dirichlet(alpha=alpha, balanced=balanced)
+    first = spread(partition, labels, classes, clients, seed)
+    again = spread(partition, labels, classes, clients, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_other_seeds_give_other_partitions(balanced: bool) -> None:
+    labels = np.repeat(np.arange(5), 40)
+    partition = Dirichlet(alpha=1, balanced=balanced)
+    found = {str([p.tolist() for p in spread(partition, labels, 5, 4, s)]) for s in range(20)}
+    assert len(found) == 20
+
+
+def shares(partition: Dirichlet, draws: int, clients: int = 2, each: int = 1000) -> Any:
+    """[draws * clients, classes]: label proportions, of 4 classes of `each` samples."""
+    labels = np.repeat(np.arange(4), each)
+    rows = [counts(labels, spread(partition, labels, 4, clients, s), 4) for s in range(draws)]
+    stacked = np.concatenate(rows)
+    return stacked / stacked.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_label_proportions_are_uniform_on_average(balanced: bool) -> None:
+    found = shares(Dirichlet(alpha=0.5, balanced=balanced), 300, clients=5, each=100)
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(axis=0) - 0.25) < 4 * error + 1e-3).all()
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_a_smaller_alpha_concentrates_labels(balanced: bool) -> None:
+    """Sum of squared proportions: 1 for one class, 1/4 for four equal ones."""
+    alphas = (0.05, 0.3, 1, 10, 1000)
+    squares = [
+        (shares(Dirichlet(alpha=a, balanced=balanced), 60, 5, 100) ** 2).sum(axis=1).mean()
+        for a in alphas
+    ]
+    assert all(a > b + 0.005 for a, b in itertools.pairwise(squares))
+    assert squares[0] > 0.5 and squares[-1] < 0.26
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 5])
+def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(alpha: float) -> None:
+    """P(two draws from one Dirichlet(alpha) over C classes are alike) = (alpha+1) / (C alpha+1).
+
+    5,000 clients of two samples, so that classes run out only for the last few.
+    """
+    labels = np.repeat(np.arange(4), 2500)
+    alike = [
+        np.mean(
+            [labels[a] == labels[b] for a, b in spread(Dirichlet(alpha=alpha), labels, 4, 5000, s)]
+        )
+        for s in range(5)
+    ]
+    assert abs(np.mean(alike) - (alpha + 1) / (4 * alpha + 1)) < 0.03
+
+
+def test_one_client_holds_everything() -> None:
+    labels = np.repeat(np.arange(3), 5)
+    for balanced in (True, False):
+        (part,) = spread(Dirichlet(alpha=0.01, balanced=balanced), labels, 3, 1)
+        assert part.tolist() == list(range(15))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"alpha": 0}, "alpha: Input should be greater than 0"),
+        ({"alpha": -1}, "alpha: Input should be greater than 0"),
+        ({"alpha": 1e-9}, "alpha = 1e-09 cannot be drawn; use 0.001 to 1000000"),
+        ({"alpha": 1, "min_samples": 0}, "min_samples: Input should be greater than 0"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(fields: Any, told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Dirichlet(**fields)
+    assert told in str(caught.value)
+
+
+def test_what_cannot_be_met_is_refused() -> None:
+    labels = np.repeat(np.arange(2), 10)
+    with pytest.raises(ValueError, match="3 clients with min_samples = 7 each need 21 training"):
+        spread(Dirichlet(alpha=1, min_samples=7), labels, 2, 3)
+    with pytest.raises(ValueError, match="left some of 10 clients with fewer than min_samples = 2"):
+        spread(Dirichlet(alpha=0.01, balanced=False, min_samples=2), labels, 2, 10)
+
+
+# --- natural -----------------------------------------------------------------------------------
+
+
+def made(users: list[int] | None) -> Dataset:
+    n = 12 if users is None else len(users)
+    own = None if users is None else np.array(users)
+    part = Samples(np.zeros((n, 2), np.float32), np.arange(n) % 3, users=own)
+    return Dataset("made", part, part, 3)
+
+
+def test_natural_gives_each_client_one_users_samples() -> None:
+    data = made([2, 0, 1, 2, 0, 2, 7])
+    parts = Federation(clients=4, partition=ByUser()).split(data, 0).clients
+    assert [part.tolist() for part in parts] == [[1, 4], [2], [0, 3, 5], [6]]
+
+
+def test_fewer_clients_are_the_largest_users() -> None:
+    data = made([2, 0, 1, 2, 0, 2, 7])
+    parts = Federation(clients=2, partition=ByUser()).split(data, 0).clients
+    assert [part.tolist() for part in parts] == [[1, 4], [0, 3, 5]]
+
+
+def test_natural_leaves_the_server_its_samples() -> None:
+    data = Synthetic(users=5).load()
+    users = data.train.users
+    assert users is not None
+    split = Federation(clients=5, partition=ByUser(), server=IidServer(n0=30)).split(data, 0)
+    assert all((users[part] == i).all() for i, part in enumerate(split.clients))
+    together = np.concatenate([split.server, *split.clients])
+    assert sorted(together.tolist()) == list(range(len(data.train)))
+
+
+def test_natural_needs_users_and_enough_of_them() -> None:
+    with pytest.raises(ValueError, match="the dataset does not say who made its samples"):
+        Federation(clients=2, partition=ByUser()).split(made(None), 0)
+    with pytest.raises(ValueError, match=r"4 clients, but the dataset has 3 users .*clients=3"):
+        Federation(clients=4, partition=ByUser()).split(made([0, 0, 1, 2]), 0)
+
+
+@given(problems(), st.integers(1, 4), st.integers(0, 10**6))
+def test_shards_hold_one_class_each_and_clients_equally_many(
+    problem: Any, p: int, seed: int
+) -> None:
+    labels, classes, clients = problem
+    try:
+        parts = spread(Shards(p=p), labels, classes, clients, seed)
+    except ValueError as error:
+        assert "too many" in str(error)
+        return
+    used = np.concatenate(parts)
+    assert len(np.unique(used)) == len(used)
+    assert len({len(part) for part in parts}) == 1
+    size = len(parts[0]) // p
+    assert (counts(labels, parts, classes) % size == 0).all()  # whole shards
+
+
+def test_both_shards_of_a_class_go_to_absent_clients_as_often_as_dealing_says() -> None:
+    """20 shards, two a class, 8 of them with 4 absent clients: 10 * (8 * 7) / (20 * 19) lost."""
+    labels = np.repeat(np.arange(10), 100)
+    lost = [
+        (counts(labels, spread(Shards(p=2), labels, 10, 10, seed)[:6], 10).sum(0) == 0).sum()
+        for seed in range(1500)
+    ]
+    assert np.mean(lost) == pytest.approx(10 * 56 / 380, abs=0.1)
+
+
+def test_with_one_shard_each_ten_clients_hold_the_ten_classes() -> None:
+    labels = np.repeat(np.arange(10), 30)
+    held = counts(labels, spread(Shards(p=1), labels, 10, 10), 10)
+    assert (held.sum(0) == 30).all() and (np.count_nonzero(held, axis=1) == 1).all()
+    with pytest.raises(ValueError, match="10 clients with p = 40 shards each are too many"):
+        spread(Shards(p=40), labels, 10, 10)
+
+
+def test_independent_clients_leave_classes_out_as_often_as_chance_says() -> None:
+    """A class is nobody's with probability (1 - p/10)^10."""
+    labels = np.repeat(np.arange(10), 100)
+    for p in (1, 2):
+        held = [
+            counts(labels, spread(IndependentClasses(p=p), labels, 10, 10, seed), 10) > 0
+            for seed in range(500)
+        ]
+        assert all((kinds.sum(axis=1) == p).all() for kinds in held)
+        missing = np.mean([(~kinds.any(axis=0)).sum() for kinds in held])
+        assert missing == pytest.approx(10 * (1 - p / 10) ** 10, abs=0.15)

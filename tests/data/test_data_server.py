@@ -1,0 +1,321 @@
+"""Server data from clients, from another dataset, from fonts; and data sharing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysafl import (
+    EMNIST_LABELS,
+    STL10_AS_CIFAR10,
+    ByUser,
+    ClassesPerClient,
+    Dataset,
+    Digits,
+    Federation,
+    FromClients,
+    Glyphs,
+    IidServer,
+    OtherDatasetServer,
+    ParquetImages,
+    Samples,
+    ServerData,
+    Source,
+    StratifiedServer,
+    Synthetic,
+)
+
+DIGITS = Digits().load()
+
+
+class Colours(Source):
+    """Images [channels, side, side] of one brightness per class: 20, 40, ..."""
+
+    classes: int = 3
+    side: int = 8
+    channels: int = 3
+    each: int = 30
+    letters: str = ""
+
+    def load(self) -> Dataset:
+        y = np.tile(np.arange(self.classes), self.each)
+        x = np.zeros((len(y), self.channels, self.side, self.side), np.uint8)
+        x += (20 * (y + 1)).astype(np.uint8)[:, None, None, None]
+        x[:, :, 0, 0] = 255
+        part = Samples(x, y, 1 / 255)
+        return Dataset("colours", part, part, self.classes, tuple(self.letters))
+
+
+# --- from clients ------------------------------------------------------------------------------
+
+
+@given(
+    c=st.integers(1, 10),
+    s=st.integers(1, 100),
+    copies=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_c_clients_give_s_samples_each(c: int, s: int, copies: bool, seed: int) -> None:
+    base = Federation(partition=ClassesPerClient(p=1), seed=seed)
+    before = base.split(DIGITS, 0).clients
+    server = FromClients(c=c, per_client=s, copies=copies)
+    split = base.replace(server=server).split(DIGITS, 0)
+    assert len(np.unique(split.server)) == len(split.server) == c * s
+    gave = [np.intersect1d(held, split.server) for held in before]
+    assert sorted(map(len, gave)) == [0] * (10 - c) + [s] * c
+    for held, given_, now in zip(before, gave, split.clients, strict=True):
+        assert np.array_equal(now, held if copies else np.setdiff1d(held, given_))
+
+
+def test_who_gives_is_drawn() -> None:
+    federation = Federation(partition=ClassesPerClient(p=1), server=FromClients(c=1, per_client=5))
+    found = {int(DIGITS.train.y[federation.split(DIGITS, s).server[0]]) for s in range(3)}
+    assert len(found) == 1  # one partition for all replicates
+    own = federation.replace(seed=None)
+    assert len({tuple(own.split(DIGITS, s).server) for s in range(20)}) == 20
+
+
+def test_a_client_may_give_all_it_has_only_as_copies() -> None:
+    base = Federation(clients=100, partition=ClassesPerClient(p=1))
+    held = len(base.split(DIGITS, 0).clients[0])
+    server = FromClients(c=3, per_client=held)
+    assert len(base.replace(server=server).split(DIGITS, 0).server) == 3 * held
+    with pytest.raises(ValueError, match=rf"it holds {held} and must keep one \(copies=False\)"):
+        base.replace(server=server.replace(copies=False)).split(DIGITS, 0)
+    with pytest.raises(ValueError, match=rf"cannot give per_client = {held + 1} samples: it holds"):
+        base.replace(server=server.replace(per_client=held + 1)).split(DIGITS, 0)
+
+
+def test_more_givers_than_clients_are_refused() -> None:
+    with pytest.raises(ValueError, match="server data from c = 11 clients, but there are 10"):
+        Federation(server=FromClients(c=11, per_client=1)).split(DIGITS, 0)
+
+
+# --- from another dataset ------------------------------------------------------------------------
+
+
+def outside(federation: Federation) -> tuple[Dataset, Samples]:
+    """What is loaded, and its samples from outside; clients must not hold them."""
+    dataset = federation.load()
+    own = len(dataset.train) - dataset.outside
+    split = federation.split(dataset, 0)
+    assert split.server.tolist() == list(range(own, len(dataset.train)))
+    assert max(part.max() for part in split.clients) < own
+    train = dataset.train
+    return dataset, Samples(train.x[own:], train.y[own:], train.scale, train.shift)
+
+
+def test_another_datasets_images_are_mapped_resized_and_the_servers_alone() -> None:
+    other = OtherDatasetServer(dataset=Colours(classes=4, side=24), n0=9, classes=[2, None, 0, 1])
+    dataset, extra = outside(Federation(dataset=Colours(), clients=5, server=other))
+    assert np.array_equal(dataset.train.x[:90], Colours().load().train.x)
+    assert sorted(extra.y.tolist()) == [0] * 3 + [1] * 3 + [2] * 3
+    assert extra.x.shape == (9, 3, 8, 8) and extra.x.dtype == np.uint8
+    brightness = {0: 60, 1: 80, 2: 20}  # of the other dataset's classes 2, 3, 0
+    for image, label in zip(extra.x, extra.y.tolist(), strict=True):
+        assert (image[:, 4:, 4:] == brightness[label]).all()
+
+
+def test_colours_become_gray_and_gray_becomes_colours() -> None:
+    for mine, theirs in ((1, 3), (3, 1)):
+        other = OtherDatasetServer(dataset=Colours(channels=theirs), n0=3, classes=[0, 1, 2])
+        _, extra = outside(Federation(dataset=Colours(channels=mine), server=other))
+        assert extra.x.shape == (3, mine, 8, 8)
+        assert extra.x[:, :, 4, 4].tolist() == [[20 * (y + 1)] * mine for y in extra.y.tolist()]
+
+
+def test_brightness_is_carried_over_to_digits_of_0_to_16() -> None:
+    other = OtherDatasetServer(dataset=Colours(channels=1), n0=3, classes=[7, 8, 9])
+    _, extra = outside(Federation(server=other))
+    assert extra.x[:, 0, 4, 4].tolist() == [round(16 * v / 255) for v in (20, 40, 60)]
+
+
+def test_which_images_are_drawn_follows_the_seed_alone() -> None:
+    glyphs = {
+        seed: OtherDatasetServer(dataset=Digits(), n0=20, classes=[*range(10)], seed=seed)
+        for seed in (0, 1)
+    }
+    first, again, second = (
+        outside(Federation(dataset=Colours(classes=10, channels=1), server=glyphs[s]))[1]
+        for s in (0, 0, 1)
+    )
+    assert np.array_equal(first.x, again.x) and not np.array_equal(first.x, second.x)
+
+
+@pytest.mark.parametrize(
+    ("server", "told"),
+    [
+        (
+            OtherDatasetServer(dataset=Digits(), n0=9, classes=[0, 1, 2]),
+            "the class map has 3 entries, but 'digits' has 10 classes: give each its class",
+        ),
+        (
+            OtherDatasetServer(dataset=Colours(), n0=9, classes=[0, 1, 3]),
+            r"the class map names \[3\]; classes of 'colours' are 0 to 2",
+        ),
+        (
+            OtherDatasetServer(dataset=Colours(), n0=9, classes=[None] * 3),
+            "the class map names no class at all",
+        ),
+        (
+            OtherDatasetServer(dataset=Colours(), n0=93, classes=[0, 1, 2]),
+            "n0 = 93 needs 31 images of class 0 of 'colours', which has 30",
+        ),
+        (
+            OtherDatasetServer(dataset=Synthetic(users=2), n0=9, classes=[0] * 10),
+            "needs a dataset of images",
+        ),
+        (Glyphs(), "classes of 'colours' are not known to be letters; give characters="),
+        (Glyphs(characters="AB"), "2 characters for the 3 classes of 'colours'; give one per"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_refused_when_the_data_is_read(
+    server: ServerData, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        Federation(dataset=Colours(), server=server).load()
+
+
+def test_images_cannot_join_data_that_are_none() -> None:
+    with pytest.raises(ValueError, match=r"'synthetic' has float32 samples of shape \(60,\)"):
+        Federation(dataset=Synthetic(users=2), server=Glyphs()).load()
+
+
+def test_stl10s_classes_are_matched_by_name() -> None:
+    stl = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+    cifar = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    same = {"car": "automobile", "monkey": None}
+    found = [None if i is None else cifar[i] for i in STL10_AS_CIFAR10]
+    assert found == [same.get(name, name) for name in stl]
+
+
+def test_the_source_key_knows_server_data_from_outside() -> None:
+    plain = Federation(dataset=Colours())
+    glyphs = Glyphs(characters="abc")
+    keys = {
+        plain.replace(server=server).source_key
+        for server in (glyphs, Glyphs(characters="abd"), None, IidServer(n0=3))
+    }
+    assert len(keys) == 3  # samples drawn from the dataset change nothing of what is loaded
+    assert plain.replace(server=glyphs, clients=3).source_key in keys
+
+
+# --- glyphs -------------------------------------------------------------------------------------
+
+
+def test_glyphs_are_letters_of_each_class_in_all_angles_and_sizes() -> None:
+    letters = Colours(classes=3, side=28, channels=1, letters="IOW")
+    _, extra = outside(Federation(dataset=letters, server=Glyphs()))
+    assert extra.x.shape == (45, 1, 28, 28) and np.bincount(extra.y).tolist() == [15, 15, 15]
+    ink = extra.x[:, 0].astype(int)
+    assert (ink.max(axis=(1, 2)) > 150).all() and (ink[:, 0].max(axis=1) < 50).all()
+    assert len(np.unique(ink, axis=0)) == 45
+    light = [ink[extra.y == c].mean() for c in range(3)]
+    assert light[0] < light[1] < light[2]  # I, O, W
+    middle = ink[:, 10:18, 12:16].mean(axis=(1, 2))
+    assert middle[extra.y == 1].max() < 20 and middle[extra.y == 0].min() > 50  # the O is hollow
+
+
+def test_angles_turn_and_sizes_enlarge() -> None:
+    letters = Colours(classes=1, side=28, channels=1, letters="H")
+
+    def drawn(**fields: Any) -> Any:
+        glyphs = Glyphs(fonts=["DejaVu Sans"], **{"angles": [0], "sizes": [100], **fields})
+        return outside(Federation(dataset=letters, server=glyphs))[1].x[:, 0].astype(int)
+
+    upright, turned = drawn(angles=[0, 90])
+    assert np.abs(np.rot90(upright) - turned).mean() < 8 < np.abs(upright - turned).mean()
+    small, large = drawn(sizes=[60, 120])
+    assert 1.5 * small.sum() < large.sum()
+
+
+def test_glyphs_of_the_real_emnist_are_nearest_to_their_class(shared_data: Path) -> None:
+    """The mean image of a class is nearer to its own glyphs than chance (1 of 47) has it."""
+    if not (shared_data / "emnist47").is_dir():
+        pytest.skip("the EMNIST subset (../shared/data/emnist47) is not here")
+    source = ParquetImages(path="emnist47")
+    server = Glyphs(characters=EMNIST_LABELS)
+    dataset, extra = outside(Federation(dataset=source, clients=10, server=server))
+    real = dataset.train.x[: -dataset.outside].reshape(-1, 784).astype(float)
+    labels = dataset.train.y[: -dataset.outside]
+    centres = np.array([real[labels == c].mean(axis=0) for c in range(47)])
+    glyphs = extra.x.reshape(-1, 784).astype(float)
+    glyphs /= np.linalg.norm(glyphs, axis=1, keepdims=True)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    right = ((glyphs @ centres.T).argmax(axis=1) == extra.y).mean()
+    assert len(extra) == 47 * 15 and right > 5 / 47
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"fonts": ["DejaVu Sarif"]}, "no font 'DejaVu Sarif': did you mean 'DejaVu Serif'"),
+        ({"fonts": ["DejaVu Serif:cursive"]}, "no style ['cursive']"),
+        ({"fonts": []}, "fonts: List should have at least 1 item"),
+        ({"angles": []}, "angles: List should have at least 1 item"),
+        (
+            {"sizes": [100, 300]},
+            "sizes are 10 to 140 points in a figure of 144, not [100.0, 300.0]",
+        ),
+    ],
+)
+def test_glyphs_that_cannot_be_drawn_are_refused(fields: Any, told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Glyphs(**fields)
+    assert told in str(caught.value)
+
+
+# --- sharing ------------------------------------------------------------------------------------
+
+
+SERVERS = [
+    IidServer(n0=40),
+    StratifiedServer(n0=40),
+    FromClients(c=4, per_client=10),
+    OtherDatasetServer(dataset=Digits(), n0=40, classes=[*range(10)]),
+]
+
+
+@pytest.mark.parametrize("server", SERVERS, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("share", [True, 0.25])
+def test_every_client_gets_the_share_of_the_servers_data(server: ServerData, share: float) -> None:
+    alone = Federation(server=server, partition=ClassesPerClient(p=1))
+    dataset = alone.load()
+    before, split = alone.split(dataset, 0), alone.replace(share=share).split(dataset, 0)
+    assert np.array_equal(before.server, split.server)
+    extras = []
+    for held, now in zip(before.clients, split.clients, strict=True):
+        assert np.array_equal(now[: len(held)], held)
+        extras.append(now[len(held) :])
+        assert len(np.unique(extras[-1])) == len(extras[-1]) == round(40 * share)
+        assert np.isin(extras[-1], split.server).all()
+    assert len({tuple(extra) for extra in extras}) == (1 if share == 1 else 10)
+
+
+def test_sharing_needs_something_to_share() -> None:
+    with pytest.raises(ValueError, match="share needs server data to share"):
+        Federation(share=True)
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="share: Input should be"):
+            Federation(share=wrong, server=IidServer(n0=5))
+
+
+def test_users_of_samples_from_outside_are_nobody() -> None:
+    class Signed(Colours):
+        """Images that say who made them."""
+
+        def load(self) -> Dataset:
+            plain = super().load()
+            x, y = plain.train.x, plain.train.y
+            users = np.arange(len(y)) % 4
+            return Dataset("signed", Samples(x, y, 1 / 255, users=users), plain.test, 3)
+
+    federation = Federation(
+        dataset=Signed(), clients=4, partition=ByUser(), server=Glyphs(characters="abc")
+    )
+    dataset, _ = outside(federation)
+    assert dataset.train.users is not None and (dataset.train.users[90:] == -1).all()
+    assert sum(map(len, federation.split(dataset, 0).clients)) == 90

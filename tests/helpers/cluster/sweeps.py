@@ -1,0 +1,118 @@
+"""The sweeps that the tests run on a cluster: `python sweeps.py NAME FOLDER ADDRESS HARDWARE`.
+
+What lands where is told by files: a model is built in every client actor, an algorithm runs in
+every coordinator, and both leave their node, their process and their GPUs in FOLDER/seen.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+from torch import nn
+
+from raysafl import (
+    Absent,
+    ClassesPerClient,
+    FedAvg,
+    Federation,
+    Hardware,
+    IidServer,
+    LocalTraining,
+    Logistic,
+    Run,
+    Runner,
+    Sweep,
+)
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.randomness import Key
+
+
+def leave(seen: str, who: str, run: int) -> None:
+    """Write down where this process is, once."""
+    context = ray.get_runtime_context()
+    file = Path(seen) / f"{who}-{run}-{os.getpid()}.json"
+    gpus = ray.get_gpu_ids()
+    told = {"node": context.get_node_id(), "gpus": gpus, "who": who, "run": run, "pid": os.getpid()}
+    told["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    file.with_suffix(".part").write_text(json.dumps(told))
+    file.with_suffix(".part").rename(file)
+
+
+class Seen(Logistic):
+    """Tells where the client actors are."""
+
+    seen: str
+    run: int
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        if ray.is_initialized() and ray.get_gpu_ids():
+            leave(self.seen, "clients", self.run)
+        return super().build(input_shape, num_classes)
+
+
+class Together(Algorithm):
+    """FedAvg, but the first round waits for so many runs, and every round so many seconds."""
+
+    seen: str
+    run: int
+    wait: int = 1
+    seconds: float = 0.0
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if ray.is_initialized() and key.round == 0:
+            leave(self.seen, "coordinator", self.run)
+            deadline = time.monotonic() + 120
+            while len(list(Path(self.seen).glob("coordinator-*.json"))) < self.wait:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.wait} runs were never there at the same time")
+                time.sleep(0.05)
+        time.sleep(self.seconds)
+        return (yield from FedAvg().round(state, ids, key))
+
+
+def sweep(name: str, seen: str) -> Sweep:
+    """`pack`: 4 runs, all at once; `gang`: 4 runs, as they come; `long`: 3 of many rounds."""
+    count, wait, rounds, seconds = {
+        "pack": (4, 4, 3, 0.0),
+        "gang": (4, 1, 3, 0.0),
+        "long": (3, 1, 20, 0.2),
+    }[name]
+    runs = {
+        (i,): Run(
+            data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+            model=Seen(seen=seen, run=i),
+            algorithm=Together(seen=seen, run=i, wait=wait, seconds=seconds),
+            participation=Absent(s=4, m=3),
+            local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+            rounds=rounds,
+            replicates=2,
+            seed=10 * i,
+        )
+        for i in range(count)
+    }
+    return Sweep(name, runs, axes=("i",))
+
+
+def main(name: str, folder: str, address: str, hardware: str) -> None:
+    seen = Path(folder) / "seen"
+    seen.mkdir(parents=True)
+    outcome = Runner(
+        sweep(name, str(seen)),
+        out=Path(folder) / "results",
+        hardware=Hardware(**json.loads(hardware)),
+        address=address,
+        track=False,
+        flush_seconds=0.5,
+        quiet=True,
+    ).run()
+    for reason in outcome.bad["reason"]:
+        print(reason)
+    sys.exit(0 if outcome.ok else 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

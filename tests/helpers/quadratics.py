@@ -1,0 +1,105 @@
+"""`Work` for clients with f_i(w) = 1/2 (w - a_i)^T H_i (w - a_i), in float64 and without noise.
+
+Curvatures differ, so clients drift: K local steps at the rate eta shrink w - a_i by the matrix
+(I - eta H_i)^K, and where the shrunk pulls balance is not where the gradients do.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysafl import EVERYONE, SERVER, Algorithm, Key, LocalTraining, State, Train, Update
+
+H = torch.stack(
+    [
+        torch.tensor(h, dtype=torch.float64)
+        for h in (
+            [[2, 0], [0, 0.5]],
+            [[0.5, 0.2], [0.2, 1]],
+            [[1, -0.3], [-0.3, 2]],
+            [[1, 0], [0, 1]],
+        )
+    ]
+)
+A = torch.tensor([[1, 0], [0, 3], [5, -1], [-2, 2]], dtype=torch.float64)
+SERVER_A = torch.tensor([2.0, 2.0], dtype=torch.float64)  # its curvature is I
+START = torch.tensor([4.0, 4.0], dtype=torch.float64)
+LOCAL = LocalTraining(lr=0.1, batch_size=1, steps=5)
+ONE_STEP = LocalTraining(lr=0.1, batch_size=1, steps=1)
+ALL = [0, 1, 2, 3]
+
+
+def optimum(clients: Sequence[int] = ALL) -> Tensor:
+    """Where the gradients of these clients sum to zero."""
+    pick = list(clients)
+    return torch.linalg.solve(H[pick].sum(0), (H[pick] @ A[pick, :, None]).sum(0))[:, 0]
+
+
+def drift_point(sgd: LocalTraining = LOCAL, clients: Sequence[int] = ALL) -> Tensor:
+    """Where the updates of K local steps sum to zero: FedAvg's limit."""
+    eye = torch.eye(2, dtype=torch.float64)
+    pull = torch.stack(
+        [eye - torch.linalg.matrix_power(eye - sgd.lr * H[i], sgd.num_steps(1)) for i in clients]
+    )
+    return torch.linalg.solve(pull.sum(0), (pull @ A[list(clients), :, None]).sum(0))[:, 0]
+
+
+def gradient(client: int, w: Tensor) -> Tensor:
+    if client == SERVER:
+        return w - SERVER_A
+    if client == EVERYONE:
+        return torch.stack([H[i] @ (w - A[i]) for i in ALL]).mean(0)
+    return H[client] @ (w - A[client])
+
+
+def local(
+    client: int,
+    w: Tensor,
+    sgd: LocalTraining = LOCAL,
+    offset: Tensor | float = 0.0,
+    prox: float = 0.0,
+) -> Tensor:
+    """Where a client ends that starts at w."""
+    start = w
+    for _ in range(sgd.num_steps(1)):
+        w = w - sgd.lr * (gradient(client, w) + offset + prox * (w - start))
+    return w
+
+
+def answer(request: Train, sgd: LocalTraining = LOCAL) -> Update:
+    sgd = request.sgd or sgd
+    rows = []
+    for k, client in enumerate(request.ids):
+        start = request.w_P if request.w_MP is None else request.w_MP[k]
+        offset = 0.0 if request.offset_MP is None else request.offset_MP[k]
+        rows.append(start - local(client, start, sgd, offset, request.prox))
+    ones = torch.ones(len(rows))
+    steps = ones.long() * sgd.num_steps(1)
+    return Update(torch.stack(rows), steps, steps * sgd.lr, ones, ones, ones)
+
+
+def play(
+    algorithm: Algorithm,
+    cohorts: Sequence[Sequence[int]],
+    sgd: LocalTraining = LOCAL,
+    state: State | None = None,
+    first: int = 0,
+) -> State:
+    """The state after these cohorts, from the start or from `state` before round `first`."""
+    state = algorithm.init(START, len(A)) if state is None else state
+    for t, ids in enumerate(cohorts, first):
+        turn = algorithm.round(state, ids, Key(0, t))
+        reply: Any = None
+        try:
+            while True:
+                reply = answer(turn.send(reply), sgd)
+        except StopIteration as end:
+            state = end.value
+    return state
+
+
+def halves(rounds: int) -> list[list[int]]:
+    """Two of four clients a round, uniformly."""
+    return [Key(5, t)("cohort").permutation(4)[:2].tolist() for t in range(rounds)]

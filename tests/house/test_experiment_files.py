@@ -1,0 +1,287 @@
+"""Experiment files as users write them, right and wrong; and the catalogue of parts."""
+
+import io
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import ray.cloudpickle
+from rich.console import Console
+
+from raysafl import FedAvg, Run, Sweep
+from raysafl.cli.catalogue import FAMILIES, catalogue, table
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.user_code import ship
+
+HEAD = """
+    from raysafl import SAFARI, FedAvg, Federation, LocalTraining, Logistic, Run, Sweep, Uniform
+
+    RUN = Run(
+        data=Federation(),
+        model=Logistic(),
+        algorithm=FedAvg(),
+        participation=Uniform(m=2),
+        local=LocalTraining(lr=0.1, batch_size=8, epochs=1),
+        rounds=1,
+    )
+"""
+OWN = """
+    import torch
+    from pydantic import Field
+    from base_h4 import Base
+    from raysafl import Algorithm, State, Train
+
+    SCALE = 3.0
+
+    def scaled(w_P):
+        return SCALE * w_P
+
+    class Mine(Algorithm):
+        \"\"\"A user's own rule.\"\"\"
+
+        factor: float = Field(default=2.0, gt=0)
+
+        def init(self, w_P, num_clients):
+            return State(scaled(w_P))
+
+        def round(self, state, ids, key):
+            update = yield Train(state.w_P, ids)
+            return State(state.w_P - self.factor * update.delta_MP.mean(0))
+
+    class Gentler(Base, Mine):
+        def init(self, w_P, num_clients):
+            return super().init(w_P / SCALE, num_clients)
+
+    SWEEP = Sweep(
+        name="own",
+        axes=["rule"],
+        runs={
+            "mine": RUN.replace(algorithm=Mine()),
+            "gentler": RUN.replace(algorithm=Gentler(factor=5)),
+            "inside": RUN.replace({"algorithm": FedAvg(), "rounds": 2}),
+        },
+    )
+"""
+SCRIPTS = {
+    "safari_theorem1.py",
+    "fsl_figure9.py",
+    "collect_measured.py",
+    "reproduction.py",
+}  # run with python: no sweep of runs (experiments/README.md)
+ELSEWHERE = """
+import pathlib, pickle, sys
+import torch
+from raysafl import Algorithm, Run, Update
+
+assert not any(name.startswith("raysafl_experiment") for name in sys.modules)
+sweep = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+mine = sweep.runs["mine"].algorithm
+assert isinstance(mine, Algorithm) and Algorithm.kinds()["Mine"] is type(mine)
+state = mine.init(torch.ones(2), 10)
+rounds = mine.round(state, [0, 1], None)
+assert next(rounds).ids == [0, 1]
+try:
+    rounds.send(Update(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), *[torch.zeros(2)] * 5))
+except StopIteration as stop:
+    print(stop.value.w_P.tolist())
+print(sweep.runs["gentler"].algorithm.init(torch.ones(2), 10).w_P.tolist())
+try:
+    type(mine)(factor=-1)
+except ValueError as error:
+    print(error)
+assert all(Run.from_json(run.to_json()) == run for run in sweep.runs.values())
+print(*[run.id for run in sweep.runs.values()])
+"""
+
+
+def write(path: Path, *parts: str) -> Path:
+    path.write_text("\n".join(textwrap.dedent(part).strip() for part in parts) + "\n")
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ValueError) as caught:
+        load_sweep(path)
+    return str(caught.value)
+
+
+def test_a_good_file_gives_its_sweep(tmp_path: Path) -> None:
+    before = list(sys.path)
+    path = write(tmp_path / "good.py", HEAD, 'SWEEP = Sweep(name="fine", runs=[RUN])')
+    sweep = load_sweep(path)
+    assert isinstance(sweep, Sweep) and sweep.name == "fine"
+    (run,) = sweep.labelled().values()
+    assert isinstance(run, Run) and run.algorithm == FedAvg()
+    assert sys.path == before
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    write(tmp_path / "neighbour_of_h4.py", 'NAME = "fine"')
+    path = write(
+        tmp_path / "importing.py",
+        HEAD,
+        "from neighbour_of_h4 import NAME\nSWEEP = Sweep(name=NAME, runs=[RUN])",
+    )
+    assert load_sweep(path).name == "fine"
+
+
+def test_a_file_is_executed_anew_each_time(tmp_path: Path) -> None:
+    for name in ("first", "second, longer"):
+        path = write(tmp_path / "again.py", HEAD, f'SWEEP = Sweep(name="{name}", runs=[RUN])')
+        assert load_sweep(path).name == name
+
+
+def test_the_paper_experiments_of_this_repository_load() -> None:
+    files = sorted((Path(__file__).parents[2] / "experiments").glob("[!_]*.py"))
+    sweeps = [path for path in files if path.name not in SCRIPTS]
+    assert sweeps and len(files) == len(sweeps) + len(SCRIPTS)
+    for path in sweeps:
+        assert load_sweep(path).labelled(), path
+
+
+def test_a_missing_file_gets_the_nearest(tmp_path: Path) -> None:
+    near = write(tmp_path / "safari_table8.py", HEAD)
+    write(tmp_path / "another.py", HEAD)
+    text = refused(tmp_path / "safari_tabel8.py")
+    assert f"there is no experiment file {tmp_path / 'safari_tabel8.py'}" in text
+    assert f"did you mean '{near}'?" in text and "another.py" in text
+
+
+def test_a_missing_folder_and_a_folder_are_no_experiment_files(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere" / "x.py", tmp_path):
+        assert refused(path).startswith(f"there is no experiment file {path}")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "sweep.yaml", "name: x")
+    assert refused(path) == f"{path} is not a Python file"
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "told"),
+    [
+        ("y = FedAvgg()", 12, "NameError: name 'FedAvgg' is not defined"),
+        ("from raysafl import FedAvgg", 12, "raysafl has no 'FedAvgg': did you mean 'FedAvg'?"),
+        ("import no_such_module_h4", 12, "ModuleNotFoundError: No module named 'no_such_module_h4"),
+        ("def f():\n    1 / 0\n\n\nf()", 13, "ZeroDivisionError: division by zero"),
+        (
+            'RUN.replace({"local.lr": -1})',
+            12,
+            "LocalTraining: lr: Input should be greater than 0 (given: -1)",
+        ),
+        (
+            "RUN.replace(\n    local_lr=3,\n)",
+            12,
+            "Run: unknown field 'local_lr': did you mean 'loc",
+        ),
+        ('Sweep(name="x")', 12, "sweep 'x' needs runs=... or space=..., exactly one of them"),
+    ],
+)
+@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
+def test_a_file_that_fails_is_named_with_its_line(
+    body: str,
+    line: int,
+    told: str,
+    relative: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "failing.py"
+    path.write_text(textwrap.dedent(HEAD).lstrip() + "\n" + body + "\n")
+    if relative:
+        monkeypatch.chdir(tmp_path)
+        path = Path("failing.py")
+    text = refused(path)
+    assert text.startswith(f"{path}:{line} does not import: {told}")
+    assert "pydantic" not in text
+
+
+def test_a_syntax_error_is_named_with_its_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "syntax.py", "x = 1\ndef f(:\n    pass")
+    assert refused(path) == f"{path} does not import: syntax.py, line 2: invalid syntax"
+    write(tmp_path / "broken_h4.py", "x = 1\ny = 2\nz = (")
+    caller = write(tmp_path / "caller.py", "import broken_h4")
+    assert refused(caller).startswith(f"{caller}:1 does not import: broken_h4.py, line 3: '('")
+
+
+def test_an_error_in_a_neighbour_points_at_the_line_that_calls_it(tmp_path: Path) -> None:
+    write(tmp_path / "helper_h4.py", "def f():\n    raise KeyError('x')")
+    path = write(tmp_path / "calling.py", "import helper_h4\n\n\nhelper_h4.f()")
+    assert refused(path) == f"{path}:4 does not import: KeyError: 'x'"
+
+
+def test_a_file_without_a_sweep_says_what_it_needs(tmp_path: Path) -> None:
+    path = write(tmp_path / "without.py", HEAD)
+    assert refused(path) == f"{path} defines no sweep: it needs SWEEP = Sweep(...)"
+    path = write(tmp_path / "wrong.py", HEAD, "SWEEP = [RUN]")
+    assert refused(path) == f"{path} defines no sweep: it needs SWEEP = Sweep(...)"
+
+
+def test_a_sweep_under_another_name_is_found(tmp_path: Path) -> None:
+    path = write(tmp_path / "named.py", HEAD, 'sweep = Sweep(name="x", runs=[RUN])\nother = sweep')
+    assert refused(path).endswith("SWEEP = Sweep(...) (it defines other, sweep: rename one)")
+
+
+def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(tmp_path: Path) -> None:
+    base = "from raysafl import Algorithm\nclass Base(Algorithm):\n    abstract = True"
+    write(tmp_path / "base_h4.py", base)
+    sweep = load_sweep(write(tmp_path / "own_algorithm.py", HEAD, OWN))
+    ship(sweep, sweep.labelled().values())
+    pickle, elsewhere = tmp_path / "sweep.pickle", tmp_path / "elsewhere"
+    pickle.write_bytes(ray.cloudpickle.dumps(sweep))
+    elsewhere.mkdir()
+    (tmp_path / "own_algorithm.py").unlink()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ELSEWHERE, str(pickle)],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    ids = " ".join(run.id for run in sweep.labelled().values())
+    assert done.stdout.splitlines() == [
+        "[2.0, 3.0]",  # 3 * 1 - 2 * mean(1, 0), and 3 * 1 - 0
+        "[1.0, 1.0]",
+        "Mine: factor: Input should be greater than 0 (given: -1)",
+        ids,
+    ]
+
+
+def test_every_component_of_the_package_says_what_it_is_in_one_line() -> None:
+    for family in FAMILIES.values():
+        for kind in family.kinds().values():
+            if kind.__module__.startswith("raysafl."):
+                line = (vars(kind).get("__doc__") or "").partition("\n")[0]
+                assert line.endswith(".") and len(line) > 10, kind
+
+
+def test_the_catalogue_is_plain_json_of_every_family() -> None:
+    found = catalogue()
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {*FAMILIES, "metric"}
+    assert {"test_accuracy", "final", "rise_time"} <= set(found["metric"])
+    assert not any("\n" in line for kinds in found.values() for line in kinds.values())
+    some = {
+        "algorithm": {"FedAvg", "Safari"},
+        "participation": {"Absent", "Arbitrary", "Markov", "Snapshot", "Trace", "Uniform"},
+        "distribution": {"Beta", "Dist", "Gamma", "Weibull"},
+        "partition": {"ClassesPerClient", "Iid"},
+        "server data": {"IidServer", "StratifiedServer"},
+        "dataset": {"Digits", "Mnist", "ParquetImages"},
+        "model": {"CNN", "MLP", "Logistic"},
+    }
+    for family, names in some.items():
+        assert names <= set(found[family]) and FAMILIES[family].__name__ not in found[family]
+    assert found["dataset"]["Mnist"].startswith("MNIST (LeCun et al. 1998)")
+
+
+def test_the_table_shows_each_family_once_and_every_name() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table())
+    text = console.export_text()
+    for family, kinds in catalogue().items():
+        assert sum(f"│ {family} " in line for line in text.splitlines()) == 1
+        assert all(name in text for name in kinds)

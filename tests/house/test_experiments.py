@@ -1,0 +1,257 @@
+"""Every file of experiments/: two rounds of each of its cells, its printed numbers, its report."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.small_data import write_all
+
+from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
+from raysafl.core.problem import Dataset
+from raysafl.report.analysis.cells import matches, unplaced
+from raysafl.report.analysis.claims import judge
+from raysafl.report.pages.markdown import markdown
+from raysafl.report.write import write_report
+from raysafl.runtime.in_process import Worker
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.session import in_process
+
+FOLDER = Path(__file__).parents[2] / "experiments"
+SCRIPTS = ("safari_theorem1", "fsl_figure9", "collect_measured", "reproduction")  # no sweeps
+FILES = sorted(f.stem for f in FOLDER.glob("[!_]*.py") if f.stem not in SCRIPTS)
+DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
+
+
+class World:
+    """Small data, and each distinct run of all files once: files that share cells share runs."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self.path, self.root, self.done = path, root, Store(path / "all")
+        self.done.create()
+        self.datasets: dict[str, Dataset] = {}
+        self.ran: set[str] = set()
+
+    def run(self, run: Run) -> None:
+        if run.id in self.ran:
+            return
+        key = run.data.source_key
+        if key not in self.datasets:
+            self.datasets[key] = run.data.load()
+        in_process(run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds))
+        self.ran.add(run.id)
+
+    def folder(self, sweep: Sweep) -> Store:
+        """A sweep's folder, as its driver would have left it."""
+        store = Store(self.path / sweep.name)
+        store.create()
+        store.write_manifest(sweep.manifest())
+        for run in sweep.labelled().values():
+            self.run(run)
+            for kind, pattern in (("rounds", f"{run.id}-*"), ("ledger", f"{run.id}.json")):
+                (store.path / kind).mkdir(exist_ok=True)
+                for file in (self.done.path / kind).glob(pattern):
+                    shutil.copy(file, store.path / kind / file.name)
+        return store
+
+
+def forget_modules() -> None:
+    """What files share depends on the data root (CIFAR-10 as Parquet or not): import it anew."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    patch = pytest.MonkeyPatch()
+    root = tmp_path_factory.mktemp("data")
+    write_all(root, patch)
+    forget_modules()
+    yield World(tmp_path_factory.mktemp("results"), root)
+    patch.undo()
+    forget_modules()
+
+
+@pytest.fixture
+def here(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The small data are the user's."""
+    monkeypatch.setenv("RAYSAFL_DATA", str(world.root))
+    return world
+
+
+def sweep_of(name: str) -> Sweep:
+    return load_sweep(FOLDER / f"{name}.py")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -> None:
+    sweep = sweep_of(name).at("smoke")
+    store = here.folder(sweep)
+    runs = collect(store)
+    assert set(runs["run_id"]) == {run.id for run in sweep.labelled().values()}
+    assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs["reason"]
+    assert runs["final"].between(0, 1).all()
+    text = markdown(runs, store.manifest())
+    assert "Scale: smoke" in text and "Nothing: every replicate finished." in text
+    if name in DRAWN:  # drawing all of them takes minutes
+        assert write_report(store)[0].read_text() == text
+        assert (store.path / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> None:
+    sweep = sweep_of(name)
+    manifest, table = sweep.manifest(), sweep.manifest().table
+    assert not unplaced(manifest)
+    for printed in table.more:
+        assert any(matches(printed, entry.labels) for entry in manifest.entries)
+    if table.paper:  # then each cell has a number, or is a baseline, or stands in a claim
+        said = [*(p.labels for p in table.paper), *(c.where for c in manifest.claims if c.where)]
+        said += [table.minus] if table.minus else []
+        for entry in manifest.entries:
+            assert any(labels.items() <= entry.labels.items() for labels in said), entry
+    cells = pd.DataFrame([{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries])
+    for claim in manifest.claims:
+        cells[f"mean.{claim.statistic or table.statistic}"] = 1.0
+        assert judge(claim, cells, manifest).places, claim  # it speaks of cells that exist
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_scale_has_the_same_cells_and_the_paper_scale_is_largest(
+    name: str, here: World
+) -> None:
+    sweep = sweep_of(name)
+    full = sweep.labelled()
+    for scale in {"smoke", *sweep.scales}:
+        runs = sweep.at(scale).labelled()
+        assert list(runs) == list(full)
+        assert len(sweep.at(scale).manifest().entries) == len(full)
+        assert all(runs[key].rounds < full[key].rounds for key in full)
+    assert sweep.name == name and sweep.title and len(sweep.notes) > 100
+
+
+SHARED = [  # two cells that are one run
+    ("safari_table1_mnist", (4, 1), "safari_table8_mnist", (4, "FedAvg", 1)),
+    ("safari_table3_mnist", (1000, 2), "safari_table8_mnist", (4, "SAFARI", 2)),
+    ("safari_table5_mnist", (2, 0.8), "safari_table2_mnist", (2, "SAFARI", 1)),
+    ("safari_table10_mnist", (5, "SAFARI", 1), "safari_table8_mnist", (4, "SAFARI", 1)),
+    ("safari_table11_cifar10", (5, "FedAvg", 1), "safari_table9_cifar10", (4, "FedAvg", 1)),
+    ("safari_table4_cifar10", (10000, 2), "safari_table9_cifar10", (4, "SAFARI", 2)),
+    ("safari_figure2", (10000,), "safari_table5_cifar10", (4, 0.4)),
+    ("fast_table2_cifar10", ("Beta", 0.1), "fast_table3_cifar10", ("Beta", 0, 0.1)),
+    ("fast_table4_cifar10", ("Gamma", 0.1), "fast_table6_cifar10", ("Gamma", 0, 0.1)),
+    (
+        *("fast_table8_fashion_mnist", (7, "Weibull")),
+        *("fast_table3_fashion_mnist", ("Weibull", "Ada.(7)", 0.05)),
+    ),
+    ("fast_figure3", ("CIFAR-10", "Beta", 0.5), "fast_table3_cifar10", ("Beta", 0.5, 0.1)),
+    ("fsl_figure10", ("FSL", 0.02, 2), "fsl_figure5_cifar10", ("FSL", 0.02, 2)),
+    ("fsl_figure7_emnist", (5, 5, "FSL"), "fsl_figure8_emnist", ("FSL", 1.0)),
+]
+
+
+@pytest.mark.parametrize(("one", "cell", "other", "same"), SHARED)
+def test_tables_that_share_a_cell_share_its_run(
+    one: str, cell: tuple[object, ...], other: str, same: tuple[object, ...], here: World
+) -> None:
+    assert sweep_of(one).labelled()[cell].id == sweep_of(other).labelled()[same].id  # type: ignore[index]
+
+
+DIGESTS = """
+import json, sys, hashlib
+from pathlib import Path
+from raysafl.experiment import load_sweep
+
+found = {}
+for path in sys.argv[1:]:
+    ids = [run.id for run in load_sweep(Path(path)).labelled().values()]
+    found[Path(path).stem] = hashlib.sha256(" ".join(ids).encode()).hexdigest()
+print(json.dumps(found))
+"""
+
+
+def test_run_ids_are_the_same_in_another_process(here: World) -> None:
+    """Nothing in a file depends on hash seeds, order of import or the time."""
+    paths = [str(FOLDER / f"{name}.py") for name in FILES]
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", DIGESTS, *order],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for order, seed in ((paths, "1"), (paths[::-1], "2"))
+    )
+    assert json.loads(first) == json.loads(second) and len(json.loads(first)) == len(FILES)
+
+
+def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> None:
+    items = {
+        "safari": ([f"table{n}" for n in range(1, 12)] + ["figure2", "theorem1"]),
+        "fsl": [f"figure{n}" for n in (1, 2, 5, 6, 7, 8, 9, 10, 11)] + ["table1"],
+        "fast": [f"table{n}" for n in range(2, 9)] + [f"figure{n}" for n in range(1, 5)],
+    }
+    names = {*FILES, *SCRIPTS}
+    for paper, parts in items.items():
+        for part in parts:
+            found = f"{paper}_{part}"
+            assert any(name == found or name.startswith(f"{found}_") for name in names), found
+    listed = (FOLDER / "README.md").read_text()
+    assert not [name for name in names if f"`{name}.py`" not in listed]
+
+
+def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
+    """alpha = 0.05: some clients with about 2 to 4 types of labels; 1: all labels everywhere."""
+    labels = np.repeat(np.arange(10), 5000)
+    counts = {
+        alpha: [
+            np.bincount(labels[part], minlength=10) / len(part)
+            for part in Dirichlet(alpha=alpha).spread(labels, 10, 30, np.random.default_rng(0))
+        ]
+        for alpha in (0.05, 1.0)
+    }
+    few = sum(2 <= (share > 0.02).sum() <= 4 for share in counts[0.05])
+    assert few >= 15 and sum((share > 0).all() for share in counts[1.0]) >= 28
+
+
+def test_the_dissimilarities_of_fsl_fall_with_c(here: World) -> None:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("figure9", FOLDER / "fsl_figure9.py")
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        out = here.path / "figure9"
+        module.main(["--scale", "smoke", "--dataset", "CIFAR-10", "--out", str(out)])
+    finally:
+        sys.path.remove(str(FOLDER))
+    frame = pd.read_csv(out / "fsl_figure9.csv")
+    unlike = frame.groupby("C").G2.mean()
+    assert unlike[1] > unlike[2] > unlike[5] and (out / "fsl_figure9.png").stat().st_size > 10_000
+    assert (frame.xi2 < frame.G2).all() and frame.t.unique().tolist() == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> None:
+    """On Ray's workers: what a file shares with its neighbours reaches them."""
+    out = tmp_path / "out"
+    options = {"out": out, "quiet": True, "track": False, "hardware": Hardware(cpus=0.5)}
+    sweep = sweep_of("safari_table1_mnist").at("smoke")
+    outcome = Runner(sweep, only={"s": "4"}, **options).run()
+    assert outcome.ok and len(outcome.runs) == 4
+    expected = collect(here.folder(sweep))
+    expected = expected[expected["label.s"] == "4"]
+    by_run = [frame.set_index("run_id")["final"].to_dict() for frame in (outcome.runs, expected)]
+    assert by_run[0] == by_run[1]
+    assert (out / "table.md").is_file() and (out / "curves.png").is_file()

@@ -1,0 +1,118 @@
+"""results/measured: the committed numbers come out again, and the documents say what they are."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from raysafl import Run
+from raysafl.runtime.in_process import Worker
+from raysafl.storage.store import Store, find_sweeps
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.session import in_process
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "results" / "measured"
+DIGITS = [("1 class", "SCAFFOLD", "Beta(1, 10)"), ("Dirichlet(0.1)", "FSL", "Markov")]
+DIGITS += [("1 class", "SAFARI", "Beta, half snapshots"), ("1 class", "FedDyn", "cyclic")]
+MNIST = [(4, "FedAvg", 1), (4, "SAFARI", 1)]
+MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
+SLACK = 0.01  # of an accuracy, on another kind of machine
+
+
+@pytest.fixture(scope="module")
+def collecting() -> ModuleType:
+    """experiments/collect_measured.py."""
+    place = ROOT / "experiments" / "collect_measured.py"
+    spec = importlib.util.spec_from_file_location(place.stem, place)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str, str]) -> None:
+    """Run a cell anew, at most 40 rounds of it, and compare it with the committed rows.
+
+    Equal in every bit on the kind of machine (CPU and versions) that `machine.json` names: the
+    compiled loops of linear models sum in an order that depends on the CPU's vectors. On others
+    who came, what ran and all counts are equal, and accuracies to within SLACK.
+    """
+    short, again = run.replace(rounds=min(run.rounds, 40)), Store(path)
+    again.create()
+    in_process(short, again, Worker(run.data, run.data.load(), run.model, run.seeds))
+    rows = again.rounds(short.id).drop(columns=["run_id", "seconds"])
+    old = kept.rounds(run.id).drop(columns=["run_id", "seconds"])
+    old = old[old["round"] < short.rounds].reset_index(drop=True)
+    assert len(rows) > 1 and len(set(rows["seed"])) == run.replicates
+    exact = json.loads((kept.path / "machine.json").read_text()) == machine
+    left = [] if exact else MEASUREMENTS
+    pd.testing.assert_frame_equal(rows.drop(columns=left), old.drop(columns=left), check_exact=True)
+    accuracies = ["test_accuracy", "train_accuracy"]
+    np.testing.assert_allclose(rows[accuracies], old[accuracies], rtol=0, atol=SLACK)
+
+
+@pytest.mark.parametrize("cell", DIGITS, ids=" ".join)
+def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of_machine(
+    cell: tuple[str, ...], tmp_path: Path, collecting: ModuleType
+) -> None:
+    run = load_sweep(ROOT / "experiments" / "factorial_small.py").labelled()[cell]
+    kept = Store(MEASURED / "factorial_small")
+    assert_comes_out_again(run, kept, tmp_path, collecting.machine())
+
+
+@pytest.mark.usefixtures("shared_data")
+@pytest.mark.parametrize("cell", MNIST, ids=str)
+def test_table_8_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
+    cell: tuple[int, str, int], tmp_path: Path, collecting: ModuleType
+) -> None:
+    run = load_sweep(ROOT / "experiments" / "safari_table8_mnist.py").labelled()[cell]
+    kept = Store(MEASURED / "safari_table8_mnist")
+    assert_comes_out_again(run, kept, tmp_path, collecting.machine())
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_what_was_measured_is_what_the_experiment_files_say_now() -> None:
+    stores = find_sweeps(MEASURED)
+    assert len(stores) > 1
+    for store in stores:
+        kept = store.manifest()
+        sweep = load_sweep(ROOT / "experiments" / f"{kept.name}.py").at(kept.scale)
+        now = sweep.manifest().replace(command=kept.command, notes=kept.notes)
+        assert now == kept, store.path
+        assert kept.command.startswith(f"raysafl run experiments/{kept.name}.py")
+        ended = {run_id: entry["status"] for run_id, entry in store.ledger().items()}
+        assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()
+        assert set(ended.values()) <= {"finished", "diverged"}
+
+
+def test_measured_files_are_small_and_name_no_path_of_a_machine(collecting: ModuleType) -> None:
+    collecting.check(MEASURED)
+    files = [file for file in MEASURED.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 30_000_000
+
+
+def test_a_copied_sweep_has_the_rows_of_its_source(
+    real_results: Path, tmp_path: Path, collecting: ModuleType
+) -> None:
+    source, target = Store(real_results / "quickstart"), Store(tmp_path / "quickstart")
+    collecting.copy(source, target)
+    pd.testing.assert_frame_equal(target.rounds(), source.rounds(), check_exact=True)
+    assert target.ledger() == source.ledger()
+    assert target.manifest() == collecting.plain(source.manifest())
+    assert (target.path / "table.md").is_file() and not (target.path / "report.html").exists()
+    (target.path / "table.md").write_text("made in /home/somebody/results")
+    with pytest.raises(ValueError, match="names a path of this machine: /home/"):
+        collecting.check(target.path)
+
+
+def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
+    script = [sys.executable, ROOT / "experiments" / "reproduction.py", "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,213 @@
+"""The papers' networks against their printed tables, and one step or a small task of each."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysafl import (
+    CNN,
+    CharLSTM,
+    Dataset,
+    FastCifarNet,
+    FastFashionNet,
+    FslCifarNet,
+    FslEmnistNet,
+    Key,
+    LocalTraining,
+    Model,
+    Samples,
+)
+from raysafl.core.work import Task
+from raysafl.models import FlatModel
+from raysafl.training.trainer import LocalTrainer
+
+Row = tuple[str, tuple[int, ...], int]
+
+# FSL, tables II and III: layer, output shape (here channels first), parameters
+TABLE_2: list[Row] = [
+    ("Conv2d", (32, 28, 28), 320),
+    ("Conv2d", (64, 26, 26), 18_496),
+    ("MaxPool2d", (64, 13, 13), 0),
+    ("Dropout", (64, 13, 13), 0),
+    ("Flatten", (10_816,), 0),
+    ("Linear", (128,), 1_384_576),
+    ("Dropout", (128,), 0),
+    ("Linear", (45,), 5_805),
+]
+TABLE_3: list[Row] = [
+    ("Conv2d", (32, 32, 32), 896),
+    ("MaxPool2d", (32, 16, 16), 0),  # printed (13, 13, 64): a misprint
+    ("Conv2d", (64, 16, 16), 18_496),
+    ("MaxPool2d", (64, 8, 8), 0),
+    ("Dropout", (64, 8, 8), 0),
+    ("Flatten", (4_096,), 0),
+    ("Linear", (128,), 524_416),
+    ("Dropout", (128,), 0),
+    ("Linear", (10,), 1_290),
+]
+PRINTED = [
+    pytest.param(FslEmnistNet(), (1, 28, 28), 45, TABLE_2, 1_409_197, id="table II"),
+    pytest.param(FslCifarNet(), (3, 32, 32), 10, TABLE_3, 545_098, id="table III"),
+]
+
+
+@pytest.mark.parametrize(("model", "shape", "classes", "table", "total"), PRINTED)
+def test_fsls_networks_are_the_printed_tables(
+    model: Model, shape: tuple[int, ...], classes: int, table: list[Row], total: int
+) -> None:
+    net = model.build(shape, classes)
+    x: Tensor = torch.zeros(1, *shape)
+    rows = []
+    for layer in net.children():
+        x = layer(x)
+        count = sum(p.numel() for p in layer.parameters())
+        rows.append((type(layer).__name__, tuple(x.shape[1:]), count))
+    assert [row for row in rows if row[0] != "ReLU"] == table
+    relus = [rows[i - 1][0] for i, row in enumerate(rows) if row[0] == "ReLU"]
+    assert relus == ["Conv2d", "Conv2d", "Linear"]
+    assert [m.p for m in net.modules() if isinstance(m, nn.Dropout)] == [0.25, 0.5]
+    assert FlatModel(model, shape, classes).size == total
+
+
+@pytest.mark.parametrize(("model", "shape", "classes", "table", "total"), PRINTED)
+def test_fsls_networks_start_as_keras_does_or_as_torch_does(
+    model: Model, shape: tuple[int, ...], classes: int, table: list[Row], total: int
+) -> None:
+    named = FlatModel(model, shape, classes)
+    for name, part in named.parts(named.init(Key(0))).items():
+        if name.endswith("bias"):
+            assert not part.any()
+        else:  # Glorot: uniform with variance 2 / (fan_in + fan_out)
+            field = part[0, 0].numel() if part.ndim == 4 else 1
+            variance = 2 / ((part.shape[0] + part.shape[1]) * field)
+            assert part.var() == pytest.approx(variance, rel=0.15)
+            assert part.abs().max() <= (3 * variance) ** 0.5
+    torchs = FlatModel(model.replace(start="torch"), shape, classes)
+    assert torchs.parts(torchs.init(Key(0)))["0.bias"].all()
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "kinds", "size"),
+    [
+        (
+            FastFashionNet(),
+            (1, 28, 28),
+            "Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d Flatten Linear ReLU Linear",
+            (9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 49 + 1) * 128 + (128 + 1) * 10,
+        ),
+        (
+            FastCifarNet(),
+            (3, 32, 32),
+            "Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d Conv2d ReLU MaxPool2d "
+            "Flatten Linear ReLU Linear",
+            (27 + 1) * 64
+            + (64 * 9 + 1) * 128
+            + (128 * 9 + 1) * 256
+            + (256 * 16 + 1) * 256
+            + (256 + 1) * 10,
+        ),
+    ],
+    ids=["Fashion-MNIST", "CIFAR-10"],
+)
+def test_fasts_networks_have_the_layers_of_appendix_b(
+    model: CNN, shape: tuple[int, ...], kinds: str, size: int
+) -> None:
+    net = model.build(shape, 10)
+    assert " ".join(type(layer).__name__ for layer in net.children()) == kinds
+    assert FlatModel(model, shape, 10).size == size
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes"),
+    [
+        (FslEmnistNet(), (1, 28, 28), 45),
+        (FslCifarNet(), (3, 32, 32), 10),
+        (FastFashionNet(), (1, 28, 28), 10),
+        (FastCifarNet(channels=[8, 8, 8]), (3, 32, 32), 10),
+        (FslCifarNet(), (1, 5, 4), 3),
+        (FslEmnistNet(), (2, 4, 4), 3),
+    ],
+    ids=repr,
+)
+def test_one_local_step_moves_every_layer(
+    model: Model, shape: tuple[int, ...], classes: int
+) -> None:
+    flat = FlatModel(model, shape, classes)
+    assert flat.drops == isinstance(model, FslEmnistNet | FslCifarNet)
+    update, _ = one_round(
+        flat, images(shape, classes), LocalTraining(lr=0.1, batch_size=8, steps=1)
+    )
+    assert all(part.any() for part in flat.parts(update.delta_MP[0]).values())
+    assert update.delta_MP.isfinite().all()
+
+
+def images(shape: tuple[int, ...], classes: int) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (8, *shape), dtype=np.uint8)
+    part = Samples(x, rng.integers(0, classes, 8), 1 / 255, -0.5)
+    return Dataset("noise", part, part, classes)
+
+
+def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
+    everything = np.arange(len(dataset.train))
+    local = LocalTrainer(flat, dataset, lambda r, client: everything)
+    task = Task(0, 0, flat.init(Key(0)), sgd, 0, 0, 1, None, 0.0)
+    update = local.train([task])
+    return update, local.evaluate((task.w_P - update.delta_MP[0]).unsqueeze(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (FslEmnistNet(), "FslEmnistNet needs images of at least 4 pixels"),
+        (FslCifarNet(), "FslCifarNet needs images of at least 4 pixels"),
+        (FastCifarNet(), "FastCifarNet with 3 poolings needs images of at least 8 pixels"),
+    ],
+)
+def test_what_is_no_image_is_refused(model: Model, text: str) -> None:
+    for shape in ((80,), (1, 3, 8)):
+        with pytest.raises(ValueError, match=text):
+            model.build(shape, 10)
+
+
+def text(period: int, length: int, n: int) -> Dataset:
+    """Next-character prediction on a text that repeats: 0 1 2 ... period-1 0 1 ..."""
+    x = (np.arange(n)[:, None] + np.arange(length)) % period
+    part = Samples(x, (x[:, -1] + 1) % period)
+    return Dataset("period", part, part, period)
+
+
+def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
+    flat = FlatModel(CharLSTM(), (80,), 90)
+    lstm = 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2)
+    assert flat.size == 90 * 8 + lstm + (256 + 1) * 90
+    assert flat.drops and flat.recurrent
+    tokens = torch.randint(90, (3, 80), generator=torch.Generator().manual_seed(0))
+    w_P = flat.init(Key(0))
+    net = CharLSTM().build((80,), 90).eval()
+    nn.utils.vector_to_parameters(w_P, net.parameters())
+    torch.testing.assert_close(flat.logits(w_P, tokens), net(tokens).detach())
+
+
+def test_the_char_lstm_learns_a_text_that_repeats() -> None:
+    flat = FlatModel(CharLSTM(hidden=24, dropout=0.2), (10,), 6)
+    sgd = LocalTraining(lr=0.02, batch_size=16, steps=80, optimizer="adam")
+    update, (accuracy_R, loss_R) = one_round(flat, text(6, 10, 48), sgd)
+    assert all(part.any() for part in flat.parts(update.delta_MP[0]).values())
+    assert loss_R[0] < 0.2 * np.log(6) and accuracy_R[0] == 1  # chance: log 6, 1/6
+
+
+def test_the_char_lstm_refuses_images() -> None:
+    with pytest.raises(ValueError, match=r"CharLSTM needs text, .* the data is \[1, 28, 28\]"):
+        FlatModel(CharLSTM(), (1, 28, 28), 10)
+
+
+def test_every_paper_model_comes_back_from_its_json_and_says_its_paper() -> None:
+    for model in (FslEmnistNet(start="torch"), FslCifarNet(dropout=(0, 0)), CharLSTM(layers=1)):
+        assert Model.from_json(model.to_json()) == model
+    kinds = Model.kinds()
+    assert not [name for name in kinds if name.startswith("_")]
+    for name in ("FslEmnistNet", "FslCifarNet", "FastFashionNet", "FastCifarNet", "CharLSTM"):
+        first = (kinds[name].__doc__ or "").splitlines()[0]
+        assert first.startswith(("FSL's", "FAST's"))

@@ -1,0 +1,339 @@
+"""Every policy: what all promise, and the frequencies that each one does."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from raysafl import (
+    Absent,
+    Arbitrary,
+    ArbitraryRates,
+    Bernoulli,
+    Beta,
+    Cyclic,
+    Full,
+    Gamma,
+    Key,
+    Markov,
+    Participation,
+    ScipyDistribution,
+    Snapshot,
+    Uniform,
+    Weibull,
+)
+from raysafl.participation.distributions import Distribution
+
+M = 12
+EVERY: list[Participation] = [
+    Full(),
+    Uniform(m=4),
+    Absent(s=3, m=4),
+    *(
+        Arbitrary(dist=d, m=3)
+        for d in (Beta(), Gamma(theta=0.05), Weibull(), ScipyDistribution("lognorm", s=1.0))
+    ),
+    *(ArbitraryRates(dist=d, m=m) for d in (Beta(), Gamma(), Weibull()) for m in (None, 3)),
+    Bernoulli(rate=0.02),
+    Bernoulli(rate=[0.0, 0.9, *[0.1] * (M - 2)], m=2),
+    Markov(mean=0.05, correlation=0.9),
+    Markov(mean=0.5, correlation=-1 + 1e-9, m=5),
+    Cyclic(groups=5, length=3),
+    Cyclic(groups=[[0, 7], [3], [3, 4, 11]], m=2),
+    Snapshot(base=Markov(mean=0.2, correlation=0.5), uniform=Uniform(m=4), every=3),
+    Snapshot(base=Arbitrary(dist=Beta(), m=3), uniform=Full(), snapshot_prob=0.4),
+    Snapshot(base=Cyclic(groups=4), uniform=Uniform(m=2), adapt=5.0),
+]
+INDEPENDENT = [p for p in EVERY if p.init() is None and not isinstance(p, Markov)]
+
+
+def cohorts(
+    policy: Participation, rounds: int, seed: int = 0, clients: int = M, through_json: bool = False
+) -> list[list[int]]:
+    policy.check(clients)
+    state, out = policy.init(), []
+    for t in range(rounds):
+        state, ids = policy.pick(state, clients, Key(seed, t), (t * 7 % 10) / 10)
+        state = json.loads(json.dumps(state)) if through_json else state
+        out.append(ids)
+    return out
+
+
+def fits(observed: Any, expected: Any) -> bool:
+    """Chi-square: neither too far from what is expected nor too near."""
+    return bool(1e-3 < stats.chisquare(observed, expected).pvalue < 1 - 1e-3)
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=repr)
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=15, deadline=None)
+def test_a_cohort_is_distinct_sorted_known_and_never_empty(
+    policy: Participation, seed: int
+) -> None:
+    for ids in cohorts(policy, 12, seed):
+        assert ids and ids == sorted(set(ids)) and 0 <= ids[0] and ids[-1] < M
+        assert all(type(i) is int for i in ids)
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=repr)
+def test_cohorts_are_a_function_of_the_seed(policy: Participation) -> None:
+    assert cohorts(policy, 30, 5) == cohorts(policy, 30, 5)
+    if not isinstance(policy, Full | Cyclic):
+        assert cohorts(policy, 60, 5) != cohorts(policy, 60, 6)
+
+
+@pytest.mark.parametrize("policy", INDEPENDENT, ids=repr)
+def test_a_policy_without_state_is_a_function_of_seed_and_round(policy: Participation) -> None:
+    alone = [policy.pick(None, M, Key(3, t), None)[1] for t in reversed(range(20))]
+    assert alone[::-1] == cohorts(policy, 20, 3)
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=repr)
+def test_a_policy_and_its_state_survive_json(policy: Participation) -> None:
+    again = Participation.from_json(policy.to_json())
+    assert again == policy and again.digest() == policy.digest()
+    assert cohorts(policy, 40, through_json=True) == cohorts(again, 40)
+
+
+def test_full_is_everyone() -> None:
+    assert cohorts(Full(), 3, clients=4) == [[0, 1, 2, 3]] * 3
+
+
+def beta_mass(a: float, b: float, clients: int) -> Any:
+    """The mass of Beta(a, b) on each cell by quadrature of the printed density."""
+    x = (np.arange(clients * 2000) + 0.5) / (clients * 2000)
+    density = x ** (a - 1) * (1 - x) ** (b - 1)
+    return density.reshape(clients, -1).sum(1) / density.sum()
+
+
+def gamma_mass(k: float, theta: float, clients: int) -> Any:
+    x = (np.arange(clients * 2000) + 0.5) / (clients * 2000)
+    density = x ** (k - 1) * np.exp(-x / theta)
+    return density.reshape(clients, -1).sum(1) / density.sum()
+
+
+def weibull_mass(k: float, lam: float, clients: int) -> Any:
+    x = (np.arange(clients * 2000) + 0.5) / (clients * 2000)
+    density = x ** (k - 1) * np.exp(-((x / lam) ** k))
+    return density.reshape(clients, -1).sum(1) / density.sum()
+
+
+@pytest.mark.parametrize(
+    ("dist", "expected"),
+    [
+        (Beta(), beta_mass(1, 10, 100)),
+        (Beta(a=2, b=3), beta_mass(2, 3, 100)),
+        (Gamma(), gamma_mass(10, 0.01, 100)),
+        (Weibull(), weibull_mass(10, 1, 100)),
+        (Weibull(k=2, lam=0.3), weibull_mass(2, 0.3, 100)),
+        (ScipyDistribution("uniform"), np.full(100, 0.01)),
+        (ScipyDistribution("gamma", a=10, scale=0.01), gamma_mass(10, 0.01, 100)),
+    ],
+    ids=repr,
+)
+def test_masses_are_those_of_the_printed_densities(dist: Distribution, expected: Any) -> None:
+    mass = dist.masses(100)
+    assert mass.sum() == pytest.approx(1)
+    np.testing.assert_allclose(mass, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_masses_far_in_a_tail_are_small_but_not_zero() -> None:
+    # Beta(1, 10) on [0.99, 1] has mass 0.01^10, below the rounding of its cdf near 1.
+    assert Beta().masses(100)[99] == pytest.approx(1e-20)
+    assert np.all(Gamma().masses(100) > 0) and np.all(Weibull().masses(100) > 0)
+
+
+@pytest.mark.parametrize("dist", [Beta(), Gamma(theta=0.05), Weibull(k=2)], ids=repr)
+def test_one_arbitrary_client_comes_with_exactly_its_mass(dist: Distribution) -> None:
+    counts = Counter(ids[0] for ids in cohorts(Arbitrary(dist=dist, m=1), 4000, clients=5))
+    seen, expected = np.array([counts[i] for i in range(5)]), 4000 * dist.masses(5)
+    keep = expected > 5
+    assert fits([*seen[keep], seen[~keep].sum() + 1], [*expected[keep], expected[~keep].sum() + 1])
+
+
+def test_pairs_come_as_by_successive_draws() -> None:
+    policy = Arbitrary(dist=Beta(a=1, b=2), m=2)
+    p = policy.dist.masses(4)
+    pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+    chance = [p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j]) for i, j in pairs]
+    counts = Counter(tuple(ids) for ids in cohorts(policy, 5000, clients=4))
+    assert fits([counts[pair] for pair in pairs], 5000 * np.array(chance))
+
+
+def test_clients_without_mass_never_come() -> None:
+    seen = cohorts(
+        Arbitrary(dist=ScipyDistribution("uniform", loc=0.2, scale=0.4), m=3), 300, clients=10
+    )
+    assert set().union(*seen) == {2, 3, 4, 5}
+
+
+def test_rates_are_one_draw_per_client_and_the_same_in_every_round() -> None:
+    policy = ArbitraryRates(dist=Beta(a=2, b=2))
+    rates = policy.dist.rates(6, Key(9)("rates"))
+    # Each client's count is binomial with its rate; those rounds that nobody chose are few.
+    seen = np.zeros(6)
+    for ids in cohorts(policy, 4000, seed=9, clients=6):
+        seen[ids] += 1
+    z = (seen - 4000 * rates) / np.sqrt(4000 * rates * (1 - rates))
+    nobody = float(np.prod(1 - rates))
+    assert nobody < 0.01 and np.all(np.abs(z) < 4.5)
+    many = Beta(a=2, b=2).rates(4000, Key(1)("rates"))
+    assert stats.kstest(many, stats.beta(2, 2).cdf).pvalue > 1e-3
+
+
+def test_rates_are_clipped_and_weigh_the_draw_of_m() -> None:
+    policy = ArbitraryRates(dist=ScipyDistribution("uniform", loc=-0.5, scale=2), m=1)
+    rates = policy.dist.rates(6, Key(4)("rates"))
+    assert rates.min() == 0 and rates.max() == 1
+    counts = Counter(ids[0] for ids in cohorts(policy, 4000, seed=4, clients=6))
+    able = np.flatnonzero(rates)
+    assert set(counts) == set(able.tolist())
+    assert fits([counts[i] for i in able], 4000 * rates[able] / rates.sum())
+
+
+def test_bernoulli_clients_come_with_their_rates_and_independently() -> None:
+    rates = np.array([0.2, 0.5, 0.9, 1.0])  # the last always comes, so that nobody is forced
+    seen = Counter(tuple(ids) for ids in cohorts(Bernoulli(rate=rates.tolist()), 6000, clients=4))
+    every = [[c for c in range(3) if mask >> c & 1] for mask in range(8)]
+    chance = [np.prod([rates[c] if c in ids else 1 - rates[c] for c in range(3)]) for ids in every]
+    assert fits([seen[(*ids, 3)] for ids in every], 6000 * np.array(chance))
+
+
+def test_if_no_bernoulli_client_comes_the_nearest_does() -> None:
+    rate = np.array([0.01, 0.03, 0.0])
+    policy = Bernoulli(rate=rate.tolist())
+    factor = np.geomspace(1, 1e3, 50001)[:, None]
+    for t in range(300):
+        u = Key(0, t)("bernoulli").random(3)
+        by_chance = np.flatnonzero(u < rate).tolist()
+        raised = u < factor * rate  # all rates raised together: who is the first to come?
+        first = np.flatnonzero(raised[raised.any(axis=1)][0]).tolist()
+        assert policy.pick(None, 3, Key(0, t), None)[1] == (by_chance or first)
+
+
+def test_at_most_m_of_those_that_came_stay_each_as_often() -> None:
+    counts = Counter(tuple(ids) for ids in cohorts(Bernoulli(rate=1, m=2), 3000, clients=4))
+    assert len(counts) == 6 and fits(list(counts.values()), [500] * 6)
+
+
+@pytest.mark.parametrize(
+    ("mean", "rho"), [(0.3, 0.8), (0.5, 0.0), (0.6, -0.5), (0.9, 0.5)], ids=repr
+)
+def test_a_markov_chain_has_its_mean_and_correlation(mean: float, rho: float) -> None:
+    clients, rounds = 200, 60  # so many that never is nobody on
+    policy = Markov(mean=mean, correlation=rho)
+    on = np.zeros((rounds, clients))
+    for t, ids in enumerate(cohorts(policy, rounds, seed=1, clients=clients)):
+        on[t, ids] = 1
+    # Round 0 is stationary already, as is the last one: exact binomial tests.
+    for t in (0, 1, rounds - 1):
+        assert stats.binomtest(int(on[t].sum()), clients, mean).pvalue > 1e-3
+    for before, chance in ((1, mean + rho * (1 - mean)), (0, mean * (1 - rho))):
+        after = on[1:][on[:-1] == before]
+        assert stats.binomtest(int(after.sum()), len(after), chance).pvalue > 1e-3
+    left, right = on[:-1].ravel() - mean, on[1:].ravel() - mean
+    found = (left * right).mean() / (mean * (1 - mean))
+    assert abs(found - rho) < 4.5 / np.sqrt(len(left)) / (mean * (1 - mean)) * 0.25 + 0.02
+
+
+def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
+    policy, state, forced = Markov(mean=0.02, correlation=0.0), None, 0
+    for t in range(100):
+        state, ids = policy.pick(state, 5, Key(0, t), None)
+        if not any(state):
+            forced += 1
+            assert len(ids) == 1
+        else:
+            assert ids == np.flatnonzero(state).tolist()
+    assert forced > 50
+
+
+def test_markov_with_no_memory_has_the_rate_of_bernoulli() -> None:
+    counts = Counter(map(len, cohorts(Markov(mean=0.5, correlation=0.0), 4000, clients=3)))
+    # Nobody (1/8) becomes one client.
+    assert fits([counts[1], counts[2], counts[3]], [4000 * 4 / 8, 4000 * 3 / 8, 4000 / 8])
+
+
+def test_cyclic_groups_take_turns_exactly() -> None:
+    blocks = [[0, 1, 2], [3, 4], [5, 6]]
+    assert cohorts(Cyclic(groups=3, length=2), 7, clients=7) == [
+        blocks[g] for g in (0, 0, 1, 1, 2, 2, 0)
+    ]
+    named = Cyclic(groups=[[4, 1], [0]])
+    assert cohorts(named, 3, clients=5) == [[1, 4], [0], [1, 4]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (Arbitrary(dist=Beta(), m=13), "m = 13 clients a round, but there are M = 12"),
+        (Arbitrary(dist=ScipyDistribution("norm", loc=80), m=1), "has no mass on [0, 1]"),
+        (ArbitraryRates(dist=ScipyDistribution("norm", loc=-80)), "has no mass on [0, 1]"),
+        (
+            Arbitrary(dist=ScipyDistribution("uniform", scale=0.1), m=3),
+            "gives only 2 of M = 12 a positive probability; lower m or widen",
+        ),
+        (Bernoulli(rate=[0.5, 0.5]), "rate has 2 entries for M = 12 clients"),
+        (Bernoulli(rate=0), "rate is 0 for every client"),
+        (Markov(mean=[0.0] * 12, correlation=0), "mean is 0 for every client"),
+        (Markov(mean=[0.5], correlation=0), "mean has 1 entries for M = 12"),
+        (Cyclic(groups=13), "groups = 13 groups cannot be made of M = 12"),
+        (Cyclic(groups=[]), "groups is empty"),
+        (Cyclic(groups=[[0], [1, 12]]), "group 1 must hold at least one id"),
+        (Cyclic(groups=[[0], []]), "group 1 must hold"),
+        (Cyclic(groups=[[2, 2]]), "group 0 must hold"),
+        (Snapshot(base=Full(), uniform=Uniform(m=20), snapshot_prob=0.5), "m = 20 clients a round"),
+        (Snapshot(base=Uniform(m=20), uniform=Full(), snapshot_prob=0.5), "m = 20 clients a round"),
+    ],
+    ids=repr,
+)
+def test_a_policy_that_cannot_serve_the_clients_says_why(policy: Participation, told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        policy.check(M)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda: ScipyDistribution("lognrom", s=1),
+            "unknown distribution 'lognrom': did you mean 'lognorm'?",
+        ),
+        (lambda: ScipyDistribution("gamma", k=10), "gamma has no 'k': (known: a, loc, scale)"),
+        (lambda: ScipyDistribution("norm", scal=2), "norm has no 'scal': did you mean 'scale'?"),
+        (lambda: ScipyDistribution("beta", a=1), "beta needs b=..."),
+        (lambda: ScipyDistribution("beta", a=1, b=-1), "beta does not allow {'a': 1.0, 'b': -1.0}"),
+        (lambda: Beta(b=0), "Beta: b: Input should be greater than 0"),
+        (lambda: Bernoulli(rate=1.5), "less than or equal to 1"),
+        (lambda: Markov(mean=0.2, correlation=1), "correlation: Input should be less than 1"),
+        (lambda: Markov(mean=0.2, correlation=-0.3), "the least possible is -0.25"),
+        (lambda: Snapshot(base=Full(), uniform=Full()), "exactly one of them"),
+        (
+            lambda: Snapshot(base=Full(), uniform=Full(), snapshot_prob=1, every=1),
+            "exactly one of them",
+        ),
+        (
+            lambda: Snapshot(
+                base=Snapshot(base=Full(), uniform=Full(), snapshot_prob=1), uniform=Full(), every=2
+            ),
+            "a Snapshot inside a Snapshot",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arguments_that_make_no_sense_are_refused(make: Any, told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert told in str(caught.value)
+
+
+def test_an_argument_of_a_distribution_can_be_an_axis() -> None:
+    policy = Arbitrary(dist=ScipyDistribution("lognorm", s=1.0), m=2)
+    assert policy.replace({"dist.s": 0.5}).dist == ScipyDistribution("lognorm", s=0.5)
+    assert Arbitrary(dist=Beta(), m=2).replace({"dist.b": 3}).dist == Beta(b=3)

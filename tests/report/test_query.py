@@ -1,0 +1,152 @@
+"""`raysafl results` and the questions of docs/results.md, on a sweep that was really run."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from raysafl import Run
+from raysafl.cli import app as cli
+from raysafl.report.query import load, results
+from raysafl.storage.store import Store
+
+DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+QUESTIONS = DOC.split("## Ten questions", 1)[1]
+SQL = re.findall(r"```sql\n(.*?)```", QUESTIONS, re.DOTALL)
+FIRST, *PANDAS = re.findall(r"```python\n(.*?)```", QUESTIONS, re.DOTALL)
+COMMANDS = re.findall(r"^raysafl results .*$", DOC, re.MULTILINE)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What `raysafl results ARGUMENTS` prints, which must succeed."""
+    monkeypatch.setattr(sys, "argv", ["raysafl", "results", *arguments])
+    with cli.console.capture() as said:
+        result = CliRunner().invoke(cli.app, ["results", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output + said.get()
+
+
+@pytest.mark.parametrize("number", range(1, 11))
+def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
+    number: int, real_results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(real_results.parent)
+    assert len(SQL) == len(PANDAS) == 10 and f"### {number}. " in QUESTIONS
+    names: dict[str, pd.DataFrame] = {}
+    exec(FIRST, names)
+    exec(PANDAS[number - 1], names)
+    answer = names["answer"]
+    assert len(answer)
+    pd.testing.assert_frame_equal(duckdb.sql(SQL[number - 1]).df(), answer, check_dtype=False)
+
+
+def test_a_row_of_runs_parquet_goes_back_to_its_run(real_results: Path) -> None:
+    runs = Store(real_results / "quickstart").runs()
+    run = Run.from_json(runs["config"].iloc[0])
+    assert run.id == runs["run_id"].iloc[0]
+
+
+def test_the_commands_of_the_docs_find_runs(
+    real_results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(real_results.parent)
+    table, csv = (call(monkeypatch, *shlex.split(command)[2:]) for command in COMMANDS)
+    assert "SAFARI" in table and "FedAvg" not in table and "4 runs" in table
+    assert csv.splitlines()[0] == "run_id,label.p,best,best_std"
+
+
+def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
+    runs = Store(real_results / "quickstart").runs()
+    mine = runs[(runs["config.algorithm"] == "Safari") & (runs["label.p"] == "1")]
+    means = mine.groupby("run_id")["best"].mean().sort_values(ascending=False)
+    found = results([real_results], "algorithm == 'Safari' and q > 0.5 and p == 1", sort="best")
+    assert found["run_id"].tolist() == means.index.tolist() and len(means) == 2
+    assert found["best"].tolist() == pytest.approx(means.tolist())
+    assert found["replicates"].tolist() == [3, 3] and "config.algorithm.q" in found
+    lowest = results([real_results], sort="final", ascending=True, top=1)
+    assert lowest["final"].iloc[0] == load([real_results])["final"].min()
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("", 8),
+        ("p in [1, 3]", 4),
+        ("not p == 1 or algorithm == 'FedAvg'", 6),
+        ("2 * p + s == 6", 2),
+        ("label.algorithm == 'SAFARI'", 4),
+        ("algorithm.server_update.epochs == 5", 4),
+        ("n0 == 100 and model.zero_init == True", 8),
+        ("status == 'failed'", 0),
+        ("last10_std >= 0 and rounds == 30", 8),
+    ],
+)
+def test_names_values_and_operators(query: str, rows: int, real_results: Path) -> None:
+    assert len(results([real_results / "quickstart"], query)) == rows
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("algoritm == 'Safari'", "did you mean 'algorithm'"),
+        ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
+        ("best", "the query is no condition"),
+        ("best >", "cannot be read"),
+        ("open('x')", "has call, which is not allowed"),
+        ("best[0] > 1", "has subscript, which is not allowed"),
+        ("algorithm > 3", "the query cannot be answered"),
+    ],
+)
+def test_a_query_that_cannot_be_answered_says_why(
+    query: str, message: str, real_results: Path
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        results([real_results], query)
+
+
+def test_a_folder_in_the_query_s_place_and_one_without_a_sweep_are_told(
+    real_results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(real_results.parent)
+    with pytest.raises(ValueError, match="the query comes first, '' for all"):
+        results([real_results], "results")
+    with pytest.raises(ValueError, match="holds no sweep"):
+        results([tmp_path])
+
+
+def test_a_diverged_replicate_is_counted_and_not_averaged(
+    real_results: Path, tmp_path: Path
+) -> None:
+    other = Store(tmp_path / "other")
+    other.create()
+    other.write_manifest(Store(real_results / "quickstart").manifest())
+    runs = Store(real_results / "quickstart").runs()
+    one = runs[runs["run_id"] == runs["run_id"].iloc[0]].assign(sweep="other")
+    one.loc[one["replicate"] == 2, ["status", "reason", "best"]] = ["diverged", "NaN", 0.0]
+    other.write_runs(one)
+    found = results([tmp_path, real_results], f"run_id == '{one['run_id'].iloc[0]}'")
+    assert found["sweep"].tolist() == ["other", "quickstart"]
+    assert found["status"].tolist() == ["diverged", "finished"]
+    assert found["replicates"].tolist() == [2, 3]
+    assert found["best"].iloc[0] == pytest.approx(one["best"].iloc[:2].mean())
+
+
+def test_the_terminal_csv_and_json_show_the_same_runs(
+    real_results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ("p == 2", str(real_results), "--sort", "best", "--columns", "run_id, best,s")
+    said = call(monkeypatch, *chosen, "--csv").splitlines()
+    records = json.loads(call(monkeypatch, *chosen, "--json"))
+    assert said[0] == "run_id,best,label.s" and len(said) == 5 == len(records) + 1
+    assert [line.split(",")[0] for line in said[1:]] == [r["run_id"] for r in records]
+    shown = call(monkeypatch, *chosen)
+    assert "4 runs" in shown and "s 4" in shown and f"{records[0]['best']:.4g}" in shown
+    assert [shown.index(r["run_id"]) for r in records] == sorted(
+        shown.index(r["run_id"]) for r in records
+    )

@@ -1,0 +1,235 @@
+"""Client actors that are killed (SIGKILL) in the middle of a round, on a real local Ray."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import ray
+import ray.cloudpickle
+import torch
+from conftest import kill_actor
+from rich.console import Console
+from torch import Tensor, nn
+
+from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
+from raysafl.runtime import Clients, OnActors, Worker
+from raysafl.runtime.actor_pool import Fleet, LostActorsError
+from raysafl.runtime.messages import Array
+from raysafl.runtime.on_actors import settled, start_actors
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.store import Store
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+class Dies(nn.Flatten):
+    """Kills the client actor that it is in, in its third step, so many times in all."""
+
+    def __init__(self, folder: str, times: int) -> None:
+        super().__init__()
+        self.folder, self.times, self.steps = Path(folder), times, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        context = ray.get_runtime_context()
+        if context.get_actor_id() and context.get_task_name() == "Clients.train":
+            self.steps += 1
+            if self.steps == 3 and self._takes_a_death():
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+
+    def _takes_a_death(self) -> bool:
+        """Takes one of the numbered deaths, which no two actors can take together."""
+        for death in range(self.times):
+            with contextlib.suppress(FileExistsError):
+                (self.folder / str(death)).touch(exist_ok=False)
+                return True
+        return False
+
+
+class Deadly(Logistic):
+    """Logistic regression on flattened inputs, once the actors have died often enough."""
+
+    folder: str
+    times: int
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        layers = list(super().build(input_shape, num_classes).children())
+        return nn.Sequential(Dies(self.folder, self.times), *layers[1:])
+
+
+@pytest.fixture(autouse=True)
+def _by_value() -> Iterator[None]:
+    module = sys.modules[__name__]
+    ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+def deadly(tiny: Run, folder: Path, times: int) -> Run:
+    folder.mkdir()
+    return tiny.replace(
+        model=Deadly(folder=str(folder), times=times), algorithm=SAFARI(client_prob=0.6)
+    )
+
+
+def play(run: Run, actors: int, engine: str) -> tuple[list[float], list[Tensor]]:
+    """Accuracies and final parameters, on fresh client actors."""
+    dataset, fleet = run.data.load(), start_actors(Hardware(actors=actors, cpus=0.5))
+    try:
+        fleet.configure(run.data, ray.put(dataset), run.model, run.seeds, engine)
+        assert [reply[1] for reply in fleet.ready()] == [engine] * actors
+        simulation, accuracies = (
+            Simulation(run, OnActors(fleet, Worker(run.data, dataset, run.model, run.seeds))),
+            list[float](),
+        )
+        while not simulation.done:
+            accuracies += [record.test_accuracy for record in simulation.step()]
+        return accuracies, [rep.state.w_P for rep in simulation.replicates]
+    finally:
+        fleet.kill()
+
+
+@pytest.mark.parametrize(
+    ("actors", "deaths", "engine"), [(1, 1, "loop"), (2, 3, "loop"), (2, 1, "vmap")]
+)
+def test_actors_that_die_in_mid_round_change_no_bit(
+    tiny: Run, tmp_path: Path, actors: int, deaths: int, engine: str
+) -> None:
+    mortal = deadly(tiny, tmp_path / "deaths", deaths)
+    accuracies, w = play(mortal, actors, engine)
+    assert len(list((tmp_path / "deaths").iterdir())) == deaths
+    expected, w_expected = play(deadly(tiny, tmp_path / "none", 0), actors, engine)
+    assert accuracies == expected
+    assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
+
+
+def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
+    dataset, fleet = tiny.data.load(), start_actors(Hardware(actors=2, cpus=0.5))
+    try:
+        fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "auto")
+        fleet.ready()
+        work = OnActors(fleet, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
+        before = work.evaluate(dict(enumerate(work.init())))()
+        first, second = fleet.actors
+        kill_actor(first)
+        assert work.evaluate(dict(enumerate(work.init())))() == before
+        assert fleet.actors[0] is not first and fleet.actors[1] is second
+        assert fleet.ready() == [("cpu", "fused")]  # of the new one
+        kill_actor(second)  # while nothing is asked: noticed by the next configure
+        fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "loop")
+        assert fleet.ready() == [("cpu", "loop")] * 2
+    finally:
+        fleet.kill()
+
+
+class Mistaken(Clients):
+    """Fails in its third evaluation, and in those after it."""
+
+    made = 0
+
+    def _sums(self, spans: Sequence[int], w: Sequence[torch.Tensor]) -> Array:
+        self.made += 1
+        if self.made >= 3:
+            raise RuntimeError("a user's mistake")
+        return super()._sums(spans, w)
+
+
+def test_an_evaluation_that_fails_beside_trainings_costs_no_record_before_it(tiny: Run) -> None:
+    dataset, fleet = tiny.data.load(), Fleet(Mistaken, Hardware(cpus=0.5))
+    fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "fused")
+    fleet.ready()
+    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
+    sim = Simulation(tiny.replace(rounds=9), OnActors(fleet, reference, riding=True))
+    records = [record for _ in range(4) for record in sim.advance()]
+    assert sorted({record.round for record in records}) == [0, 1]
+    with pytest.raises(RuntimeError, match="a user's mistake"):
+        sim.advance()
+    assert sim.settle() == []
+    fleet.kill()
+
+
+class Choosy:
+    """Chooses another engine than any other actor does."""
+
+    def __init__(self, threads: int) -> None: ...
+
+    def configure(self, *setup: object) -> tuple[str, object]:
+        self.engine = f"engine {os.getpid()}" if setup[4] == "auto" else setup[4]
+        return "cpu", self.engine
+
+    def chosen(self) -> object:
+        return self.engine
+
+
+def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_first() -> None:
+    fleet = Fleet(Choosy, Hardware(actors=2, cpus=0.1))
+    setup: tuple[Any, ...] = (*"abcd", "auto", 32)
+    fleet.configure(*setup)
+    _, engine = settled(fleet, setup)
+    assert engine.startswith("engine ")
+    assert fleet.get([fleet.send(place, "chosen") for place in range(2)]) == [engine] * 2
+    kill_actor(fleet.actors[1])
+    assert fleet.get([fleet.send(1, "chosen")]) == [engine]
+    assert fleet.ready() == [("cpu", engine)]  # of the new one
+    fleet.kill()
+
+
+def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
+    tiny: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(LostActorsError, match=r"to train was lost 4 times: .*died|exit"):
+        play(deadly(tiny, tmp_path / "deaths", 100), 1, "loop")
+    assert len(list((tmp_path / "deaths").iterdir())) == 4
+
+
+class Stillborn:
+    """Dies when it is configured."""
+
+    def __init__(self, threads: int) -> None: ...
+
+    def configure(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_actor_that_never_starts_is_given_up_with_the_reason() -> None:
+    fleet = Fleet(Stillborn, Hardware(cpus=0.1))
+    fleet.configure()
+    with pytest.raises(LostActorsError, match="being started was lost 4 times"):
+        fleet.ready()
+    fleet.kill()
+
+
+def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_tried_again(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = {
+        ("whole",): tiny.replace(algorithm=SAFARI(client_prob=0.6)),
+        ("unlucky",): deadly(tiny, tmp_path / "two", 2),
+        ("deadly",): deadly(tiny, tmp_path / "all", 100),
+    }
+    sweep = Sweep("losses", runs, axes=("fate",))
+    hardware, said = Hardware(actors=2, cpus=0.5), io.StringIO()
+    console = Console(file=said, width=300)
+    outcome = Runner(
+        sweep, tmp_path / "s", hardware, track=False, engine="loop", console=console
+    ).run()
+    by_fate = outcome.runs.set_index("label.fate")
+    assert by_fate["status"].groupby(level=0).agg(set).to_dict() == {
+        "whole": {"finished"},
+        "unlucky": {"finished"},
+        "deadly": {"failed"},
+    }
+    reason = by_fate.loc["deadly", "reason"].iloc[0]
+    assert reason.startswith("LostActorsError: the client actor that was to train was lost 4 times")
+    assert reason in said.getvalue() and len(list((tmp_path / "two").iterdir())) == 2
+    rows = {name: Store(tmp_path / "s").rounds(run.id) for (name,), run in runs.items()}
+    columns = ["replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
+    pd.testing.assert_frame_equal(rows["unlucky"][columns], rows["whole"][columns])
+    assert rows["deadly"].empty

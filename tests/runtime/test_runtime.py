@@ -1,0 +1,265 @@
+"""Client actors against the in-process reference, on a real local Ray."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import ray
+import torch
+from conftest import kill_actor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysafl import (
+    AFL,
+    CNN,
+    MLP,
+    SAFARI,
+    SCAFFOLD,
+    FedAvg,
+    Hardware,
+    LocalTraining,
+    Run,
+    Snapshot,
+    Uniform,
+)
+from raysafl.core.algorithm import Round, State, Train
+from raysafl.core.problem import EVERYONE
+from raysafl.core.randomness import Key
+from raysafl.runtime import OnActors, Worker
+from raysafl.runtime.actor_pool import Call
+from raysafl.runtime.messages import LARGE
+from raysafl.runtime.on_actors import start_actors
+from raysafl.runtime.placement import place, place_replicates
+from raysafl.simulation.simulation import Simulation
+
+CPU = {"CPU": 2.0}
+# a mean and a server's row; rows and offsets; rows and a start of each client's own
+ALGORITHMS = (SAFARI(client_prob=0.6), SCAFFOLD(), AFL(max_delay=2))
+
+
+class Doubled(FedAvg):
+    """FedAvg in double precision, which comes of weighing by the losses, say."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Parameters and offsets in float64."""
+        w_P = state.w_P.double()
+        offset_MP = 0.01 * torch.ones(len(ids), w_P.numel(), dtype=torch.float64)
+        update = yield Train(w_P, ids, offset_MP=offset_MP)
+        return State(w_P - update.delta_MP.double().mean(0))
+
+
+@contextmanager
+def on_actors(run: Run, hardware: Hardware, riding: bool = True) -> Iterator[OnActors]:
+    dataset = run.data.load()
+    local = Worker(run.data, dataset, run.model, run.seeds)
+    actors = start_actors(hardware)
+    ref = ray.put(dataset)
+    actors.configure(run.data, ref, run.model, run.seeds, "auto", 32)
+    actors.ready()
+    try:
+        yield OnActors(actors, local, riding)
+    finally:
+        actors.kill()
+
+
+def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Tensor]]:
+    sim, records = Simulation(run, work), []
+    while not sim.done:
+        records += sim.advance()
+    records += sim.settle()
+    return [record.test_accuracy for record in records], [rep.state.w_P for rep in sim.replicates]
+
+
+class InPlace(FedAvg):
+    """FedAvg that changes its parameters in place once they were sent."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """The same tensor in every round."""
+        update = yield Train(state.w_P, ids)
+        state.w_P.sub_(update.delta_MP.mean(0))
+        return state
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(("actors", "riding"), [(1, True), (2, True), (3, True), (2, False)])
+def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
+    tiny: Run, actors: int, riding: bool
+) -> None:
+    run = tiny.replace(replicates=5)
+    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    with on_actors(run, Hardware(actors=actors, cpus=0.5), riding) as work:
+        for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
+            accuracies, w = play(run.replace(algorithm=algorithm), work)
+            expected, w_expected = play(run.replace(algorithm=algorithm), reference)
+            assert accuracies == expected
+            assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_for(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_actors(tiny, Hardware(actors=1, cpus=0.5)) as work:
+        sent, send = list[str](), work.actors.send
+
+        def noted(place: int, method: str, *arguments: Any, parts: int = 1) -> Call:
+            sent.append(method)
+            return send(place, method, *arguments, parts=parts)
+
+        monkeypatch.setattr(work.actors, "send", noted)
+        sim = Simulation(tiny.replace(rounds=3, algorithm=FedAvg()), work)
+        sim.advance()
+        assert sent == ["train"]
+        assert sim.advance() == []
+        assert {record.round for record in sim.advance()} == {0}
+        assert sent == ["train"] * 3
+        assert {record.round for record in sim.settle()} == {1, 2} and sim.settled
+        assert sent == ["train"] * 3 + ["evaluate"] * 2
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_actors(tiny, Hardware(actors=1, cpus=0.5), riding=False) as work:
+        sim, done = Simulation(tiny.replace(rounds=2, algorithm=FedAvg()), work), list[str]()
+        sim.advance()
+        sim.advance()
+        send, get = work.actors.send, work.actors.get
+
+        def noted(place: int, method: str, *arguments: Any) -> Call:
+            done.append("send")
+            return send(place, method, *arguments)
+
+        def waited(calls: Sequence[Call]) -> list[Any]:
+            done.append("wait")
+            return get(calls)
+
+        monkeypatch.setattr(work.actors, "send", noted)
+        monkeypatch.setattr(work.actors, "get", waited)
+        assert {record.round for record in sim.settle()} == {0, 1}
+    assert done == ["send", "wait", "wait"]
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("actors", [1, 2])
+def test_evaluations_that_are_lost_with_their_actors_are_made_again(tiny: Run, actors: int) -> None:
+    run = tiny.replace(rounds=3, algorithm=InPlace())
+    expected, _ = play(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
+        sim, records = Simulation(run, work), []
+        while not sim.done:
+            records += sim.advance()
+            for actor in work.actors.actors if sim.round == 2 else ():
+                kill_actor(actor)
+        records += sim.settle()
+    assert [record.test_accuracy for record in records] == expected
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None:
+    run = tiny.replace(model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2)
+    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    assert reference.init()[0].nbytes > LARGE
+    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
+        accuracies, (w_P,) = play(run, work)
+    expected, (w_expected_P,) = play(run, reference)
+    assert accuracies == expected
+    torch.testing.assert_close(w_P, w_expected_P)
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
+    small = {"rounds": 2, "local": LocalTraining(lr=0.1, batch_size=32, steps=2)}
+    run = tiny.replace(model=CNN(channels=[4], hidden=8), **small)
+    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
+        accuracies, w = play(run, work)
+    expected, w_expected = play(run, reference)
+    assert accuracies == expected
+    for a, b in zip(w, w_expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> None:
+    run = tiny.replace(participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0))
+    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    ids = {0: [EVERYONE], 1: [2, 7]}
+    w = dict(enumerate(reference.init()))
+    with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
+        assert work.train_accuracy(w, ids) == reference.train_accuracy(w, ids)
+        for accuracy in ("cohort", "clients"):
+            measured = run.replace({"participation.accuracy": accuracy})
+            assert play(measured, work)[0] == play(measured, reference)[0]
+
+
+@given(
+    costs=st.lists(st.integers(1, 100), max_size=30),
+    before=st.lists(st.integers(0, 50), min_size=1, max_size=5),
+)
+def test_placement_gives_every_task_once_and_balances(costs: list[int], before: list[int]) -> None:
+    shares = place(costs, before)
+    assert sorted(i for share in shares for i in share) == list(range(len(costs)))
+    loads = [
+        load + sum(costs[i] for i in share) for load, share in zip(before, shares, strict=True)
+    ]
+    largest = max(*costs, *before, 0)
+    assert max(loads) - min(loads) <= largest  # longest first guarantees that
+
+
+@given(
+    tasks=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 100)), min_size=1, max_size=30),
+    actors=st.integers(1, 4),
+)
+def test_replicates_stay_together_where_that_is_about_as_even(
+    tasks: list[tuple[int, int]], actors: int
+) -> None:
+    replicates, costs = [r for r, _ in tasks], [cost for _, cost in tasks]
+    shares = place_replicates(replicates, costs, [0] * actors)
+    assert sorted(i for share in shares for i in share) == list(range(len(tasks)))
+    evenest = place(costs, [0] * actors)
+    longest = [max(sum(costs[i] for i in share) for share in s) for s in (shares, evenest)]
+    assert longest[0] <= 1.1 * longest[1]
+    where = [{replicates[i] for i in share} for share in shares]
+    assert shares == evenest or sum(map(len, where)) == len(set(replicates))
+
+
+def test_equal_replicates_are_not_torn_apart() -> None:
+    assert place_replicates([0, 1, 2, 3] * 2, [5] * 8, [0, 0]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+@pytest.mark.parametrize("gpus", [0.3, 0.7, 1.5])
+def test_gpu_shares_that_do_not_pack_are_refused(gpus: float) -> None:
+    with pytest.raises(ValueError, match=r"1/n|whole number"):
+        Hardware(gpus=gpus)
+
+
+def test_more_gpus_than_exist_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match=r"1 client actor\(s\) of 1 CPU and 2 GPU .* 0 GPU; lower"):
+        Hardware(gpus=2).check([CPU])
+
+
+@pytest.mark.parametrize(
+    ("hardware", "nodes", "fits"),
+    [
+        (Hardware(actors=2), [CPU], True),
+        (Hardware(actors=3), [CPU], False),
+        (Hardware(actors=4), [CPU, CPU], True),
+        (Hardware(actors=2, cpus=1.5), [CPU], False),  # one node's rest is no use
+        (Hardware(actors=4, cpus=0.5, gpus=0.5), [{"CPU": 2.0, "GPU": 2.0}], True),
+        (Hardware(actors=5, cpus=0.1, gpus=0.5), [{"CPU": 2.0, "GPU": 2.0}], False),
+        (Hardware(actors=5, gpus=1, autoscale=True), [CPU], True),
+    ],
+)
+def test_feasibility_packs_actors_onto_nodes(
+    hardware: Hardware, nodes: list[dict[str, float]], fits: bool
+) -> None:
+    if fits:
+        hardware.check(nodes)
+    else:
+        with pytest.raises(ValueError, match="lower --actors, --cpus or --gpus"):
+            hardware.check(nodes)
+    assert nodes[0]["CPU"] == 2.0  # the check takes nothing

@@ -1,0 +1,301 @@
+"""Rounds: lock-step replicates, checkpoints, limits, divergence, counting."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+from raysafl import MLP, SAFARI, FedAvg, Federation, Key, LocalTraining, Run, Uniform
+from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.work import Record, Scores
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation, _finite
+
+SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
+
+
+def simulation(run: Run) -> Simulation:
+    worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+    return Simulation(run, worker)
+
+
+def finish(sim: Simulation) -> list[Record]:
+    records = []
+    while not sim.done:
+        records += sim.step()
+    return records
+
+
+def facts(records: Sequence[Record], replicate: int = 0) -> list[dict[str, object]]:
+    """Everything of one replicate but its number and the wall time."""
+    rows = [asdict(r) for r in records if r.replicate == replicate]
+    return [{k: v for k, v in row.items() if k not in ("replicate", "seconds")} for row in rows]
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr)
+def test_a_run_alone_equals_itself_as_one_of_five_replicates(
+    tiny: Run, algorithm: Algorithm
+) -> None:
+    together = finish(simulation(tiny.replace(algorithm=algorithm, replicates=5)))
+    alone = finish(simulation(tiny.replace(algorithm=algorithm, replicates=1, seed=3)))
+    assert facts(together, 3) == facts(alone)
+
+
+def test_replicates_differ_from_each_other(tiny: Run) -> None:
+    records = finish(simulation(tiny))
+    assert facts(records, 0) != facts(records, 1)
+
+
+def test_the_same_run_twice_gives_the_same_records(tiny: Run) -> None:
+    assert facts(finish(simulation(tiny))) == facts(finish(simulation(tiny)))
+
+
+def test_every_algorithm_sees_the_same_cohorts(tiny: Run) -> None:
+    by_fedavg = finish(simulation(tiny))
+    by_safari = finish(simulation(tiny.replace(algorithm=SAFARI(client_prob=0.5))))
+    assert [r.cohort for r in by_fedavg] == [r.cohort for r in by_safari]
+
+
+def test_safari_with_q_1_records_what_fedavg_records(tiny: Run) -> None:
+    a, b = (
+        finish(simulation(tiny)),
+        finish(simulation(tiny.replace(algorithm=SAFARI(client_prob=1)))),
+    )
+    assert facts(a) == facts(b)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3])
+@pytest.mark.parametrize("algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr)
+def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
+    tiny: Run, algorithm: Algorithm, stop: int
+) -> None:
+    run = tiny.replace(algorithm=algorithm, eval_every=2)
+    whole = simulation(run)
+    undisturbed = finish(whole)
+    first, second = simulation(run), simulation(run)
+    records = [record for _ in range(stop) for record in first.step()]
+    assert restore(second, dump(first, note="kept")) == {"note": "kept"}
+    records += finish(second)
+    assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
+    for a, b in zip(whole.replicates, second.replicates, strict=True):
+        assert torch.equal(a.state.w_P, b.state.w_P)
+
+
+class Late(Worker):
+    """Evaluates when the scores are asked for: as late as any actor could."""
+
+    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
+        return lambda: super(Late, self).evaluate(w)()
+
+
+def late(run: Run) -> Simulation:
+    return Simulation(run, Late(run.data, run.data.load(), run.model, run.seeds))
+
+
+@pytest.mark.parametrize("eval_every", [1, 3])
+def test_records_of_evaluations_that_end_later_are_the_same_in_the_same_order(
+    tiny: Run, eval_every: int
+) -> None:
+    run = tiny.replace(rounds=7, eval_every=eval_every, algorithm=SAFARI(client_prob=0.5))
+    sim, records = late(run), list[Record]()
+    while not sim.done:
+        records += sim.advance()
+        assert all(record.round < sim.round - 1 for record in records)  # not of this round
+    records += sim.settle()
+    expected = finish(simulation(run))
+    assert [(x.round, x.replicate) for x in records] == [(x.round, x.replicate) for x in expected]
+    assert [facts(records, r) for r in (0, 1)] == [facts(expected, r) for r in (0, 1)]
+
+
+def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(tiny: Run) -> None:
+    run = tiny.replace(rounds=6, eval_every=2)
+    undisturbed = finish(simulation(run))
+    first, second = late(run), late(run)
+    records = [record for _ in range(4) for record in first.advance()]
+    with pytest.raises(AssertionError, match="would be lost"):
+        dump(first)
+    records += first.settle()
+    assert first.settled and first.settle() == []
+    restore(second, dump(first))
+    records += finish(second)
+    assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
+
+
+class Failing(Worker):
+    """Its evaluations fail from the third on."""
+
+    count = 0
+
+    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
+        self.count += 1
+        return super().evaluate(w) if self.count < 3 else lambda: {}[self.count]
+
+
+def test_failed_evaluations_do_not_take_the_records_before_them_along(tiny: Run) -> None:
+    run = tiny.replace(rounds=4)
+    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
+    assert [r.round for _ in range(3) for r in sim.advance()] == [0] * run.replicates
+    sim.advance()
+    with pytest.raises(KeyError):
+        sim.settle()
+    assert sim.settled and not sim.settle()
+    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
+    for _ in range(3):
+        sim.advance()
+    with pytest.raises(KeyError):
+        sim.settle()
+    assert {record.round for record in sim.settle()} == {1} and sim.settled
+
+
+def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:
+    content = dump(simulation(tiny))
+    with pytest.raises(ValueError, match=r"holds seeds \[0, 1\], the run has \[5, 6\]"):
+        restore(simulation(tiny.replace(seed=5)), content)
+    for damaged in (content[:100], b"", b"\x00" * 200):
+        with pytest.raises(ValueError, match="the checkpoint cannot be used"):
+            restore(simulation(tiny), damaged)
+
+
+def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(tiny: Run) -> None:
+    every = finish(simulation(tiny.replace(rounds=7, replicates=1)))
+    sparse = finish(simulation(tiny.replace(rounds=7, replicates=1, eval_every=3)))
+    assert [r.round for r in sparse] == [2, 5, 6]
+    for name in ("steps", "bytes_up", "bytes_down", "server_rounds"):
+        assert sum(getattr(r, name) for r in sparse) == sum(getattr(r, name) for r in every)
+    assert sparse[-1].test_accuracy == every[-1].test_accuracy
+
+
+def test_traffic_is_four_bytes_per_parameter_and_client_and_none_in_server_rounds(
+    tiny: Run,
+) -> None:
+    records = finish(
+        simulation(tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1))
+    )
+    kinds = {r.kind for r in records}
+    assert kinds == {"client", "server"}
+    for r in records:
+        moved = 3 * 650 * 4 if r.kind == "client" else 0
+        assert (r.bytes_up, r.bytes_down) == (moved, moved)
+        assert r.server_rounds == (r.kind == "server")
+
+
+class Both(Algorithm):
+    """Clients with an offset, then the server, in one round."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        offset = torch.zeros(len(ids), len(state.w_P))
+        update = yield Train(state.w_P, ids, offset, extra_down=1)
+        w_P = state.w_P - update.delta_MP.mean(0)
+        update = yield Train.server(w_P, SERVER_SGD)
+        return State(w_P - update.delta_MP[0])
+
+
+def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_what_goes_down(
+    tiny: Run,
+) -> None:
+    record = finish(simulation(tiny.replace(algorithm=Both(), rounds=1, replicates=1)))[0]
+    assert record.kind == "client+server"
+    assert record.bytes_down == 2 * record.bytes_up == 2 * 3 * 650 * 4
+    held = tiny.data.split(tiny.data.load(), 0).clients[0]  # all clients hold equally many
+    assert record.steps == 3 * -(-len(held) // 32) + 2 * -(-50 // 16)
+
+
+def test_training_accuracy_is_that_of_the_cohort_and_stays_through_server_rounds(
+    tiny: Run,
+) -> None:
+    run = tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
+    records = finish(simulation(run))
+    for before, after in itertools.pairwise(records):
+        if after.kind == "server":
+            assert after.train_accuracy == before.train_accuracy
+        elif before.train_accuracy is not None:
+            assert after.train_loss != before.train_loss
+
+
+def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(tiny: Run) -> None:
+    class Explode(Algorithm):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            update = yield Train(state.w_P, ids)
+            bad = key.seed == 1 and key.round == 2
+            return State(state.w_P - update.delta_MP.mean(0) * (float("nan") if bad else 1))
+
+    sim = simulation(tiny.replace(algorithm=Explode(), rounds=5))
+    records = finish(sim)
+    assert [r.round for r in records if r.replicate == 0] == [0, 1, 2, 3, 4]
+    assert [r.round for r in records if r.replicate == 1] == [0, 1]
+    assert sim.replicates[0].diverged == ""
+    assert sim.replicates[1].diverged.startswith("round 2: parameters are not finite")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [
+        ([1.0, -2.0], True),
+        ([3e38, 3e38], True),
+        ([math.inf, -math.inf], False),
+        ([math.nan], False),
+    ],
+)
+def test_parameters_are_finite_if_each_of_them_is(numbers: list[float], finite: bool) -> None:
+    assert _finite(torch.tensor(numbers)) is finite
+
+
+def test_a_run_ends_when_every_replicate_has_diverged(tiny: Run) -> None:
+    wild = tiny.replace(
+        model=MLP(), local=LocalTraining(lr=1e30, batch_size=8, epochs=1), rounds=50
+    )
+    sim = simulation(wild)
+    finish(sim)
+    assert sim.round < 50 and all(rep.diverged for rep in sim.replicates)
+
+
+def test_safari_without_server_data_is_refused_with_what_to_give() -> None:
+    with pytest.raises(ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"):
+        Run(
+            data=Federation(),
+            model=MLP(),
+            algorithm=SAFARI(),
+            participation=Uniform(m=2),
+            local=SERVER_SGD,
+            rounds=1,
+        )
+
+
+def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(tiny: Run) -> None:
+    again = Run.from_json(tiny.to_json())
+    assert again == tiny and again.id == tiny.id
+    assert set(Run.model_fields) == {
+        *("data", "model", "algorithm", "participation", "local"),
+        *("rounds", "replicates", "seed", "eval_every"),
+    }
+
+
+def test_partition_and_model_do_not_change_with_the_global_random_state(tiny: Run) -> None:
+    np.random.seed(1)
+    torch.manual_seed(1)
+    first = facts(finish(simulation(tiny.replace(model=MLP(), rounds=1))))
+    np.random.seed(2)
+    torch.manual_seed(2)
+    assert facts(finish(simulation(tiny.replace(model=MLP(), rounds=1)))) == first
+
+
+def test_quickstart_shows_safari_above_fedavg_only_where_clients_are_missing() -> None:
+    from raysafl.quickstart import SWEEP
+
+    runs = SWEEP.labelled()
+
+    def last10(s: int, name: str, p: int) -> np.ndarray:
+        records = finish(simulation(runs[(s, name, p)]))
+        of = [[x.test_accuracy for x in records if x.replicate == r] for r in range(5)]
+        return np.array(of)[:, -10:].mean(axis=1)
+
+    hard = last10(4, "SAFARI", 1), last10(4, "FedAvg", 1)
+    easy = last10(0, "SAFARI", 10), last10(0, "FedAvg", 10)
+    spread = [np.hypot(a.std(ddof=1), b.std(ddof=1)) for a, b in (hard, easy)]
+    assert hard[0].mean() - hard[1].mean() > 2 * spread[0]
+    assert abs(easy[0].mean() - easy[1].mean()) < 2 * spread[1]

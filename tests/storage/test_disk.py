@@ -1,0 +1,150 @@
+"""A disk that fills up: a clear end, and the same command goes on when there is room again."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.text import size
+from raysafl.storage.files import atomic_write
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
+
+FACTS = ["run_id", "replicate", "round", "kind", "cohort", "test_accuracy", "test_loss", "steps"]
+MEGABYTES = 4
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own; needs root, as in most containers."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True) if os.getuid() == 0 else None
+    if done is None or done.returncode:
+        pytest.skip(f"cannot mount a small disk: {done.stderr if done else 'not root'}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room there is; deleting what is returned gives it back."""
+    ballast = folder / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for chunk in (65536, 1):
+            while True:
+                try:
+                    file.write(b"\0" * chunk)
+                except OSError:
+                    break
+    return ballast
+
+
+class Fills(Algorithm):
+    """FedAvg; in its third round the disk fills up, once."""
+
+    folder: str
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 2 and not (Path(self.folder) / "filled").exists():
+            (Path(self.folder) / "filled").touch()
+            fill(Path(self.folder))
+        return (yield from FedAvg().round(state, ids, key))
+
+
+def test_a_write_to_a_full_disk_says_how_much_and_leaves_the_old_file(disk: Path) -> None:
+    atomic_write(disk / "file", b"old")
+    ballast = fill(disk)
+    with pytest.raises(StorageError) as error:
+        atomic_write(disk / "file", b"n" * 250_000)
+    said = str(error.value)
+    assert f"the disk of {disk} is full: 0 B of 4.19 MB are free" in said
+    assert "250 kB were to be written" in said and "Make room there" in said
+    assert sorted(os.listdir(disk)) == ["ballast", "file"]
+    assert (disk / "file").read_bytes() == b"old"
+    ballast.unlink()
+    atomic_write(disk / "file", b"new")
+    assert (disk / "file").read_bytes() == b"new"
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there_is_room(
+    disk: Path, tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(algorithm=Fills(folder=str(disk)), rounds=6)
+    sweep = Sweep("full", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
+    runner = Runner(
+        sweep, disk / "s", Hardware(cpus=0.5), track=False, quiet=True, flush_seconds=0.0
+    )
+    with pytest.raises(
+        StorageError, match=r"the disk of .* is full.*Make room there.*The same command goes on"
+    ) as error:
+        runner.run()
+    assert not any(e["status"] == "failed" for e in runner.store.ledger().values())
+    shutil.copytree(disk / "s", tmp_path / "then")
+    (disk / "ballast").unlink()
+    again = runner.run()
+    assert again.ok and "Traceback" not in str(error.value)
+    assert len(Store(tmp_path / "then").ledger()) < 3
+    whole = Sweep("whole", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
+    elsewhere = Runner(whole, tmp_path / "w", Hardware(cpus=0.5), track=False, quiet=True).run()
+    pd.testing.assert_frame_equal(again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS])
+    fill(disk)
+    with pytest.raises(StorageError, match="is full"):  # from the start: nothing is changed
+        Runner(sweep, disk / "t", Hardware(cpus=0.5), track=False, quiet=True).run()
+
+
+LARGE = """
+import numpy as np
+from raysafl import *
+from raysafl.core import Dataset, Samples
+from raysafl.quickstart import BASE
+
+class Large(Source):
+    def load(self):
+        part = Samples(np.zeros((800, 1, 400, 400), np.uint8), np.arange(800) % 10)
+        return Dataset("large", part, part, 10)
+
+SWEEP = Sweep("large", [BASE.replace({"data.dataset": Large()})])
+"""
+SMALL = """
+mount -t tmpfs -o size=16m tmpfs /dev/shm && mount -t tmpfs -o size=60m tmpfs "$RAY_TMPDIR" &&
+exec "$@"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="root mounts disks")
+def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
+    """In a mount namespace of its own: /dev/shm of 16 MB, and 60 MB for what does not fit."""
+    (tmp_path / "large.py").write_text(LARGE)
+    ray = Path(tempfile.mkdtemp(prefix="r"))  # short: its sockets' names have 107 characters
+    raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()", "run", "large.py"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", SMALL, "sh", *raysafl],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_TMPDIR": str(ray), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    shutil.rmtree(ray, ignore_errors=True)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stderr
+    assert "--shm-size" in done.stderr and "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 B"), (999, "999 B"), (3_400_000, "3.4 MB"), (2e15, "2e+03 TB")]
+)
+def test_sizes_are_said_in_words(count: float, words: str) -> None:
+    assert size(count) == words

@@ -1,0 +1,339 @@
+"""Results in an object store: a real S3 server on loopback, writers killed in mid-upload."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.servers import Line, s3
+
+from raysafl import Hardware, Run, Runner
+from raysafl.core.text import redacted
+from raysafl.quickstart import BASE
+from raysafl.report.write import write_report
+from raysafl.runtime import Worker
+from raysafl.storage import locks
+from raysafl.storage.locks import RemoteLock
+from raysafl.storage.paths import Remote, StorageError, place
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store, SweepBusyError, find_sweeps
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.session import in_process
+from raysafl.tracking import default_uri
+
+FACTS = ["run_id", "replicate", "round", "kind", "cohort", "test_accuracy", "test_loss", "steps"]
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with s3() as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A folder in the bucket, and the environment that leads there."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    return f"s3://bucket/{tmp_path.name}"
+
+
+def through(line: Line, uri: str) -> str:
+    return f"{uri}?endpoint_override=http://127.0.0.1:{line.port}"
+
+
+def test_a_remote_file_is_written_read_found_and_deleted_like_a_local_one(
+    bucket: str, tmp_path: Path
+) -> None:
+    for root in (place(bucket), place(tmp_path)):
+        assert not (root / "a.json").is_file() and list(root.glob("*.json")) == []
+        for name in ("a.json", "b.json", "c.txt"):
+            if isinstance(root, Path):
+                (root / "in").mkdir(exist_ok=True)
+            (root / name).write_bytes(name.encode())
+            (root / "in" / name).write_bytes(b"x")
+        assert (root / "a.json").read_text() == "a.json" and (root / "a.json").is_file()
+        assert not (root / "in").is_file()
+        assert sorted(f.name for f in root.glob("*.json")) == ["a.json", "b.json"]
+        assert [f.parent.name for f in root.glob("*/a.json")] == ["in"]
+        assert [f.stem for f in root.glob("in/[bc].*")] in (["b", "c"], ["c", "b"])
+        (root / "a.json").unlink()
+        (root / "a.json").unlink(missing_ok=True)
+        with pytest.raises(FileNotFoundError):
+            (root / "a.json").unlink()
+        with pytest.raises(FileNotFoundError):
+            (root / "a.json").read_bytes()
+    assert str(place(f"{bucket}/")) == bucket and place(f"file://{tmp_path}") == tmp_path
+
+
+def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
+    tiny: Run, bucket: str, tmp_path: Path
+) -> None:
+    tables = []
+    for root in (bucket, str(tmp_path / "here")):
+        store = Store(place(f"{root}/sweep"))
+        store.create()
+        with store.lock():
+            store.write_manifest(Sweep("sweep", [tiny]).manifest())
+            in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
+        collect(store)
+        assert [s.path for s in find_sweeps(place(root))] == [store.path]
+        assert [f.name for f in write_report(store)][:1] == ["table.md"]
+        assert not list(store.path.glob("checkpoints/*")) and list(store.ledger()) == [tiny.id]
+        tables.append((store.rounds()[FACTS], store.runs()["final"], store.file("curves.png")))
+    pd.testing.assert_frame_equal(tables[0][0], tables[1][0])
+    pd.testing.assert_series_equal(tables[0][1], tables[1][1])
+    assert all(picture.is_file() for _, _, picture in tables)
+
+
+WRITE = """
+import sys
+from raysafl.place import place
+print("go", flush=True)
+(place(sys.argv[1]) / "file").write_bytes(b"new" * int(sys.argv[2]))
+print("written", flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [200_000, 30_000_000])  # one request; many parts
+def test_a_writer_killed_in_mid_upload_leaves_the_old_file(
+    server: str, bucket: str, size: int
+) -> None:
+    old = place(bucket) / "file"
+    old.write_bytes(b"old")
+    line = Line(urlsplit(server).port or 0, limit=size * 2)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITE, through(line, bucket), str(size)], stdout=subprocess.PIPE
+    )
+    assert line.still.wait(120)
+    writer.send_signal(signal.SIGKILL)
+    said, _ = writer.communicate()
+    line.close()
+    assert said == b"go\n" and line.sent == size * 2
+    time.sleep(0.5)
+    assert old.read_bytes() == b"old"
+
+
+RUN = """
+import sys
+from raysafl import Run
+from raysafl.place import place
+from raysafl.runtime import Worker
+from raysafl.store import Store
+from raysafl.sweep.session import Session
+run, store = Run.from_json(sys.argv[2]), Store(place(sys.argv[1]))
+work = Worker(run.data, run.data.load(), run.model, run.seeds)
+Session(run, store, work, {}, flush_seconds=0.0).advance(float("inf"))
+"""
+
+
+def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
+    tiny: Run, server: str, bucket: str, tmp_path: Path
+) -> None:
+    """Killed wherever the line stands still, again and again, each time a little further on."""
+    run, kills = tiny.replace(rounds=6), 0
+    port = urlsplit(server).port or 0
+    for limit in (4_000, 14_000, 30_000, None):
+        line = Line(port, limit)
+        command = [sys.executable, "-c", RUN, through(line, bucket), run.to_json()]
+        trial = subprocess.Popen(command)
+        while trial.poll() is None and not line.still.wait(0.1):
+            pass
+        trial.send_signal(signal.SIGKILL)
+        kills += trial.wait() == -signal.SIGKILL
+        line.close()
+    whole, cut = Store(tmp_path), Store(place(bucket))
+    in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
+    assert kills == 3 and trial.returncode == 0
+    pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
+    assert cut.ledger_entry(run.id)["status"] == "finished"
+
+
+def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageError, match=r"s3://nowhere/x .*NO_SUCH_BUCKET.* make the bucket"):
+        Store(place("s3://nowhere/x")).create()
+    assert find_sweeps(place("s3://nowhere/x")) == []
+    closed = "s3://bucket/x?endpoint_override=http://127.0.0.1:1"
+    with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.* AWS_ENDPOINT_URL"):
+        Store(place(closed)).create()
+    with pytest.raises(StorageError, match="cannot use ftp://a/b for results"):
+        place("ftp://a/b")
+    with pytest.raises(StorageError, match="give it as text"):
+        place(Path("s3://bucket/x"))
+    assert find_sweeps(place(f"s3://bucket/{tmp_path.name}-nothing")) == []
+
+
+def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
+    server: str, bucket: str, tiny: Run
+) -> None:
+    line = Line(urlsplit(server).port or 0)
+    store = Store(place(through(line, bucket)))
+    store.create()
+    line.close()
+    with pytest.raises(StorageError, match="NETWORK_CONNECTION"):
+        in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
+    assert Store(place(bucket)).ledger() == {}
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is_back(
+    server: str, bucket: str, tmp_path: Path
+) -> None:
+    """The workers of a Ray that runs already know no environment: credentials in the URI."""
+    port = urlsplit(server).port or 0
+    line, runs = Line(port), {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
+    uri = bucket.replace("s3://", "s3://test:test@") + "/k?region=us-east-1&endpoint_override="
+    sweep, store = Sweep("k", runs, axes=("i",)), Store(place(f"{uri}{server}"))
+
+    def cut() -> int:
+        while not store.ledger():
+            time.sleep(0.1)
+        line.close()
+        return len(store.ledger())
+
+    options = {"hardware": Hardware(cpus=0.5, trials=2), "quiet": True, "track": False}
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(cut)
+        with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"):
+            Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
+        assert ended.result() < 4
+    assert {entry["status"] for entry in store.ledger().values()} == {"finished"}
+    assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
+    whole = Store(tmp_path)
+    for run in runs.values():
+        in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
+    pd.testing.assert_frame_equal(store.rounds()[FACTS], whole.rounds()[FACTS])
+
+
+HOLD = """
+import sys
+from raysafl import locks
+from raysafl.place import place
+from raysafl.store import Store
+locks.FRESH = 0.3
+with Store(place(sys.argv[1])).lock():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("machine", ["this", "another"])
+def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
+    bucket: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "FRESH", 0.3)
+    monkeypatch.setattr(locks, "STALE", 4.0)
+    elsewhere = {"TMPDIR": str(tmp_path)} if machine == "another" else {}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, bucket],
+        env={**os.environ, **elsewhere},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout and holder.stdout.readline() == b"held\n"
+    store = Store(place(bucket))
+    with pytest.raises(SweepBusyError, match=f"another raysafl process is writing to {bucket}"):
+        with store.lock():
+            pass
+    holder.kill()
+    holder.communicate()
+    before = json.loads((store.path / ".lock").read_bytes())
+    with store.lock():
+        mine = json.loads((store.path / ".lock").read_bytes())
+        assert mine["pid"] == os.getpid() != before["pid"]
+        assert (mine["machine"] == before["machine"]) == (machine == "this")
+    assert not (store.path / ".lock").is_file()
+
+
+def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
+    first = Store(place(bucket)).run_lock("aaaa")
+    assert isinstance(first, RemoteLock)
+    first.acquire()
+    second = Store(place(bucket)).run_lock("aaaa")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second.acquire)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=1)
+        first.release()
+        waiting.result(timeout=30)
+        first.release()  # it is not its own any more
+        assert (place(bucket) / "tune" / "aaaa.lock").is_file()
+        second.release()
+    assert not (place(bucket) / "tune" / "aaaa.lock").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://key:secret@bucket/x", "s3://bucket/x"),
+        ("raysafl run f.py --out s3://bucket/x?secret_key=abc --gpus 1",
+         "raysafl run f.py --out s3://bucket/x --gpus 1"),
+        ("--tracking-uri https://user:pass@host/path", "--tracking-uri https://host/path"),
+    ],
+)  # fmt: skip
+def test_credentials_in_a_uri_are_not_shown(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+    remote = Remote("s3://key:secret@bucket/x?token=1", "bucket/x")
+    assert "secret" not in f"{remote} {remote!r} {Store(remote)!r}" and "token" not in str(remote)
+
+
+def test_the_database_of_a_sweep_in_a_store_lies_here(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results" / "s3" / "bucket" / tmp_path.name
+    assert default_uri(place(bucket)) == f"sqlite:///{folder}/mlflow.db"
+    assert np.isfinite(len(default_uri(place("s3://other/x"))))
+
+
+EXPERIMENT = """
+from raysafl import Sweep
+from raysafl.quickstart import BASE
+RUNS = {(i,): BASE.replace(seed=i, rounds=250) for i in range(6)}
+SWEEP = Sweep("k", RUNS, axes=("i",))
+"""
+
+
+def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_rows(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "k.py").write_text(EXPERIMENT)
+    raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()"]
+    command = [*raysafl, "run", "k.py", "--out", f"{bucket}/k", "--cpus", "0.5", "--trials", "2"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    driver = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while not Store(place(f"{bucket}/k")).ledger() and time.monotonic() < deadline:
+        assert driver.poll() is None
+        time.sleep(0.2)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    # a killed driver's two trials may end their runs: one more must be left to do
+    assert len(Store(place(f"{bucket}/k")).ledger()) < 4
+    told = ""
+    for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):
+        done = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, done.stdout + done.stderr
+        told += done.stdout
+    assert "cannot lie in an object store" in told
+    assert f"Results, table and curves: {bucket}/k" in told
+    assert f"{bucket}/k/table.md" in told and "6 runs are in MLflow" in told
+    assert (tmp_path / "results/s3/bucket" / tmp_path.name / "mlflow.db").is_file()
+    assert not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
+    reference, store = Store(tmp_path / "reference"), Store(place(f"{bucket}/k"))
+    for run in (BASE.replace(seed=i, rounds=250) for i in range(6)):
+        in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
+    pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])

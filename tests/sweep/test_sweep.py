@@ -1,0 +1,555 @@
+"""Sweeps end to end on a real local Ray: results, resuming, failures, schedulers, searchers."""
+
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import ray
+import torch
+from ray import tune
+from ray.util.placement_group import placement_group, remove_placement_group
+from rich.console import Console
+
+from raysafl import (
+    SAFARI,
+    Absent,
+    FedAvg,
+    Hardware,
+    Key,
+    LocalTraining,
+    Outcome,
+    Run,
+    Runner,
+    Sweep,
+)
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.work import Scores
+from raysafl.runtime import Worker
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import Store, SweepBusyError
+from raysafl.sweep import runner as driver
+from raysafl.sweep import tune_callback as watch
+from raysafl.sweep.session import Session, in_process
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+FACTS = ["run_id", "replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
+
+
+def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
+    text = io.StringIO()
+    options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
+    outcome = Runner(sweep, out=out, console=Console(file=text, width=200), **options).run()  # type: ignore[arg-type]
+    return outcome, text.getvalue()
+
+
+def grid(tiny: Run, **more: Run) -> Sweep:
+    runs = {("FedAvg", s): tiny.replace({"participation.s": s}) for s in (0, 2)}
+    return Sweep("tiny", {**runs, **{(k, 0): v for k, v in more.items()}}, axes=("method", "s"))
+
+
+class Broken(Algorithm):
+    """Fails in its second round."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 1:
+            raise RuntimeError("a user's mistake")
+        return (yield from FedAvg().round(state, ids, key))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object) -> None:
+        time.sleep(2 * driver.SOON)
+        raise ValueError("too few samples")
+
+    go(grid(tiny), tmp_path / "s")
+    before = contents(tmp_path)
+    monkeypatch.setattr(driver, "prepare", late)
+    with pytest.raises(ValueError, match="too few samples"):
+        go(grid(tiny), tmp_path / "s", resume=False)
+    assert contents(tmp_path) == before
+
+
+def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -> None:
+    go(grid(tiny), tmp_path / "s")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="10000 client actor"):
+        go(grid(tiny), tmp_path / "s", resume=False, hardware=Hardware(actors=10_000))
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupt_does_not_wait_for_data_that_load(tiny: Run, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys, time
+from raysafl import Run, Runner, Sweep
+from raysafl.sweep import driver
+def forever(*_):
+    print("loading", flush=True)
+    time.sleep(600)
+driver.prepare = forever
+run = Run.from_json({tiny.to_json()!r})
+Runner(Sweep("s", runs={{(0,): run}}, axes=("x",)), {str(tmp_path / "s")!r}, quiet=True).run()
+""")
+    child = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "loading\n"
+    time.sleep(1)  # Ray starts
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said and child.returncode != 0
+    assert not (tmp_path / "s" / "manifest.json").exists()
+
+
+def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
+    tiny: Run, tmp_path: Path
+) -> None:
+    sweep = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5)))
+    outcome, said = go(sweep, tmp_path / "ray")
+    assert outcome.ok and outcome.skipped == 0 and "[3/3]" in said
+    reference = Store(tmp_path / "reference")
+    reference.create()
+    for run in sweep.labelled().values():
+        in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
+    pd.testing.assert_frame_equal(outcome.store.rounds()[FACTS], reference.rounds()[FACTS])
+    files = {p.name for p in outcome.store.path.iterdir() if not p.name.startswith(".")}
+    assert files >= {"manifest.json", "runs.parquet", "table.md", "curves.png", "rounds", "ledger"}
+    assert "tune" not in files and not list((outcome.store.path / "checkpoints").iterdir())
+
+
+def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
+    tiny: Run, tmp_path: Path
+) -> None:
+    outcome, _ = go(grid(tiny), tmp_path / "s")
+    rounds = pd.read_parquet(tmp_path / "s" / "rounds")
+    runs = pd.read_parquet(tmp_path / "s" / "runs.parquet")
+    assert len(rounds) == 2 * 2 * 4 and len(runs) == 2 * 2
+    row = runs.iloc[0]
+    assert Run.from_json(row["config"]).id == row["run_id"]
+    assert row["device"] == "cpu" and row["torch"] and row["host"] and row["seconds"] > 0
+    last = rounds[(rounds.run_id == row["run_id"]) & (rounds.replicate == 0)].iloc[-1]
+    assert row["final"] == last["test_accuracy"]
+    assert set(outcome.runs.columns) == set(runs.columns)
+
+
+def test_finished_runs_are_not_run_again_and_new_ones_are(tiny: Run, tmp_path: Path) -> None:
+    go(grid(tiny), tmp_path / "s")
+    parts = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
+    (tmp_path / "s" / "report.html").unlink()  # as if the driver had been killed before it
+    again, said = go(grid(tiny), tmp_path / "s")
+    assert again.skipped == 2 and said == "" and (tmp_path / "s" / "report.html").is_file()
+    more, said = go(
+        grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5))), tmp_path / "s"
+    )
+    assert more.skipped == 2 and "[1/1]" in said and len(more.runs) == 6
+    assert all(p.stat().st_mtime_ns == then for p, then in parts.items())
+
+
+def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
+    go(grid(tiny), tmp_path / "s")
+    outcome, said = go(grid(tiny), tmp_path / "s", resume=False)
+    assert outcome.skipped == 0 and "[2/2]" in said and len(outcome.runs) == 4
+
+
+def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
+    tiny: Run, tmp_path: Path
+) -> None:
+    outcome, _ = go(grid(tiny), tmp_path / "s", only={"s": "2"})
+    assert outcome.ok and set(outcome.runs["label.s"]) == {"2"}
+    with pytest.raises(ValueError, match="no run bears all of method=SAFARI, s=2"):
+        safari = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI()))
+        go(safari, tmp_path / "s", only={"method": "SAFARI", "s": "2"})
+    with pytest.raises(ValueError, match="unknown label 'metod': did you mean 'method'"):
+        go(grid(tiny), tmp_path / "s", only={"metod": "FedAvg"})
+    with pytest.raises(ValueError, match=r"no run has s=3: .*known: 0, 2"):
+        go(grid(tiny), tmp_path / "s", only={"s": "3"})
+
+
+def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes_on(
+    tiny: Run, tmp_path: Path
+) -> None:
+    wild = tiny.replace(local=LocalTraining(lr=1e38, batch_size=8, epochs=1))
+    sweep = grid(tiny, Broken=tiny.replace(algorithm=Broken()), Wild=wild)
+    outcome, said = go(sweep, tmp_path / "s")
+    by_status = outcome.runs.groupby("label.method")["status"].agg(set).to_dict()
+    assert by_status == {"FedAvg": {"finished"}, "Broken": {"failed"}, "Wild": {"diverged"}}
+    assert not outcome.ok and outcome.missing == 0
+    assert "RuntimeError: a user's mistake (test_sweep.py:" in said
+    reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
+    assert reason.startswith("round ") and "not finite" in reason
+    again, said = go(sweep, tmp_path / "s")  # what failed is tried again, what diverged is not
+    assert again.skipped == 3 and "[1/1]" in said
+
+
+def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(tiny: Run, tmp_path: Path) -> None:
+    runs = {(i,): tiny.replace(seed=10 * i) for i in range(4)}
+    sweep = Sweep("seeds", runs, axes=("i",))
+    together, _ = go(sweep, tmp_path / "a", hardware=Hardware(cpus=0.5, trials=1))
+    for i in range(4):
+        alone, _ = go(sweep, tmp_path / f"b{i}", only={"i": str(i)})
+        of = together.store.rounds(runs[(i,)].id)[FACTS]
+        pd.testing.assert_frame_equal(of, alone.store.rounds()[FACTS])
+
+
+def test_a_grid_search_space_becomes_labelled_runs(tiny: Run, tmp_path: Path) -> None:
+    space = {"algorithm.q": tune.grid_search([0.3, 0.9]), "data.server.n0": tune.grid_search([20])}
+    sweep = Sweep("grid", space=space, base=tiny.replace(algorithm=SAFARI()))
+    assert sweep.is_grid and list(sweep.labelled()) == [(0.3, 20), (0.9, 20)]
+    outcome, _ = go(sweep, tmp_path / "s")
+    assert set(outcome.runs["config.algorithm.q"]) == {"0.3", "0.9"}
+
+
+def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
+    tiny: Run, tmp_path: Path
+) -> None:
+    base = tiny.replace(algorithm=SAFARI())
+    space = {"algorithm.q": tune.uniform(0, 1), "local.lr": tune.choice([0.1, 0.2])}
+    sweep = Sweep("sampled", space=space, base=base, num_samples=3)
+    first, _ = go(sweep, tmp_path / "s")
+    assert first.ok and len(first.manifest.entries) == 3
+    assert first.manifest.entries[0].labels.keys() == space.keys()
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
+    second, _ = go(sweep, tmp_path / "s")
+    assert {e.run_id for e in second.manifest.entries} == {e.run_id for e in first.manifest.entries}
+    assert all(p.stat().st_mtime_ns == then for p, then in stamps.items())
+
+
+def test_a_sampled_configuration_that_is_wrong_fails_alone(tiny: Run, tmp_path: Path) -> None:
+    space = {"participation.m": tune.grid_search([3, 9])}
+    sweep = Sweep("wrong", space=space, make=lambda c: tiny.replace(c), num_samples=2)
+    outcome, _ = go(sweep, tmp_path / "s")
+    reasons = set(outcome.runs[outcome.runs.status == "failed"]["reason"])
+    assert any("m = 9 clients a round cannot come from M - s = 10 - 4" in r for r in reasons)
+    assert "finished" in set(outcome.runs.status)
+
+
+def test_asha_stops_bad_trials_early_and_keeps_what_they_did(tiny: Run, tmp_path: Path) -> None:
+    rates = [0.5, 0.3, 1e-6, 1e-7, 1e-8, 1e-9]
+    sweep = Sweep(
+        "asha",
+        space={"local.lr": tune.grid_search(rates)},
+        base=tiny.replace(rounds=20),
+        scheduler=tune.schedulers.ASHAScheduler(
+            time_attr="round", grace_period=2, max_t=20, reduction_factor=2
+        ),
+    )
+    outcome, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
+    by_rate = outcome.runs.set_index("label.local.lr")
+    assert set(by_rate.loc["0.5", "status"]) == {"finished"}
+    stopped = by_rate[by_rate.status == "stopped"]
+    assert len(stopped) > 0 and (stopped["rounds"] < 20).all() and (stopped["rounds"] >= 2).all()
+    assert outcome.ok  # a stop by the scheduler is no failure
+    again, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
+    assert again.ok and len(again.runs) == len(outcome.runs)
+
+
+def test_optuna_proposes_runs_and_sees_their_accuracy(tiny: Run, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    from ray.tune.search.optuna import OptunaSearch
+
+    sweep = Sweep(
+        "optuna",
+        space={"local.lr": tune.loguniform(1e-3, 1.0)},
+        base=tiny.replace(replicates=1),
+        num_samples=4,
+        search_alg=OptunaSearch(metric="test_accuracy", mode="max", seed=0),
+    )
+    outcome, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
+    assert outcome.ok and len(outcome.runs) == 4
+    assert outcome.runs["label.local.lr"].nunique() == 4
+
+
+def test_infeasible_hardware_and_bad_data_are_refused_before_anything_runs(
+    tiny: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"of 1 CPU and 64 GPU .* 0 GPU; lower"):
+        go(grid(tiny), tmp_path / "s", hardware=Hardware(gpus=64))
+    with pytest.raises(ValueError, match="p = 11 classes per client, but the data has 10"):
+        go(grid(tiny.replace({"data.partition.p": 11})), tmp_path / "s")
+    with pytest.raises(ValueError, match=r"n0 = 5000 samples leaves no client data.* has 1437"):
+        go(grid(tiny.replace({"data.server.n0": 5000})), tmp_path / "s")
+    assert Store(tmp_path / "s").ledger() == {}
+
+
+class Frees(logging.Handler):
+    """Makes room for trials when the sweep says that it waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        cpus = ray.cluster_resources()["CPU"]
+        self.taken, self.said = placement_group([{"CPU": cpus}]), list[str]()
+        assert self.taken.wait(60)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+        remove_placement_group(self.taken)
+
+
+def test_a_sweep_that_waits_for_room_says_once_for_what(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    frees = Frees()  # without its word there would be no room, ever
+    monkeypatch.setattr(watch.log, "handlers", [frees])
+    outcome, _ = go(grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2))
+    assert outcome.ok
+    assert [line for line in frees.said if "2 client actor(s) of 0.5 CPU" in line] == frees.said
+    assert "no trial has run" in frees.said[0]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ValueError, match=r"cannot write results to .*choose another folder"):
+        go(grid(tiny), tmp_path / "file" / "s")
+
+
+def test_a_second_writer_into_the_same_folder_is_told_so(tiny: Run, tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    store.create()
+    with store.lock(), pytest.raises(SweepBusyError, match="another raysafl process"):
+        go(grid(tiny), tmp_path / "s")
+
+
+def test_an_experiment_may_use_a_module_that_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysafl.sweep.experiment_file import load_sweep
+
+    (tmp_path / "beside_x.py").write_text("def half(x):\n    return x / 2\n")
+    (tmp_path / "uses.py").write_text(
+        "from dataclasses import replace\nimport beside_x\nfrom raysafl import *\n"
+        "from raysafl.quickstart import BASE\n"
+        "class Half(Algorithm):\n"
+        "    def round(self, state, ids, key):\n"
+        "        update = yield Train(state.w_P, ids)\n"
+        "        step = beside_x.half(update.delta_MP.mean(0))\n"
+        "        return replace(state, w_P=state.w_P - step)\n"
+        "SWEEP = Sweep('uses', [BASE.replace(algorithm=Half(), rounds=2)])\n"
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    outcome, _ = go(load_sweep(tmp_path / "uses.py"), tmp_path / "s")
+    assert outcome.ok, outcome.bad["reason"].tolist()
+
+
+def test_two_scales_or_two_sweeps_never_end_in_one_table(tiny: Run, tmp_path: Path) -> None:
+    go(grid(tiny), tmp_path / "s")
+    with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'tiny' at 'smo"):
+        go(grid(tiny).at("smoke"), tmp_path / "s")
+    with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'other'"):
+        go(Sweep("other", [tiny]), tmp_path / "s")
+
+
+def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
+    tiny: Run, tmp_path: Path
+) -> None:
+    go(grid(tiny, Broken=tiny.replace(algorithm=Broken())), tmp_path / "s")
+    outcome, _ = go(grid(tiny, Broken=tiny.replace(rounds=3)), tmp_path / "s")
+    assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
+
+
+def test_a_sampled_sweep_has_no_labels_to_choose_by(tiny: Run, tmp_path: Path) -> None:
+    sweep = Sweep("x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny, num_samples=2)
+    with pytest.raises(ValueError, match="samples its runs, so there are no labels"):
+        go(sweep, tmp_path / "s", only={"local.lr": "0.1"})
+
+
+def test_a_corrupt_part_is_named_and_the_rest_is_read(tiny: Run, tmp_path: Path) -> None:
+    outcome, _ = go(grid(tiny), tmp_path / "s")
+    part = sorted(outcome.store.rounds_path.iterdir())[0]
+    part.write_bytes(part.read_bytes()[:50])
+    with pytest.warns(UserWarning, match=f"{part.name} cannot be read and is left out"):
+        rest = outcome.store.rounds()
+    assert len(rest) == 8
+    with pytest.warns(UserWarning, match="left out"):
+        assert len(collect(outcome.store)) == 4
+
+
+def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """The algorithm kills its own process once, in round 2; Tune tries the trial again."""
+    flag = tmp_path / "killed"
+
+    class Murder(Algorithm):
+        def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+            if key.round == 2 and not flag.exists():
+                flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return (yield from FedAvg().round(state, ids, key))
+
+    run = tiny.replace(algorithm=Murder())
+    outcome, _ = go(Sweep("m", [run]), tmp_path / "s", flush_seconds=0.0)
+    assert flag.exists() and outcome.ok
+    expected, _ = go(Sweep("f", [tiny]), tmp_path / "f")
+    columns = [c for c in FACTS if c != "run_id"]
+    pd.testing.assert_frame_equal(outcome.store.rounds()[columns], expected.store.rounds()[columns])
+
+
+def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
+    tiny: Run, tmp_path: Path
+) -> None:
+    worker = Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
+    whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
+    for store in (whole, cut):
+        store.create()
+    in_process(tiny, whole, worker)
+    first = Session(tiny, cut, worker, {}, flush_seconds=0.0)
+    first.advance(0.0)  # one round and a checkpoint, then rows that no checkpoint covers
+    cut.write_part(
+        tiny.id, 1, [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")]
+    )
+    second = Session(tiny, cut, worker, {})
+    assert second.simulation.round == 1
+    second.advance(np.inf)
+    pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
+
+
+class Late(Worker):
+    """Evaluates when the scores are asked for: as late as any actor could."""
+
+    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
+        return lambda: super(Late, self).evaluate(w)()
+
+
+@pytest.mark.parametrize("flush_seconds", [0.0, 30.0])
+@pytest.mark.parametrize("seconds", [0.0, np.inf])
+def test_a_session_whose_evaluations_end_later_writes_the_same_rows_and_each_in_time(
+    tiny: Run, tmp_path: Path, seconds: float, flush_seconds: float
+) -> None:
+    run = tiny.replace(rounds=5, eval_every=2)
+    data = (run.data, run.data.load(), run.model, run.seeds)
+    whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
+    for store in (whole, cut):
+        store.create()
+    in_process(run, whole, Worker(*data))
+    session = Session(run, cut, Late(*data), {}, flush_seconds)
+    while not session.advance(seconds):
+        assert cut.rounds()["round"].max() == session.metrics()["round"] - 1
+        session = Session(run, cut, Late(*data), {}, flush_seconds)  # as after a crash
+        assert session.simulation.round == (0 if flush_seconds else cut.rounds()["round"].max() + 1)
+        if flush_seconds:
+            seconds = np.inf
+    pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
+
+
+def test_reports_that_no_scheduler_reads_lag_but_rise_and_the_last_is_of_the_last_round(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(rounds=5)
+    store = Store(tmp_path / "a")
+    store.create()
+    session = Session(run, store, Late(run.data, run.data.load(), run.model, run.seeds), {})
+    reports = [session.metrics()]
+    while not session.advance(1e-9):
+        reports.append(session.metrics())
+    reports.append(session.metrics())
+    assert [report["round"] for report in reports] == [0, 0, 0, 1, 2, 5]
+    expected = store.rounds().groupby("round")["test_accuracy"].mean()
+    for report in reports[3:]:
+        assert report["test_accuracy"] == pytest.approx(expected[report["round"] - 1])
+
+
+SCRIPT = """
+import sys
+from raysafl import Runner, Sweep
+from raysafl.quickstart import SWEEP, BASE
+runs = {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
+Runner(Sweep("k", runs, axes=("i",)), out=sys.argv[1], track=False, flush_seconds=0.0).run()
+"""
+
+
+def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    from raysafl.quickstart import BASE
+
+    out = tmp_path / "k"
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    driver = subprocess.Popen([sys.executable, str(script), str(out)], start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not list((out / "rounds").glob("*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # the orphaned trials end by themselves
+        parts = sorted((out / "rounds").iterdir())
+        time.sleep(2)
+        if parts == sorted((out / "rounds").iterdir()):
+            break
+    sweep = Sweep("k", {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}, axes=("i",))
+    resumed, _ = go(sweep, out)
+    fresh, _ = go(sweep, tmp_path / "fresh")
+    assert resumed.ok
+    pd.testing.assert_frame_equal(resumed.store.rounds()[FACTS], fresh.store.rounds()[FACTS])
+
+
+def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
+    tiny: Run, tmp_path: Path
+) -> None:
+    from raysafl.tracking import default_uri, ping, sync
+
+    down = "http://127.0.0.1:9"
+    outcome, said = go(grid(tiny), tmp_path / "s", track=True, tracking_uri=down)
+    assert outcome.ok and outcome.tracked is False
+    assert said.count("MLflow at") == 1 and "raysafl sync" in said
+    assert len(outcome.store.rounds()) == 16
+    assert sync(tmp_path / "s", None, lambda message: None) == 2
+    assert ping(default_uri(tmp_path)) >= 1
+
+
+def test_the_ledger_names_versions_commit_host_and_configuration(tiny: Run, tmp_path: Path) -> None:
+    outcome, _ = go(Sweep("one", [tiny]), tmp_path / "s", command="raysafl run x.py")
+    entry = json.loads((tmp_path / "s" / "ledger" / f"{tiny.id}.json").read_text())
+    assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
+    assert {"python", "torch", "ray", "raysafl", "host", "device", "engine", "commit"} <= set(entry)
+    assert outcome.manifest.command == "raysafl run x.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"runs": ()}, "exactly one of them"),
+        ({"space": {"local.lr": 1}}, "needs base=Run"),
+        ({"name": "a/b", "runs": [1]}, "cannot be one"),
+    ],
+)
+def test_a_sweep_without_runs_or_with_a_bad_name_is_refused(
+    arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sweep(**{"name": "x", **arguments})  # type: ignore[arg-type]
+
+
+def test_labels_that_do_not_match_the_axes_or_name_one_run_twice_are_refused(tiny: Run) -> None:
+    with pytest.raises(ValueError, match="has 2 values, but the axes are"):
+        Sweep("x", {(1, 2): tiny}, axes=("a",)).manifest()
+    with pytest.raises(ValueError, match="name the same run"):
+        Sweep("x", {(1,): tiny, (2,): tiny}, axes=("a",)).manifest()
+    with pytest.raises(ValueError, match="unknown scale 'smal': did you mean 'small'"):
+        Sweep("x", [tiny], scales={"small": lambda run: run}).at("smal")
+
+
+def test_smoke_scale_is_two_rounds_of_every_run(tiny: Run) -> None:
+    smoke = Sweep("x", [tiny.replace(rounds=100, replicates=5)]).at("smoke")
+    (run,) = smoke.labelled().values()
+    assert (run.rounds, run.replicates, run.local.steps) == (2, 1, 2)
+
+
+def test_absent_default_is_part_of_the_configuration(tiny: Run) -> None:
+    assert isinstance(tiny.participation, Absent) and tiny.participation.clients is None

@@ -1,0 +1,201 @@
+"""`raysafl advise`: estimates against their definitions, and what the user is told."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from raysafl import SAFARI, Iid, Key, LocalTraining, Run
+from raysafl.cli import app as cli
+from raysafl.core.problem import SERVER
+from raysafl.runtime import Worker
+from raysafl.simulation.simulation import Simulation
+from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
+from raysafl.theory.advice_table import show
+from raysafl.theory.bounds import safari_q
+from raysafl.theory.gradients import dissimilarity, square
+
+EXPERIMENT = """
+from raysafl import *
+BASE = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=20,
+)
+SWEEP = Sweep(
+    name="mine",
+    runs={("FedAvg",): BASE, ("SAFARI",): BASE.replace(algorithm=SAFARI(client_prob=0.5))},
+    axes=("method",),
+)
+"""
+
+
+def text(advice_of: Run, rounds: int = 2) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(show(advise(advice_of, rounds), "a run"))
+    return console.export_text()
+
+
+def made_up(**fields: float) -> Probe:
+    values: dict[str, float] = dict.fromkeys(Probe.__dataclass_fields__, 0.0)
+    return Probe(**{**values, "L": 1.0, **fields})  # type: ignore[arg-type]
+
+
+def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
+    advice = advise(tiny, 4)
+    assert [p.round for p in advice.probes] == [0, 1, 2, 3, 4]
+    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
+    (w_P,) = work.init()
+    clients_NP = work.gradients(0, w_P.expand(10, -1))
+    first = advice.probes[0]
+    assert first.grad2 == pytest.approx(square(clients_NP.mean(0)))
+    assert first.sigma_g2 == pytest.approx(float(dissimilarity(clients_NP).max()))
+    assert first.mean_dissimilarity == pytest.approx(float(dissimilarity(clients_NP).mean()))
+    assert first.sigma_g2 >= first.mean_dissimilarity
+    server_P = work.server_gradient(0, w_P)
+    assert server_P is not None
+    assert first.xi2 == pytest.approx(square(server_P - clients_NP.mean(0)))
+    assert 0 < first.L < 20 and first.sigma2 > 0
+
+
+def test_one_full_batch_step_makes_the_path_the_gradient(tiny: Run) -> None:
+    run = tiny.replace(local=LocalTraining(lr=0.05, batch_size=500, steps=1))
+    work = Worker(run.data, run.data.load(), run.model, [0])
+    (w_P,) = work.init()
+    rows_NP, noise_N = paths(run, work, w_P, 0, torch.ones(10))
+    expected = work.gradients(0, w_P.expand(10, -1))
+    torch.testing.assert_close(rows_NP, expected, rtol=1e-3, atol=1e-5)
+    assert noise_N.tolist() == [0] * 10  # the batch is all there is
+    start = advise(run, 1).probes[0]
+    assert start.sigma2 == pytest.approx(0, abs=1e-8)  # the batch is all there is
+    assert start.path_all == pytest.approx(start.grad2, rel=1e-3)
+
+
+def test_a_whole_pass_has_no_noise_and_a_part_of_one_has(tiny: Run) -> None:
+    for sgd, noisy in ((tiny.local, False), (LocalTraining(lr=0.1, batch_size=32, steps=2), True)):
+        run = tiny.replace(local=sgd)
+        work = Worker(run.data, run.data.load(), run.model, [0])
+        assert min(work.sizes()[0][0]) > 64
+        _, noise_N = paths(run, work, work.init()[0], 0, torch.ones(10))
+        assert bool((noise_N > 0).all()) is noisy and noise_N.any() == noisy
+
+
+def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
+    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
+    sim = Simulation(tiny.replace(replicates=1), work)
+    for _ in range(4):
+        sim.step()
+    end_P = sim.replicates[0].state.w_P
+    expected = square(work.gradients(0, end_P.expand(10, -1)).mean(0))
+    assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(expected)  # 100: at most the run's
+
+
+def test_iid_clients_differ_less_than_clients_of_one_class(tiny: Run) -> None:
+    one, iid = advise(tiny, 1), advise(tiny.replace({"data.partition": Iid()}), 1)
+    assert iid.probes[0].sigma_g2 < one.probes[0].sigma_g2 / 10
+    least, most = (a.safari["largest allowed, means"].value for a in (one, iid))
+    assert least is not None and most is not None and least < most
+
+
+def test_the_rates_and_q_are_those_of_the_run(tiny: Run) -> None:
+    plain = advise(tiny, 1)
+    assert not plain.eta_s_given and plain.eta_s == pytest.approx(plain.K * 0.1 / 2)
+    assert plain.q is None and plain.m == 3 and plain.safari_rates[1].holds
+    safari = tiny.replace(
+        algorithm=SAFARI(
+            client_prob=0.7, server_update=LocalTraining(lr=0.3, batch_size=5, steps=1)
+        )
+    )
+    advice = advise(safari, 1)
+    assert advice.eta_s_given and advice.eta_s == 0.3 and advice.q == 0.7
+    work = Worker(safari.data, safari.data.load(), safari.model, [0])
+    sizes = work.sizes()[0][0]
+    assert advice.K == pytest.approx(sum(-(-n // 32) for n in sizes) / 10)
+
+
+def test_maxima_and_means_go_into_the_bounds(tiny: Run) -> None:
+    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
+    probes = [made_up(grad2=1.0, sigma_g2=2.0), made_up(grad2=3.0, sigma_g2=1.0)]
+    run = tiny.replace(local=LocalTraining(lr=0.2, batch_size=32, steps=2))
+    advice = conclude(run, work, probes)
+    assert advice.K == 2 and advice.eta_s == pytest.approx(0.2)
+    for how, g1 in (("maxima", 3.0), ("means", 2.0)):  # eta_s L = 0.2: 8 / (0.8 G_1)
+        bound = advice.safari[f"as configured, {how}"].value
+        assert bound == pytest.approx(1 / (8 / (0.8 * g1) + 1))
+        assert bound == safari_q(2.0, g1, 0, L=1, eta_s=0.2, K=2).value
+
+
+def test_without_server_data_it_says_so(tiny: Run) -> None:
+    run = tiny.replace({"data.server": None})
+    assert advise(run, 1).probes[0].xi2 is None
+    said = text(run)
+    assert "The server holds no data: theorem 4 does not apply." in said
+
+
+def test_a_run_that_diverges_is_still_reported(tiny: Run) -> None:
+    advice = advise(tiny.replace({"local.lr": 1e38}), 4)
+    assert [p.round for p in advice.probes] == [0]
+    assert "lower the learning rates" in advice.stopped
+
+
+def test_all_is_shown_with_its_caveats(tiny: Run) -> None:
+    said = text(tiny)
+    assert all(word in said for word in ("sigma_G^2", "xi^2", "SAFARI 4", "FAST 1", "a run"))
+    flat = " ".join(said.split())
+    assert all(" ".join(caveat.split()) in flat for caveat in CAVEATS)
+    assert "NO" in said and "premises do not hold" in said
+
+
+def test_it_is_refused_without_rounds(tiny: Run) -> None:
+    with pytest.raises(ValueError, match="at least one round, not 0"):
+        advise(tiny, 0)
+
+
+def test_the_noise_stream_is_its_own(tiny: Run) -> None:
+    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
+    (w_P,) = work.init()
+    first, again, other = (
+        work.batch_gradients(0, client, w_P, 4, 3, Key(0)) for client in (SERVER, SERVER, 0)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "method=FedAvg"),
+        (["--only", "method=SAFARI"], "the run's own q = 0.5"),
+        (["--only", "method=SAFARY"], "no run has method=SAFARY: did you mean 'SAFARI'?"),
+        (["--rounds", "0"], "at least one round"),
+    ],
+)
+def test_the_command(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(EXPERIMENT)
+    arguments = ["advise", str(tmp_path / "mine.py"), "--rounds", "1", *options]
+    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
+    with cli.console.capture() as said:
+        result = CliRunner().invoke(cli.app, arguments)
+    assert told in said.get() + str(result.exception)
+
+
+def test_a_sampled_sweep_has_no_first_run(tiny: Run) -> None:
+    from ray import tune
+
+    from raysafl import Sweep
+
+    sweep = Sweep(name="s", base=tiny, space={"local.lr": tune.uniform(0.1, 1)})
+    with pytest.raises(ValueError, match="none is known beforehand"):
+        sweep.first({})
+    grid = Sweep(name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)})
+    with pytest.raises(ValueError, match="no run bears all of a=1, b=1"):
+        grid.first({"a": "1", "b": "1"})
+    assert grid.first({"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))

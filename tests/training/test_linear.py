@@ -1,0 +1,175 @@
+"""The compiled loop for linear models against the batched products, and against itself."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysafl import Dataset, Key, LocalTraining, Logistic, Samples
+from raysafl.core.work import Task
+from raysafl.models import FlatModel
+from raysafl.training.trainer import LocalTrainer
+
+ROOT = Path(__file__).parents[2]
+
+
+def trainer(engine: str, classes: int, inputs: int, stored: str, n: int = 90) -> LocalTrainer:
+    rng = np.random.default_rng(classes * inputs)
+    x = rng.integers(0, 255, (n, 1, 1, inputs), dtype=np.uint8)
+    y = rng.integers(0, classes, n)
+    part = (
+        Samples(x, y, 1 / 255, -0.5)
+        if stored == "uint8"
+        else Samples((x / 255 - 0.5).astype(np.float32), y)
+    )
+    flat = FlatModel(Logistic(zero_init=False), (1, 1, inputs), classes)
+    held = [np.arange(40), np.arange(40, 47), np.arange(47, 90)]
+    dataset = Dataset("noise", part, part, classes)
+    return LocalTrainer(flat, dataset, lambda _, client: held[client], engine=engine)
+
+
+def tasks(local: LocalTrainer, sgd: LocalTraining, prox: float = 0.0) -> list[Task]:
+    w_P = local.model.init(Key(1))
+    offset_P = torch.linspace(-0.01, 0.01, len(w_P))
+    return [Task(0, i, w_P, sgd, 0, 2, 1, offset_P if i == 1 else None, prox) for i in range(3)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    classes=st.integers(2, 23),
+    inputs=st.integers(1, 40),
+    batch=st.integers(1, 50),
+    prox=st.sampled_from([0.0, 0.4]),
+    decay=st.sampled_from([0.0, 0.1]),
+    stored=st.sampled_from(["uint8", "float32"]),
+)
+def test_the_compiled_loop_equals_batched_products_whatever_the_shape(
+    classes: int, inputs: int, batch: int, prox: float, decay: float, stored: str
+) -> None:
+    sgd = LocalTraining(lr=0.1, batch_size=batch, epochs=2, weight_decay=decay)
+    found, expected = (
+        local.train(tasks(local, sgd, prox))
+        for local in (trainer(engine, classes, inputs, stored) for engine in ("fused", "linear"))
+    )
+    for name, a, b in zip(expected._fields, found, expected, strict=True):
+        tight = {"rtol": 1e-4, "atol": 1e-5} if a.is_floating_point() else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}", **tight)
+
+
+def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
+    for sgd in (
+        LocalTraining(lr=0.1, batch_size=8, epochs=1, momentum=0.9),
+        LocalTraining(lr=0.1, batch_size=8, epochs=1, optimizer="adam"),
+    ):
+        found, expected = (
+            local.train(tasks(local, sgd))
+            for local in (trainer(engine, 10, 12, "uint8") for engine in ("fused", "linear"))
+        )
+        assert torch.equal(found.delta_MP, expected.delta_MP)
+
+
+def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
+    sgd, local = LocalTraining(lr=0.1, batch_size=8, epochs=2), trainer("fused", 7, 12, "uint8")
+    first, bad, last = tasks(local, sgd)
+    bad = bad._replace(w_P=torch.full_like(bad.w_P, torch.inf), prox=0.3)
+    together = local.train([first, bad, last._replace(prox=0.2)])
+    assert not together.delta_MP[1].isfinite().any()
+    for i, task in ((0, first), (2, last._replace(prox=0.2))):
+        alone = local.train([task])
+        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_no_bit(threads: int) -> None:
+    sgd, before = LocalTraining(lr=0.1, batch_size=8, epochs=2), torch.get_num_threads()
+    local = trainer("fused", 10, 64, "uint8")
+    one = local.train(tasks(local, sgd))
+    try:
+        torch.set_num_threads(threads)
+        several = local.train(tasks(local, sgd))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
+
+
+def test_the_start_is_left_as_it_was() -> None:
+    local = trainer("fused", 10, 64, "uint8")
+    asked = tasks(local, LocalTraining(lr=0.1, batch_size=8, epochs=1), prox=0.1)
+    before = asked[0].w_P.clone()
+    local.train(asked)
+    assert torch.equal(asked[0].w_P, before)
+
+
+LOOP = """
+from raysafl.kernels.jit import compiled
+@compiled()
+def double(x): return 2 * x
+print(double(21), double(0.5), double.stats.cache_path, sum(double.stats.cache_hits.values()))
+"""
+
+
+def doubled(file: Path, **env: str) -> list[str]:
+    command = [sys.executable, str(file)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew(tmp_path: Path) -> None:
+    file = tmp_path / "loop.py"
+    file.write_text(LOOP)
+    values, kept = ["42", "1.0"], str(tmp_path / "kept")
+    assert doubled(file, NUMBA_CACHE_DIR=kept)[:2] == values
+    assert doubled(file, NUMBA_CACHE_DIR=kept)[3] == "2"
+    (tmp_path / "__pycache__").write_text("not a folder")
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null")
+    assert doubled(file, **nowhere) == [*values, "None", "0"]
+
+
+def test_a_loop_on_disk_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
+    file, kept = tmp_path / "loop.py", tmp_path / "kept"
+    file.write_text(LOOP)
+    doubled(file, NUMBA_CACHE_DIR=str(kept))
+    index, *_ = kept.glob("**/*.nbi")
+    index.write_bytes(b"")
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == ["42", "1.0"]
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[3] == "2"
+
+
+def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
+    file, env = tmp_path / "loop.py", {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    file.write_text(LOOP.replace("print(double(21), double(0.5)", "print(double(eval(input()))"))
+    command, env["PYTHONPATH"] = [sys.executable, str(file)], str(ROOT)
+    for hits in ("0", "1"):
+        both = [
+            subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1) for _ in range(2)
+        ]
+        out = [p.communicate(x)[0].split() for p, x in zip(both, ("21", "0.5"), strict=True)]
+        assert [(o[0], o[2]) for o in out] == [("42", hits), ("1.0", hits)]
+
+
+def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(tmp_path: Path) -> None:
+    code = """
+import hashlib
+from test_linear import LocalTraining, tasks, trainer
+from raysafl.kernels.linear import _descend
+local = trainer("fused", 10, 784, "uint8")
+update = local.train(tasks(local, LocalTraining(lr=0.1, batch_size=8, epochs=3), prox=0.1))
+bits = b"".join(column.numpy().tobytes() for column in (*update, *local.evaluate(update.delta_MP)))
+print(sum(_descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
+"""
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
+    command = [sys.executable, "-c", code]
+    fresh, kept = (
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    )
+    assert (fresh[0], kept[0]) == ("0", "1")
+    assert fresh[1] == kept[1]

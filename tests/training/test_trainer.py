@@ -1,0 +1,301 @@
+"""Local training against torch.optim, engines against each other, batching against itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysafl import (
+    CNN,
+    MLP,
+    Dataset,
+    FedAvg,
+    Federation,
+    Key,
+    LocalTraining,
+    Logistic,
+    Model,
+    Run,
+    Samples,
+    Uniform,
+    Update,
+)
+from raysafl.core.problem import SERVER
+from raysafl.core.work import Task
+from raysafl.models import FlatModel
+from raysafl.runtime import Worker
+from raysafl.training.engine_choice import ENGINES
+from raysafl.training.engines import Gradients
+from raysafl.training.inputs import batches
+from raysafl.training.trainer import LocalTrainer
+
+SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}  # ragged: several batches, a short one, less than one
+TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}  # float32, a few dozen steps
+
+
+def small_images(n: int = 120) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (n, 1, 8, 8), dtype=np.uint8)
+    part = Samples(x, rng.integers(0, 4, n), 1 / 255, -0.5)
+    return Dataset("noise", part, part, 4)
+
+
+DATASET = small_images()
+HELD = {}
+_start = 0
+for _client, _size in SIZES.items():
+    HELD[_client] = np.arange(_start, _start + _size)
+    _start += _size
+
+
+def trainer(model: Model, engine: str) -> LocalTrainer:
+    flat = FlatModel(model, (1, 8, 8), 4)
+    return LocalTrainer(flat, DATASET, lambda r, client: HELD[client], engine=engine)
+
+
+def tasks(
+    flat: FlatModel, sgd: LocalTraining, prox: float = 0.0, offset: bool = False
+) -> list[Task]:
+    rng = torch.Generator().manual_seed(1)
+    return [
+        Task(
+            replicate=r,
+            client=client,
+            w_P=flat.init(Key(r)),
+            sgd=sgd,
+            seed=r,
+            round=3,
+            call=1,
+            offset_P=0.01 * torch.randn(flat.size, generator=rng) if offset else None,
+            prox=prox,
+        )
+        for r in (0, 1)
+        for client in SIZES
+    ]
+
+
+def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
+    """The same local training as a user would write it: a module and torch.optim.SGD."""
+    module = model.build((1, 8, 8), 4)
+    torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
+    optimiser = torch.optim.SGD(module.parameters(), lr=task.sgd.lr)
+    held = HELD[task.client]
+    x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
+    y = torch.from_numpy(DATASET.train.y[held])
+    for batch in batches(len(held), task.sgd, Key(task.seed, task.round)("batches 1", task.client)):
+        rows = batch[batch >= 0]
+        loss = F.cross_entropy(module(x[rows]), y[rows])
+        w_P = torch.nn.utils.parameters_to_vector(module.parameters())
+        loss = loss + task.prox / 2 * (w_P - task.w_P).square().sum()
+        if task.offset_P is not None:
+            loss = loss + task.offset_P @ w_P
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return task.w_P - torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "sgd",
+    [
+        LocalTraining(lr=0.1, batch_size=16, epochs=2),
+        LocalTraining(lr=0.05, batch_size=10, steps=9),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(("prox", "offset"), [(0.0, False), (0.3, True)])
+def test_every_engine_equals_a_loop_with_torch_optim_on_ragged_clients(
+    engine: str, sgd: LocalTraining, prox: float, offset: bool
+) -> None:
+    model = Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
+    local = trainer(model, engine)
+    asked = tasks(local.model, sgd, prox, offset)
+    update = local.train(asked)
+    for task, delta_P, steps in zip(asked, update.delta_MP, update.steps_M, strict=True):
+        torch.testing.assert_close(delta_P, with_torch_optim(local.model, task, model), **TOLERANCE)
+        assert steps == sgd.num_steps(SIZES[task.client])
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_convolutions_equal_a_loop_with_torch_optim(engine: str) -> None:
+    model = CNN(channels=[4, 6], hidden=10)
+    local = trainer(model, engine)
+    asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1))
+    for task, delta_P in zip(asked, local.train(asked).delta_MP, strict=True):
+        torch.testing.assert_close(delta_P, with_torch_optim(local.model, task, model), **TOLERANCE)
+
+
+@pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
+def test_a_task_alone_equals_itself_among_others_bitwise(engine: str) -> None:
+    local = trainer(Logistic(zero_init=False), engine)
+    asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=2))
+    together = local.train(asked)
+    for i, task in enumerate(asked):
+        alone = local.train([task])
+        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+
+
+def test_a_task_alone_equals_itself_among_others_to_float32_under_vmap() -> None:
+    local = trainer(MLP(hidden=[12]), "vmap")
+    asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=2))
+    together: Update = local.train(asked)
+    for i, task in enumerate(asked):
+        torch.testing.assert_close(
+            local.train([task]).delta_MP[0], together.delta_MP[i], **TOLERANCE
+        )
+
+
+@pytest.mark.parametrize(("batch", "most"), [(20, 32), (500, 8), (5000, 1)])
+def test_stacked_steps_have_a_bounded_number_of_samples(
+    batch: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat, stacks = FlatModel(Logistic(), (1, 8, 8), 4), list[int]()
+
+    def counted(*of: torch.Tensor) -> Gradients:
+        stacks.append(len(of[0]))
+        return plain(*of)
+
+    local = LocalTrainer(flat, DATASET, lambda r, c: np.arange(batch) % 120, engine="vmap")
+    plain = local.engine.gradients
+    monkeypatch.setattr(local.engine, "gradients", counted)
+    task = tasks(flat, LocalTraining(lr=0.1, batch_size=batch, steps=1))[0]
+    local.train([task._replace(client=client) for client in range(33)])
+    assert max(stacks) == most and sum(stacks) == 33
+
+
+def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
+    local = trainer(Logistic(), "fused")
+    mixed = [
+        task._replace(sgd=LocalTraining(lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1))
+        for i, task in enumerate(tasks(local.model, LocalTraining(lr=1, batch_size=1, steps=1)))
+    ]
+    together = local.train(mixed)
+    for i, task in enumerate(mixed):
+        assert torch.equal(local.train([task]).delta_MP[0], together.delta_MP[i])
+
+
+def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
+    local = trainer(Logistic(), "fused")  # from zero: the first step's loss is log 4
+    update = local.train(tasks(local.model, LocalTraining(lr=1e-9, batch_size=64, epochs=1)))
+    torch.testing.assert_close(update.loss_M, torch.full((8,), np.log(4), dtype=torch.float64))
+    assert update.samples_M.tolist() == [*SIZES.values()] * 2
+    first = [np.mean(DATASET.train.y[held] == 0) for held in HELD.values()]  # argmax of ties
+    np.testing.assert_allclose(update.accuracy_M, first * 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
+    local = trainer(Logistic(zero_init=False), engine)
+    w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
+    accuracy_R, loss_R = local.evaluate(w_RP)
+    x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
+    y = torch.from_numpy(DATASET.test.y)
+    for r in range(3):
+        logits = local.model.logits(w_RP[r], x)
+        assert accuracy_R[r] == pytest.approx((logits.argmax(-1) == y).float().mean().item())
+        assert loss_R[r] == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysafl.training.evaluation.SPAN", 50)
+    local = trainer(Logistic(zero_init=False), engine)
+    w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
+    assert local.spans == [0, 50, 100]
+    backwards = {start: local.sums(w_RP, start) for start in reversed(local.spans)}
+    accuracy_R, loss_R = local.mean([backwards[start] for start in local.spans])
+    expected = local.evaluate(w_RP)
+    assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
+    monkeypatch.setattr("raysafl.training.evaluation.SPAN", 1000)
+    torch.testing.assert_close(torch.stack(local.evaluate(w_RP)), torch.stack(expected))
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_labels_that_are_no_class_are_refused(label: int) -> None:
+    part = replace(DATASET.train, y=np.full(120, label))
+    with pytest.raises(ValueError, match=rf"labels of 'noise' must be 0 to 3, not {label}"):
+        LocalTrainer(
+            FlatModel(Logistic(), (1, 8, 8), 4),
+            Dataset("noise", part, DATASET.test, 4),
+            lambda r, client: HELD[client],
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float64])
+def test_samples_may_be_stored_in_any_order_and_precision(dtype: type) -> None:
+    whole = trainer(Logistic(zero_init=False), "fused")
+    x = np.asfortranarray(DATASET.train.x.astype(dtype))
+    part = replace(DATASET.train, x=x)
+    dataset = Dataset("noise", part, part, 4)
+    other = LocalTrainer(whole.model, dataset, lambda r, client: HELD[client], engine="fused")
+    asked = tasks(whole.model, LocalTraining(lr=0.1, batch_size=16, epochs=1))
+    torch.testing.assert_close(
+        other.train(asked).delta_MP, whole.train(asked).delta_MP, **TOLERANCE
+    )
+
+
+@given(
+    samples=st.integers(1, 50),
+    batch=st.integers(1, 20),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 9),
+)
+def test_every_pass_sees_every_sample_once(
+    samples: int, batch: int, epochs: int, seed: int
+) -> None:
+    plan = batches(
+        samples, LocalTraining(lr=1, batch_size=batch, epochs=epochs), np.random.default_rng(seed)
+    )
+    per_pass = -(-samples // batch)
+    assert len(plan) == epochs * per_pass and plan.shape[1] <= batch
+    for e in range(epochs):
+        seen = plan[e * per_pass : (e + 1) * per_pass]
+        assert sorted(seen[seen >= 0]) == list(range(samples))
+
+
+@given(samples=st.integers(1, 50), batch=st.integers(1, 20), steps=st.integers(1, 30))
+def test_steps_are_as_many_as_asked_and_wrap_over_passes(
+    samples: int, batch: int, steps: int
+) -> None:
+    plan = batches(
+        samples, LocalTraining(lr=1, batch_size=batch, steps=steps), np.random.default_rng(0)
+    )
+    assert len(plan) == steps and ((plan >= 0).sum(axis=1) > 0).all()
+
+
+def test_a_read_only_dataset_is_used_without_a_copy() -> None:
+    x = DATASET.train.x.copy()
+    x.flags.writeable = False
+    frozen = Dataset("frozen", Samples(x, DATASET.train.y), DATASET.test, 4)
+    local = LocalTrainer(FlatModel(Logistic(), (1, 8, 8), 4), frozen, lambda r, c: HELD[c])
+    assert local.inputs.x.data_ptr() == x.ctypes.data
+    local.train(tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1)))
+    assert np.array_equal(x, DATASET.train.x)
+
+
+def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(
+        data=Federation(clients=20),
+        model=MLP(hidden=[4]),
+        algorithm=FedAvg(),
+        participation=Uniform(m=2),
+        local=LocalTraining(lr=0.1, batch_size=10**6, epochs=1),
+        rounds=1,
+    )
+    seen = list[torch.Size]()
+    monkeypatch.setattr(
+        "raysafl.training.engine_choice.choose", lambda model, x, y: seen.append(y.shape) or "loop"
+    )
+    dataset = run.data.load()
+    worker = Worker(run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size)
+    assert worker.trainer.engine_name == "loop"
+    assert seen == [(1, max(worker.sizes()[0][0]))]
