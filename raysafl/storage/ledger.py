@@ -1,12 +1,12 @@
 """ledger."""
 
 import datetime
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from raysafl.core.text import redacted
-from raysafl.simulation.run import Run
 
 
 class Ended(BaseModel):
@@ -42,8 +42,15 @@ class Ending(Ended):
 DECIDED = ("finished", "diverged", "stopped")  # ends that another try would not change
 
 
-def ended(run: Run | None, status: str, reason: str, **more: Any) -> dict[str, Any]:
-    """A ledger entry; `run` is None if the configuration itself was wrong."""
+def ended(
+    config: Mapping[str, Any] | None, status: str, reason: str, **more: Any
+) -> dict[str, Any]:
+    """Make a ledger entry of a run's configuration, which is None if it could not be built."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    config = run.model_dump(mode="json") if run else {}
-    return {"status": status, "reason": redacted(reason), "config": config, "ended": now, **more}
+    return {
+        "status": status,
+        "reason": redacted(reason),
+        "config": dict(config or {}),
+        "ended": now,
+        **more,
+    }

@@ -120,7 +120,7 @@ class Session:
             for r, why in enumerate(diverged)
         ]
         entry = ended(
-            self.run,
+            self.run.model_dump(mode="json"),
             status,
             reason,
             replicates=replicates,

@@ -144,7 +144,8 @@ class Trial(tune.Trainable):
         """Record the failure and the rows before it; the traceback's last line says where."""
         at = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
-        self.store.write_ledger(self.key, ended(self.run, "failed", reason, **self.context.origin))
+        config = self.run.model_dump(mode="json") if self.run else None
+        self.store.write_ledger(self.key, ended(config, "failed", reason, **self.context.origin))
         if self.session is not None:
             with suppress(Exception):  # the evaluation under way may fail as well
                 self.session.write_rows()

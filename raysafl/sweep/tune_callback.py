@@ -89,7 +89,7 @@ class Watch(tune.Callback):
             entry = self.store.ledger_entry(run_id)
             if not entry and not self.lost:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
-                entry = ended(self._run(trial), "stopped", reason)
+                entry = ended(_config(self._run(trial)), "stopped", reason)
                 self.store.write_ledger(run_id, entry)
             if entry:
                 self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
@@ -103,7 +103,7 @@ class Watch(tune.Callback):
         run = self._run(trial)
         run_id = run.id if run else sample_key(trial.config)
         last = str(trial.get_pickled_error() or "its process was lost").strip().splitlines()[-1]
-        entry = ended(run, "failed", last)
+        entry = ended(_config(run), "failed", last)
         with self._noting():
             self.store.write_ledger(run_id, entry)
             self._name(run_id, trial)
@@ -155,6 +155,10 @@ class Halt(tune.Stopper):
     def stop_all(self) -> bool:
         """Whether the watch has heard of it."""
         return bool(self.watch.lost)
+
+
+def _config(run: Run | None) -> dict[str, Any] | None:
+    return run.model_dump(mode="json") if run else None
 
 
 def _forget_history(trial: Trial) -> None:

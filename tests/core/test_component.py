@@ -276,7 +276,9 @@ def test_explain_has_one_line_per_field_and_no_address() -> None:
 
 def test_a_message_names_class_field_and_value() -> None:
     lines = message(LocalTraining, lr="fast", batch_size=0).splitlines()
-    assert len(lines) == 2 and lines[0].startswith("LocalTraining: lr: Input should be a valid number")
+    assert len(lines) == 2 and lines[0].startswith(
+        "LocalTraining: lr: Input should be a valid number"
+    )
     assert lines[0].endswith("(given: 'fast')")
     assert lines[1] == "batch_size: Input should be greater than 0 (given: 0)"
 

@@ -112,14 +112,18 @@ def test_purposes_of_the_package_have_distinct_streams() -> None:
 
 @pytest.mark.parametrize("length", [{}, {"epochs": 1, "steps": 1}], ids=["neither", "both"])
 def test_sgd_needs_epochs_or_steps(length: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"LocalTraining: give epochs=... or steps=..., exactly one of them"):
+    with pytest.raises(
+        ValueError, match=r"LocalTraining: give epochs=... or steps=..., exactly one of them"
+    ):
         LocalTraining(lr=0.1, batch_size=4, **length)
 
 
 @pytest.mark.parametrize("field", ["lr", "batch_size", "epochs"])
 def test_sgd_refuses_zero(field: str) -> None:
     fields = {"lr": 0.1, "batch_size": 4, "epochs": 1, field: 0}
-    with pytest.raises(ValueError, match=rf"LocalTraining: {field}: Input should be greater than 0"):
+    with pytest.raises(
+        ValueError, match=rf"LocalTraining: {field}: Input should be greater than 0"
+    ):
         LocalTraining(**fields)
 
 
