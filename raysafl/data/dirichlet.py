@@ -1,4 +1,4 @@
-"""Label skew from the Dirichlet distribution: with equal client sizes, and without."""
+"""Label skew from the Dirichlet distribution, with equal or unequal client sizes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,28 +7,34 @@ from pydantic import Field, model_validator
 from raysafl.core.client_indices import Ints, Packed, deal
 from raysafl.data.partitions import Partition
 
-TRIES = 1000  # draws until every client holds min_samples
+# Maximum number of draws until every client holds `min_samples`.
+TRIES = 1000
 
 
 class Dirichlet(Partition):
-    """Label proportions from Dirichlet(alpha): equal client sizes (FAST) or not (Hsu et al. 2019).
+    """Class proportions are drawn from Dirichlet(alpha); a small alpha means strong skew.
 
-    balanced (FAST, which uses FedLab; the algorithm is FedDyn's, Acar et al. 2021): each client
-    i draws class proportions pi_i ~ Dirichlet(alpha, ..., alpha). Every client holds
-    floor(n / M) samples; a random client that is not full yet draws a class from pi_i and takes
-    a random unused sample of it, until all are full. A used-up class is drawn no more: pi_i is
-    renormalised over the others, which is what FedLab's "draw again" amounts to (and if pi_i is
-    zero there, classes are drawn in proportion to what is left of them).
+    Balanced (the default): every client holds floor(S / M) of the S samples. Client i draws
+    class proportions pi_i ~ Dirichlet(alpha, ..., alpha). Then, until all clients are full, a
+    random client that is not full draws a class from pi_i and takes a random unused sample of
+    it. A class that is used up is not drawn again: pi_i is renormalised over the other classes,
+    and if it is zero there, classes are drawn in proportion to their unused samples. Up to
+    M - 1 random samples stay unused.
+    Source: FAST, which uses FedLab (docs/papers.md#fast); the procedure is that of FedDyn
+    (docs/papers.md#feddyn).
 
-    Unbalanced (Hsu et al. 2019, as FedLab's `hetero_dir_partition`): for each class,
-    proportions over clients p ~ Dirichlet(alpha, ..., alpha), zero for clients that already
-    hold n / M samples or more, renormalised; the class is cut in these proportions. The whole
-    is drawn again until each client holds `min_samples`. All samples are used.
+    Unbalanced: for each class, proportions over clients are drawn from Dirichlet(alpha, ...,
+    alpha), set to zero for clients that already hold S / M samples or more, and renormalised;
+    the class is cut in these proportions. All is drawn again until each client holds at least
+    `min_samples`. All samples are used.
+    Source: Hsu et al. 2019 (docs/papers.md#fedavgm), as FedLab's `hetero_dir_partition`.
     """
 
-    alpha: float = Field(gt=0)
-    balanced: bool = True
-    min_samples: int = Field(default=1, gt=0)
+    alpha: float = Field(
+        gt=0, description="Concentration, 0.001 to 1,000,000; the smaller, the more skewed."
+    )
+    balanced: bool = Field(default=True, description="Whether all clients hold equally many.")
+    min_samples: int = Field(default=1, gt=0, description="Least number of samples of a client.")
 
     @model_validator(mode="after")
     def _drawable(self) -> "Dirichlet":
@@ -44,7 +50,7 @@ class Dirichlet(Partition):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> Packed:
-        """Balanced: up to M - 1 random samples stay unused, so that all clients are alike."""
+        """Draw the proportions and deal out the samples, as the class describes."""
         if clients * self.min_samples > len(labels):
             raise ValueError(
                 f"{clients} clients with min_samples = {self.min_samples} each need "
@@ -64,6 +70,7 @@ class Dirichlet(Partition):
         )
 
     def _equal(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> Packed:
+        """Deal out samples one by one to clients of equal size (balanced)."""
         left = np.array([len(pool) for pool in pools])
         size = left.sum() // clients
         prior = rng.dirichlet(np.full(len(pools), self.alpha), clients) * (left > 0)
@@ -73,7 +80,8 @@ class Dirichlet(Partition):
         samples = np.empty(len(turns), np.int64)
         for at, (client, u) in enumerate(zip(turns.tolist(), draws.tolist(), strict=True)):
             row = chances[client]
-            if row[-1] < 1e-300:  # nothing left for it, or too little to be told from nothing
+            # The client's classes are used up, or their mass is too small to divide by.
+            if row[-1] < 1e-300:
                 row = np.cumsum(left)
             c = int(np.searchsorted(row, u * row[-1], side="right"))
             samples[at] = pools[c][left[c] - 1]
@@ -84,12 +92,14 @@ class Dirichlet(Partition):
         return deal(turns, samples, clients)
 
     def _cut(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> Packed:
+        """Cut each class among the clients in drawn proportions (unbalanced)."""
         fair = sum(map(len, pools)) / clients
         owner = []
         sizes = np.zeros(clients, np.int64)
         for pool in pools:
             share = rng.dirichlet(np.full(clients, self.alpha)) * (sizes < fair)
-            if share.sum() == 0:  # all the mass is on clients that are full
+            # All the mass may be on clients that are full already.
+            if share.sum() == 0:
                 share = (sizes < fair).astype(float) if (sizes < fair).any() else np.ones(clients)
             ends = (np.cumsum(share / share.sum()) * len(pool)).astype(int)[:-1]
             pieces = np.diff(np.concatenate([[0], ends, [len(pool)]]))

@@ -1,4 +1,4 @@
-"""A dataset spread over clients and server."""
+"""A data set that is spread over clients and a server."""
 
 from dataclasses import replace
 from typing import Self
@@ -15,24 +15,53 @@ from raysafl.data.sources import Digits, Source, Subset
 
 
 class Federation(FederatedData):
-    """A dataset, M clients, a partition over them, and the server's data.
+    """A data set, the clients, the partition over them, and the server's own data.
 
-    The server's n0 samples are drawn first, the rest is spread, so that no sample is at both
-    (unless the server copies what clients hold). Samples from outside the dataset stand behind
-    its training samples, and no client gets them. With the default `seed` all replicates share
-    one partition and differ in everything else (initial model, cohorts, batches), as in SAFARI's
-    appendix B.4 ("five random initializations"); `seed=None` gives each replicate a partition of
-    its own.
+    The server's n0 samples are drawn first and the partition spreads the rest, so that no
+    sample is at the server and at a client (unless the server copies samples of clients, see
+    `FromClients`). Samples from outside the data set are appended to its training samples,
+    and no client gets them.
 
-    `share` is data sharing (Zhao et al. 2018): this fraction of D0, drawn for each client, is
-    appended to every client's data; True is all of it, as FSL compares with.
+    By default all replicates share one partition and differ in everything else: the initial
+    model, the cohorts and the batches. This is how we read appendix B.4 of SAFARI ("five
+    random initializations", docs/papers.md#safari).
+
+    Example:
+        >>> import raysafl as fl
+        >>> data = fl.Federation(
+        ...     dataset=fl.Digits(),
+        ...     clients=10,
+        ...     partition=fl.ClassesPerClient(p=1),
+        ...     server=fl.IidServer(n0=100),
+        ... )
+        >>> split = data.split(data.load(), seed=0)
+        >>> len(split.clients), len(split.server)
+        (10, 100)
     """
 
-    dataset: SerializeAsAny[Source] = Field(default_factory=Digits)
-    partition: SerializeAsAny[Partition] = Field(default_factory=Iid)
-    server: SerializeAsAny[ServerData] | None = None
-    seed: int | None = Field(default=0, ge=0, lt=2**63)
-    share: float = Field(default=0.0, ge=0, le=1)
+    dataset: SerializeAsAny[Source] = Field(
+        default_factory=Digits, description="Where the samples come from."
+    )
+    partition: SerializeAsAny[Partition] = Field(
+        default_factory=Iid, description="How the training samples are spread over the clients."
+    )
+    server: SerializeAsAny[ServerData] | None = Field(
+        default=None, description="The server's own data D0; None: the server has none."
+    )
+    seed: int | None = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Seed of the partition and of D0, shared by all replicates; None: each "
+        "replicate has a partition of its own.",
+    )
+    share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Data sharing (Zhao et al. 2018): the fraction of D0, drawn anew for each "
+        "client, that is appended to every client's data; 1 is all of D0, as in FSL.",
+    )
 
     @model_validator(mode="after")
     def _something_to_share(self) -> "Federation":
@@ -44,28 +73,35 @@ class Federation(FederatedData):
 
     @property
     def has_server_data(self) -> bool:
-        """Whether the server holds samples of its own."""
+        """Return whether the server holds samples of its own."""
         return self.server is not None
 
     @property
     def source_key(self) -> str:
-        """The dataset's JSON, and the server data's if that comes from outside the dataset."""
+        """Return a key that is equal for federations whose `load` gives equal data sets.
+
+        It is the data set's JSON, with the server data's JSON if those samples come from
+        outside the data set.
+        """
         key = self.dataset.to_json()
         outside = self.server is not None and type(self.server).outside is not ServerData.outside
         return key + self.server.to_json() if outside and self.server else key
 
     def tested_on(self, count: int) -> Self:
-        """With a draw of the test set."""
+        """Return the same federation with `count` test samples, drawn at random."""
         return self.replace(dataset=Subset(dataset=self.dataset, test=count))
 
     def load(self) -> Dataset:
-        """Read the dataset; the server's samples from outside it come behind the others."""
+        """Read the data set, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
             return dataset
-        train, users = dataset.train, None
+
+        train = dataset.train
+        users = None
         if train.users is not None:
+            # -1: these samples have no user, so that no client can get them by `ByUser`.
             users = np.concatenate([train.users, np.full(len(extra), -1)])
         joined = Samples(
             np.concatenate([train.x, extra.x]),
@@ -77,18 +113,33 @@ class Federation(FederatedData):
         return replace(dataset, train=joined, outside=len(extra))
 
     def split_seed(self, seed: int) -> int:
-        """The federation's own seed, if it has one."""
+        """Return the seed that determines the split of the replicate with this seed.
+
+        Replicates with equal values share one split.
+        """
         return seed if self.seed is None else self.seed
 
     def split(self, dataset: Dataset, seed: int) -> Split:
-        """Who holds which training samples, in replicate `seed`."""
+        """Decide which training samples each client and the server hold.
+
+        Args:
+            dataset: what `load` returned.
+            seed: the seed of the replicate.
+
+        Raises:
+            ValueError: the partition or the server data does not fit the data set.
+        """
         key = Key(self.split_seed(seed))
-        own = len(dataset.train) - dataset.outside
-        labels, users = dataset.train.y[:own], dataset.train.users
-        held = np.empty(0, np.int64)
+        # Samples from outside the data set stand at the end and are the server's alone.
+        inside = len(dataset.train) - dataset.outside
+        labels = dataset.train.y[:inside]
+        users = dataset.train.users
+
+        server = np.empty(0, np.int64)
         if self.server is not None:
-            held = self.server.draw(labels, dataset.num_classes, key("server data"))
-        free = np.setdiff1d(np.arange(own), held, assume_unique=True)
+            server = self.server.draw(labels, dataset.num_classes, key("server data"))
+        free = np.setdiff1d(np.arange(inside), server, assume_unique=True)
+
         parts = self.partition.spread(
             labels[free],
             dataset.num_classes,
@@ -97,17 +148,21 @@ class Federation(FederatedData):
             None if users is None else users[free],
         )
         clients = pack(parts).within(free)
-        if self.server is not None:
-            given, left = self.server.collect(clients, key("from clients"))
-            clients = pack(left)
-            held = np.concatenate([held, given, np.arange(own, len(dataset.train))])
-        return Split(self._shared(clients, held, key), held)
 
-    def _shared(self, clients: Parts, held: Ints, key: Key) -> Parts:
-        """Each client's samples, and behind them the fraction of D0 that it gets."""
-        count = round(self.share * len(held))
+        if self.server is not None:
+            collected, remaining = self.server.collect(clients, key("from clients"))
+            clients = pack(remaining)
+            outside = np.arange(inside, len(dataset.train))
+            server = np.concatenate([server, collected, outside])
+        return Split(self._with_shared_data(clients, server, key), server)
+
+    def _with_shared_data(self, clients: Parts, server: Ints, key: Key) -> Parts:
+        """Append to each client's samples the fraction `share` of the server's."""
+        count = round(self.share * len(server))
         if not count:
             return clients
-        return clients.extended(
-            count, lambda i: np.sort(key("share", i).choice(held, count, replace=False))
-        )
+
+        def drawn(client: int) -> Ints:
+            return np.sort(key("share", client).choice(server, count, replace=False))
+
+        return clients.extended(count, drawn)

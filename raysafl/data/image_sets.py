@@ -1,7 +1,8 @@
 """Image sets that torchvision reads: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, STL-10.
 
-Files lie under the data root in torchvision's layout and are downloaded if they are not there
-and there is a network. Images are [n, channels, height, width], uint8, scaled to [0, 1].
+The files lie in the folder that `RAYSAFL_DATA` names, in torchvision's layout. Files that
+are missing are downloaded if there is a network. Images have the shape [n, channels, height,
+width]; they are stored as uint8 and scaled to [0, 1] when a batch is drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,21 +17,29 @@ from pydantic import Field, field_validator
 from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source, data_root
 
-# the 47 classes of EMNIST's balanced split, in the order of its labels
+# The 47 classes of EMNIST's balanced split, in the order of its labels.
 EMNIST_LABELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
 
 
 def fetch(
     name: str, folder: Path, files: Sequence[str], read: Callable[[bool, bool], Any]
 ) -> list[Any]:
-    """Training and test part as `read(train, download)` gives them: from files, else downloaded.
+    """Read the training part and the test part, downloading them if they are not there.
+
+    Args:
+        name: the data set's name, for messages.
+        folder: the folder in which its files lie.
+        files: the names of its files.
+        read: `read(train, download)` returns one part, as torchvision's classes do.
 
     Raises:
-        ValueError: the files are missing (named) or damaged, and cannot be downloaded.
+        ValueError: the files are missing (they are named) or damaged, and cannot be
+            downloaded.
     """
     try:
         return [read(train, False) for train in (True, False)]
-    except (OSError, RuntimeError, ValueError):  # ValueError: an empty file
+    except (OSError, RuntimeError, ValueError):
+        # Missing, damaged or empty files all end here; the download below replaces them.
         pass
     try:
         return [read(train, True) for train in (True, False)]
@@ -55,6 +64,7 @@ def _dataset(
     labels: Sequence[Any],
     classes: Sequence[str],
 ) -> Dataset:
+    """Put the images and labels of the two parts (training, test) into a `Dataset`."""
     train, test = (
         Samples(np.ascontiguousarray(x), np.asarray(y, np.int64), 1 / 255)
         for x, y in zip(images, labels, strict=True)
@@ -63,6 +73,7 @@ def _dataset(
 
 
 def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
+    """Load a data set in the file format of MNIST with the torchvision class `kind`."""
     root = data_root()
     parts = fetch(
         name,
@@ -76,36 +87,48 @@ def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
 
 
 class Mnist(Source):
-    """MNIST (LeCun et al. 1998): 60,000 + 10,000 images [1, 28, 28], scaled to [0, 1]."""
+    """MNIST, handwritten digits: 60,000 + 10,000 images [1, 28, 28], scaled to [0, 1].
+
+    Source: LeCun et al. 1998 (docs/papers.md#mnist).
+    """
 
     def load(self) -> Dataset:
-        """Read torchvision's files from the data root; download them if there is a network."""
+        """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import MNIST
 
         return _mnist_like(MNIST, "MNIST", "0123456789")
 
 
 class FashionMnist(Source):
-    """Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images [1, 28, 28] of clothes."""
+    """Fashion-MNIST, articles of clothing: 60,000 + 10,000 images [1, 28, 28].
+
+    Source: Xiao et al. 2017 (docs/papers.md#fashion-mnist).
+    """
 
     def load(self) -> Dataset:
-        """Read torchvision's files from the data root; download them if there is a network."""
+        """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import FashionMNIST
 
         return _mnist_like(FashionMNIST, "Fashion-MNIST", FashionMNIST.classes)
 
 
 class Emnist(Source):
-    """EMNIST, balanced split (Cohen et al. 2017): digits and letters [1, 28, 28], 45 classes.
+    """EMNIST, balanced split: digits and letters [1, 28, 28], by default 45 classes.
 
-    FSL uses 45 of the split's 47 classes (108,000 = 45 * 2,400 training images) and does not say
-    which; `drop` names the labels left out. The default drops the last two, r and t, so that the
-    other labels stay what they are in EMNIST. Labels are renumbered from 0. All 18,000 test
-    images of the classes kept are used (FSL: 10,000, unsaid which). EMNIST's files hold the
-    images transposed; here they stand upright.
+    The files of EMNIST hold transposed images; here they stand upright. Labels are renumbered
+    from 0 after classes have been dropped.
+
+    Source: Cohen et al. 2017 (docs/papers.md#emnist). FSL (docs/papers.md#fsl) uses 45 of the
+    split's 47 classes (108,000 = 45 * 2,400 training images) and does not say which. The
+    default drops the last two, r and t, so that the other labels stay what they are. FSL tests
+    on 10,000 images and does not say on which; here all 18,000 test images of the remaining
+    classes are used.
     """
 
-    drop: list[int] = Field(default=[45, 46])
+    drop: list[int] = Field(
+        default=[45, 46],
+        description="Labels of EMNIST (0 to 46) that are left out, 45 of them at most.",
+    )
 
     @field_validator("drop")
     @classmethod
@@ -115,7 +138,7 @@ class Emnist(Source):
         return sorted(drop)
 
     def load(self) -> Dataset:
-        """Read torchvision's files from the data root; download them if there is a network."""
+        """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import EMNIST
 
         root = data_root()
@@ -130,8 +153,10 @@ class Emnist(Source):
             files,
             lambda train, download: EMNIST(str(root), "balanced", train=train, download=download),
         )
+
         kept = [label for label in range(47) if label not in self.drop]
-        images, labels = [], []
+        images = []
+        labels = []
         for part in parts:
             y = part.targets.numpy()
             rows = np.isin(y, kept)
@@ -141,10 +166,13 @@ class Emnist(Source):
 
 
 class Cifar10(Source):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images [3, 32, 32], scaled to [0, 1]."""
+    """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32] of ten things, in [0, 1].
+
+    Source: Krizhevsky 2009 (docs/papers.md#cifar10).
+    """
 
     def load(self) -> Dataset:
-        """Read torchvision's files from the data root; download them if there is a network."""
+        """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import CIFAR10
 
         root = data_root()
@@ -160,10 +188,13 @@ class Cifar10(Source):
 
 
 class Stl10(Source):
-    """STL-10 (Coates et al. 2011): 5,000 + 8,000 labelled colour images [3, 96, 96]."""
+    """STL-10: 5,000 + 8,000 labelled colour images [3, 96, 96] of ten things.
+
+    Source: Coates et al. 2011 (docs/papers.md#stl10).
+    """
 
     def load(self) -> Dataset:
-        """Read torchvision's files from the data root; download them if there is a network."""
+        """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import STL10
 
         root = data_root()
@@ -176,5 +207,6 @@ class Stl10(Source):
             ),
         )
         names = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship"]
-        images, labels = [part.data for part in parts], [part.labels for part in parts]
+        images = [part.data for part in parts]
+        labels = [part.labels for part in parts]
         return _dataset("stl10", images, labels, [*names, "truck"])

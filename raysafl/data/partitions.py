@@ -1,4 +1,7 @@
-"""How the training set is spread over clients: a function of the seed alone."""
+"""Partitions: how the training samples are spread over the clients.
+
+A partition is a pure function of the labels, the number of clients and the seed.
+"""
 
 import math
 from abc import abstractmethod
@@ -15,7 +18,17 @@ from raysafl.core.randomness import Key
 
 
 class Partition(Component):
-    """A way to spread samples. Define `spread` in your own file to bring your own."""
+    """A rule that spreads samples over clients. Subclass it and define `spread`.
+
+    Example:
+        >>> import numpy as np
+        >>> import raysafl as fl
+        >>> labels = np.array([0, 0, 1, 1, 2, 2])
+        >>> rule = fl.ClassesPerClient(p=1)
+        >>> parts = rule.spread(labels, 3, 3, np.random.default_rng(0))
+        >>> sorted(labels[part].tolist() for part in parts)
+        [[0, 0], [1, 1], [2, 2]]
+    """
 
     abstract: ClassVar[bool] = True
 
@@ -28,14 +41,25 @@ class Partition(Component):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> Sequence[Ints]:
-        """Positions in `labels` for each client. Raises ValueError if impossible.
+        """Return for each client the positions of its samples in `labels`.
 
-        A list of arrays will do. `users` says who made each sample, if the dataset knows.
+        Args:
+            labels: the class of each sample that may be given to a client, [S].
+            num_classes: the number of classes of the data set.
+            clients: the number of clients.
+            rng: the only source of randomness.
+            users: who made each sample, [S], if the data set knows it; -1: nobody.
+
+        Returns:
+            One integer array per client; a list of arrays is allowed.
+
+        Raises:
+            ValueError: these samples cannot be spread in this way.
         """
 
 
 class Iid(Partition):
-    """Shuffled and dealt out evenly; sizes differ by one at most."""
+    """Samples are shuffled and dealt out evenly; client sizes differ by at most one."""
 
     def spread(
         self,
@@ -45,7 +69,7 @@ class Iid(Partition):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> Parts:
-        """Every sample is used once."""
+        """Give every sample to exactly one client."""
         if clients > len(labels):
             raise ValueError(f"{clients} clients cannot share {len(labels)} training samples")
         each, more = divmod(len(labels), clients)
@@ -54,16 +78,20 @@ class Iid(Partition):
 
 
 class ClassesPerClient(Partition):
-    """Each client holds p classes, and equally many samples of each (SAFARI's p, FSL's C).
+    """Each client holds p classes, and equally many samples of each of them.
 
-    With h(c) clients holding class c of size n(c), every holder gets u = min_c floor(n(c)/h(c))
-    samples of each of its classes, so all clients hold p*u samples. The paper (appendix B.1)
-    says that each client "randomly selects p classes" and "evenly samples" within them without
-    replacement. Open there, chosen here: classes are covered as evenly as possible (h differs
-    by one at most, so M = 10, p = 1 gives each client another class).
+    With h(c) clients that hold class c, which has n(c) samples, each holder gets
+    u = min_c floor(n(c) / h(c)) samples of each of its classes. So every client holds p * u
+    samples, and some samples of the larger classes stay unused.
+
+    Source: SAFARI, appendix B.1 (docs/papers.md#safari), and FSL's C (docs/papers.md#fsl).
+    Each client "randomly selects p classes" and "evenly samples" within them without
+    replacement. The paper leaves open whether two clients may select alike. Here classes are
+    covered as evenly as possible: h(c) differs by at most one, so that 10 clients with p = 1
+    hold ten different classes. `IndependentClasses` and `Shards` are the other readings.
     """
 
-    p: int = Field(gt=0)
+    p: int = Field(gt=0, description="Number of classes that each client holds.")
 
     def spread(
         self,
@@ -73,12 +101,13 @@ class ClassesPerClient(Partition):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> Parts:
-        """Some samples of the larger classes stay unused, so that all clients are alike."""
+        """Choose the classes of each client, then deal out each class among its holders."""
         if self.p > num_classes:
             raise ValueError(
                 f"p = {self.p} classes per client, but the data has {num_classes}; "
                 f"p must be from 1 to {num_classes}"
             )
+
         held = self._choose(num_classes, clients, rng)
         pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
         holders = held.sum(axis=0)
@@ -88,6 +117,7 @@ class ClassesPerClient(Partition):
                 f"{clients} clients with p = {self.p} classes each are too many for "
                 f"{len(labels)} training samples: some class has fewer samples than holders"
             )
+
         owner = [np.repeat(np.flatnonzero(column), share) for column in held.T]
         dealt = [pool[: len(own)] for pool, own in zip(pools, owner, strict=True)]
         return deal(np.concatenate(owner), np.concatenate(dealt), clients)
@@ -95,10 +125,12 @@ class ClassesPerClient(Partition):
     def _choose(
         self, num_classes: int, clients: int, rng: np.random.Generator
     ) -> NDArray[np.bool_]:
-        """[clients, classes]: who holds what. The least held classes go first, ties at random.
+        """Return which client holds which class, as booleans [clients, classes].
 
-        After `period` clients all classes are held equally often and it starts over, so that
-        the first clients of all periods choose at once, then the second, and so on.
+        Clients choose one after the other, each the p classes that are held least so far;
+        ties are broken at random. After `period` clients all classes are held equally often
+        and the choice starts over. So the first clients of all periods can choose in one
+        vectorised step, then the second clients of all periods, and so on.
         """
         period = num_classes // math.gcd(num_classes, self.p)
         ties = rng.random((clients, num_classes))
@@ -113,16 +145,17 @@ class ClassesPerClient(Partition):
 
 
 class IndependentClasses(ClassesPerClient):
-    """Each client draws its p classes independently of the others; else as ClassesPerClient.
+    """Each client draws its p classes independently; otherwise as `ClassesPerClient`.
 
-    The letter of SAFARI's appendix B.1 ("each client randomly selects p classes"). Some classes
-    may be held by nobody: with M = 10, p = 1 about 6.5 of ten are held.
+    This is the literal reading of SAFARI's appendix B.1 ("each client randomly selects p
+    classes", docs/papers.md#safari). Some classes may be held by nobody: with 10 clients and
+    p = 1, about 6.5 of ten classes are held.
     """
 
     def _choose(
         self, num_classes: int, clients: int, rng: np.random.Generator
     ) -> NDArray[np.bool_]:
-        """[clients, classes]: p classes of each client, uniformly without replacement."""
+        """Draw p classes for each client, as booleans [clients, classes]."""
         order = rng.random((clients, num_classes)).argsort(axis=1)
         held = np.zeros((clients, num_classes), bool)
         np.put_along_axis(held, order[:, : self.p], True, axis=1)
@@ -130,15 +163,19 @@ class IndependentClasses(ClassesPerClient):
 
 
 class Shards(Partition):
-    """M * p shards of one class each and of one size, dealt out at random, p to a client.
+    """Samples are cut into M * p shards of one class each, and each client gets p shards.
 
-    McMahan et al. (2017), which SAFARI (section 5) says it follows; there shards are cut from the
-    sorted labels and may straddle two classes, here they do not. With M p = 20 and ten classes
-    each has two shards: a client may get both, and what absent clients hold may be nobody else's.
-    With p = 1 and as many clients as classes this is ClassesPerClient.
+    All shards have the same size, and they are dealt out at random. With M p = 20 and ten
+    classes, each class has two shards; one client may get both, and if it never comes, nobody
+    else holds that class. With p = 1 and as many clients as classes this equals
+    `ClassesPerClient`.
+
+    Source: McMahan et al. 2017 (docs/papers.md#fedavg), which SAFARI (section 5) says that it
+    follows. There, shards are cut from the sorted labels and may straddle two classes; here
+    they do not.
     """
 
-    p: int = Field(gt=0)
+    p: int = Field(gt=0, description="Number of shards that each client holds.")
 
     def spread(
         self,
@@ -148,7 +185,7 @@ class Shards(Partition):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> list[Ints]:
-        """Some samples of the larger classes stay unused, so that all clients are alike."""
+        """Cut and deal the shards; some samples of larger classes stay unused."""
         count = clients * self.p
         cut_C = count // num_classes + (rng.permutation(num_classes) < count % num_classes)
         pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
@@ -158,6 +195,7 @@ class Shards(Partition):
                 f"{clients} clients with p = {self.p} shards each are too many for "
                 f"{len(labels)} training samples: some class has fewer samples than shards"
             )
+
         shards = [
             pool[k * size : (k + 1) * size]
             for pool, cut in zip(pools, cut_C.tolist(), strict=True)
@@ -168,10 +206,10 @@ class Shards(Partition):
 
 
 class ByUser(Partition):
-    """One client per user of the dataset (FAST's Shakespeare: one client per speaker).
+    """One client per user of the data set, such as a speaker of Shakespeare's plays.
 
-    With fewer clients than users, the users with most samples are taken. Clients are in the
-    order of the users' numbers.
+    With fewer clients than users, the users with the most samples become the clients. Clients
+    are in the order of the users' numbers. Source: FAST's Shakespeare (docs/papers.md#fast).
     """
 
     kind: ClassVar[str] = "Natural"
@@ -184,7 +222,7 @@ class ByUser(Partition):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> Parts:
-        """All samples of each user taken."""
+        """Give each chosen user's samples to one client."""
         if users is None:
             raise ValueError(
                 "the dataset does not say who made its samples; ByUser is for Shakespeare, "
@@ -203,15 +241,16 @@ class ByUser(Partition):
 
 
 class Overlapping(Partition):
-    """Each client draws its own samples from the training set, so two may hold the same ones.
+    """Each client draws its samples from the whole training set, so two clients may overlap.
 
-    `samples` of them, uniformly and without replacement, as a pure function of (seed, client)
-    that is computed when the client trains: any number of clients, also many more than there
-    are samples, and no memory for those that do not come. For studies of scale: the clients are
-    IID, and two share samples^2 / (size of the training set) samples on average.
+    The draw is uniform without replacement, and a pure function of (seed, client) that is
+    computed when the client trains. So there may be many more clients than samples, and
+    clients that do not come take no memory. This serves studies of scale: the clients are
+    IID, and two of them share samples^2 / S samples on average, S being the training set's
+    size.
     """
 
-    samples: int = Field(gt=0)
+    samples: int = Field(gt=0, description="Number of samples that each client holds.")
 
     def spread(
         self,
@@ -221,7 +260,7 @@ class Overlapping(Partition):
         rng: np.random.Generator,
         users: Ints | None = None,
     ) -> Parts:
-        """Nothing is drawn yet."""
+        """Return a description of the clients' samples; they are drawn on access."""
         available = len(labels)
         if self.samples > available:
             raise ValueError(

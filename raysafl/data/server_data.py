@@ -1,4 +1,4 @@
-"""The server's own data D0: drawn before the clients' share, from clients, or from outside."""
+"""The server's own data D0: drawn from the training set, or collected from clients."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,37 +15,74 @@ NOTHING = np.empty(0, np.int64)
 
 
 class ServerData(Component):
-    """A way to get D0. Override one of the three methods in your own file to bring your own."""
+    """How the server gets its data D0. Subclass it and override one of the three methods.
+
+    Example:
+        >>> import numpy as np
+        >>> import raysafl as fl
+        >>> labels = np.array([0, 0, 0, 1, 1, 1])
+        >>> rows = fl.StratifiedServer(n0=2).draw(labels, 2, np.random.default_rng(0))
+        >>> labels[rows].tolist()
+        [0, 1]
+    """
 
     abstract: ClassVar[bool] = True
 
     def draw(self, labels: Ints, num_classes: int, rng: np.random.Generator) -> Ints:
-        """Positions in `labels` that no client gets. Raises ValueError if impossible."""
+        """Draw positions in `labels` that become the server's and that no client gets.
+
+        Args:
+            labels: the class of each training sample, [S].
+            num_classes: the number of classes.
+            rng: the only source of randomness.
+
+        Raises:
+            ValueError: these samples cannot be drawn.
+        """
         return NOTHING
 
     def collect(
         self, clients: Sequence[Ints], rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """Samples taken from the clients, and what these hold afterwards."""
+        """Collect samples from clients.
+
+        Args:
+            clients: the samples that each client holds.
+            rng: the only source of randomness.
+
+        Returns:
+            The samples that the server gets, and the samples that each client holds then.
+
+        Raises:
+            ValueError: the clients do not hold enough samples.
+        """
         return NOTHING, clients
 
     def outside(self, dataset: Dataset) -> Samples | None:
-        """Samples that are not in the dataset, in the form of its training samples."""
+        """Make samples that are not in the data set, in the form of its training samples.
+
+        Raises:
+            ValueError: no such samples can be made for this data set.
+        """
         return None
 
 
 class DrawnServer(ServerData):
-    """n0 samples of the training set, which no client holds. Define `draw`."""
+    """The base of rules that draw n0 training samples, which no client then holds."""
 
     abstract: ClassVar[bool] = True
-    n0: int = Field(gt=0)
+    n0: int = Field(gt=0, description="Number of samples that the server holds.")
 
     @abstractmethod
     def draw(self, labels: Ints, num_classes: int, rng: np.random.Generator) -> Ints:
-        """n0 positions in `labels`, without replacement. Raises ValueError if impossible."""
+        """Draw n0 positions in `labels` without replacement (see `ServerData.draw`)."""
 
     def check(self, available: int) -> None:
-        """Raise ValueError if there are too few samples to draw from."""
+        """Check that clients keep some of the `available` training samples.
+
+        Raises:
+            ValueError: n0 is not below the number of training samples.
+        """
         if self.n0 >= available:
             raise ValueError(
                 f"server data of n0 = {self.n0} samples leaves no client data: the training set "
@@ -54,19 +91,29 @@ class DrawnServer(ServerData):
 
 
 class IidServer(DrawnServer):
-    """n0 samples drawn uniformly (SAFARI: "auxiliary dataset T i.i.d. from P")."""
+    """The server holds n0 training samples, drawn uniformly without replacement.
+
+    Source: SAFARI's "auxiliary dataset T i.i.d. from P" (docs/papers.md#safari).
+    """
 
     def draw(self, labels: Ints, num_classes: int, rng: np.random.Generator) -> Ints:
-        """A uniform draw over all samples."""
+        """Draw n0 positions uniformly (see `ServerData.draw`)."""
         self.check(len(labels))
         return np.sort(rng.choice(len(labels), self.n0, replace=False))
 
 
 class StratifiedServer(DrawnServer):
-    """n0 samples, equally many of each class; a remainder goes to random classes."""
+    """The server holds n0 training samples, equally many of each class.
+
+    If n0 is no multiple of the number of classes, random classes get one sample more.
+    """
 
     def draw(self, labels: Ints, num_classes: int, rng: np.random.Generator) -> Ints:
-        """n0 // classes of each class, and one more of n0 % classes of them."""
+        """Draw n0 // C samples of each of C classes, and one more of n0 % C of them.
+
+        Raises:
+            ValueError: a class has too few samples.
+        """
         self.check(len(labels))
         extra = rng.permutation(num_classes) < self.n0 % num_classes
         parts = []
@@ -83,38 +130,48 @@ class StratifiedServer(DrawnServer):
 
 
 class FromClients(ServerData):
-    """per_client random samples from each of c random clients (FSL, scenario 2a).
+    """The server gets `per_client` random samples from each of c random clients.
 
-    FSL draws the clients once, before training. By default the server gets copies, and clients
-    keep their samples: in FSL's CIFAR-10 setting a client holds 50 and gives 50. With
-    `copies=False` what is given is gone.
+    The clients are drawn once, before training. The server's data are as skewed as those of
+    the clients that give them.
+
+    Source: FSL, scenario 2a (docs/papers.md#fsl). In its CIFAR-10 setting a client holds 50
+    samples and gives 50, so by default the server gets copies.
     """
 
-    c: int = Field(gt=0)
-    per_client: int = Field(gt=0)
-    copies: bool = True
+    c: int = Field(gt=0, description="Number of clients that give samples.")
+    per_client: int = Field(gt=0, description="Number of samples that each of them gives.")
+    copies: bool = Field(
+        default=True, description="Whether clients keep the samples that they give."
+    )
 
     def collect(
         self, clients: Sequence[Ints], rng: np.random.Generator
     ) -> tuple[Ints, Sequence[Ints]]:
-        """n0 = c * per_client samples, without replacement; as skewed as the clients are."""
+        """Collect n0 = c * per_client samples without replacement.
+
+        Raises:
+            ValueError: there are fewer than c clients, or one holds too few samples.
+        """
         if self.c > len(clients):
             raise ValueError(
                 f"server data from c = {self.c} clients, but there are {len(clients)}; lower c"
             )
         givers = np.sort(rng.choice(len(clients), self.c, replace=False))
-        given, left = [], {}
+        given = []
+        remaining: dict[int, Ints] = {}
         for i in givers.tolist():
-            own = clients[i]
-            held = len(own)
+            samples = clients[i]
+            held = len(samples)
             if self.per_client > held or (self.per_client == held and not self.copies):
                 rest = "" if self.copies else " and must keep one (copies=False)"
                 raise ValueError(
                     f"client {i} cannot give per_client = {self.per_client} samples: it holds "
                     f"{held}{rest}; lower per_client"
                 )
-            given.append(np.sort(rng.choice(own, self.per_client, replace=False)))
-            left[i] = np.setdiff1d(own, given[-1], assume_unique=True)
+            given.append(np.sort(rng.choice(samples, self.per_client, replace=False)))
+            remaining[i] = np.setdiff1d(samples, given[-1], assume_unique=True)
+
         if self.copies:
             return np.concatenate(given), clients
-        return np.concatenate(given), [left.get(i, own) for i, own in enumerate(clients)]
+        return np.concatenate(given), [remaining.get(i, own) for i, own in enumerate(clients)]

@@ -1,4 +1,4 @@
-"""Server data from outside the training set: another dataset, or synthetic letters."""
+"""Server data from outside the training set: another data set, or drawn letters."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -15,12 +15,21 @@ from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Source
 
 Bytes = NDArray[np.uint8]
-# STL-10's airplane, bird, car, cat, deer, dog, horse, monkey, ship, truck among CIFAR-10's
+# The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog, horse,
+# monkey, ship, truck); CIFAR-10 has no monkey.
 STL10_AS_CIFAR10: list[int | None] = [0, 2, 1, 3, 4, 5, 7, None, 8, 9]
 
 
+# Bilinear resampling averages over all pixels that a new pixel replaces.
+_SMOOTH = Image.Resampling.BILINEAR
+
+
 def _shape(dataset: Dataset) -> tuple[int, int, int]:
-    """(channels, height, width) of the images."""
+    """Return (channels, height, width) of the images.
+
+    Raises:
+        ValueError: the data set holds no uint8 images with one or three channels.
+    """
     x = dataset.train.x
     if x.ndim != 4 or x.dtype != np.uint8 or x.shape[1] not in (1, 3):
         raise ValueError(
@@ -31,38 +40,45 @@ def _shape(dataset: Dataset) -> tuple[int, int, int]:
 
 
 def _samples(images: Sequence[Image.Image], labels: Any, dataset: Dataset) -> Samples:
-    """Images of 0 to 255 in the dataset's shape; its brightest value stands for 255."""
+    """Fit images with values 0 to 255 to the shape and the range of a data set."""
     channels, height, width = _shape(dataset)
     mode = "L" if channels == 1 else "RGB"
     fitted = [im.convert(mode).resize((width, height), _SMOOTH) for im in images]
     x = np.stack([np.asarray(im).reshape(height, width, channels) for im in fitted])
+    # The brightest value of the data set stands for 255; in `Digits` it is 16.
     top = int(dataset.train.x.max())
-    if top != 255:  # digits are 0 to 16
+    if top != 255:
         x = np.rint(x * (top / 255)).astype(np.uint8)
     x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     return Samples(x, np.asarray(labels, np.int64), dataset.train.scale, dataset.train.shift)
 
 
-_SMOOTH = Image.Resampling.BILINEAR  # averages over all pixels it replaces
-
-
 class OtherDatasetServer(ServerData):
-    """n0 training images of another dataset, resized (FSL, scenario 2b: STL-10 for CIFAR-10).
+    """The server holds n0 training images of another data set, resized to fit.
 
-    `classes[i]` is the class, in the run's dataset, of the other dataset's class i, or None to
-    leave it out; the list must cover all of them. `STL10_AS_CIFAR10` is FSL's: nine shared
-    classes, no frog, no monkey. Equally many images of each class are drawn (a remainder goes to
-    random classes) by `seed`, the same for all replicates.
+    Equally many images of each class are drawn, the same ones in all replicates; if n0 is no
+    multiple of the number of classes, random classes get one image more.
+
+    Source: FSL, scenario 2b, which takes STL-10 for CIFAR-10 (docs/papers.md#fsl); its classes
+    are `STL10_AS_CIFAR10`.
     """
 
     kind: ClassVar[str] = "Other"
-    dataset: SerializeAsAny[Source]
-    n0: int = Field(gt=0)
-    classes: list[int | None]
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    dataset: SerializeAsAny[Source] = Field(description="The other data set.")
+    n0: int = Field(gt=0, description="Number of images that the server holds.")
+    classes: list[int | None] = Field(
+        description="For each class of the other data set, its class in the run's data set; "
+        "None leaves it out."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the draw.")
 
     def outside(self, dataset: Dataset) -> Samples:
-        """Read the other dataset and fit n0 of its images to this one's."""
+        """Read the other data set and fit n0 of its images to this one.
+
+        Raises:
+            ValueError: one of them holds no images, the class map does not fit, or a class
+                has too few images.
+        """
         _shape(dataset)
         other = self.dataset.load()
         self._check(other, dataset)
@@ -70,9 +86,12 @@ class OtherDatasetServer(ServerData):
         rng = Key(self.seed)("other data")
         used = [i for i, label in enumerate(self.classes) if label is not None]
         extra = rng.permutation(len(used)) < self.n0 % len(used)
-        rows, labels = [], []
+
+        rows = []
+        labels = []
         for i, more in zip(used, extra.tolist(), strict=True):
-            pool, want = np.flatnonzero(other.train.y == i), self.n0 // len(used) + more
+            pool = np.flatnonzero(other.train.y == i)
+            want = self.n0 // len(used) + more
             if want > len(pool):
                 raise ValueError(
                     f"n0 = {self.n0} needs {want} images of class {i} of '{other.name}', which "
@@ -80,11 +99,13 @@ class OtherDatasetServer(ServerData):
                 )
             rows.append(np.sort(rng.choice(pool, want, replace=False)))
             labels += [self.classes[i]] * want
+
         x = other.train.x[np.concatenate(rows)]
         x = np.rint(x * (255 / int(other.train.x.max()))).astype(np.uint8)
         return _samples([_image(pixels) for pixels in x], labels, dataset)
 
     def _check(self, other: Dataset, dataset: Dataset) -> None:
+        """Check that the class map covers the other data set and names classes of this one."""
         if len(self.classes) != other.num_classes:
             raise ValueError(
                 f"the class map has {len(self.classes)} entries, but '{other.name}' has "
@@ -103,22 +124,34 @@ def _image(pixels: Bytes) -> Image.Image:
 
 
 class Glyphs(ServerData):
-    """Letters drawn in fonts, angles and sizes (FSL, scenario 2b: synthetic EMNIST).
+    """The server holds images of letters, drawn in given fonts, angles and sizes.
 
-    FSL: one cursive font, 5 angles, 3 sizes (points, in a figure of 2 by 2 inches), then 28 by
-    28 pixels: 15 images a class. It does not name the font. Default here: the italic serif that
-    comes with matplotlib, so that it works everywhere; any installed font's name is allowed,
-    with ":italic" or ":bold" after it. White on black, as EMNIST is. `characters` has one per
-    class; default: the dataset's own names of its classes.
+    Each class has one image per font, angle and size, white on black as in EMNIST, drawn in a
+    square of 2 by 2 inches and then resized to the data set's images.
+
+    Source: FSL, scenario 2b, "synthetic EMNIST" (docs/papers.md#fsl): one cursive font, five
+    angles and three sizes, so 15 images a class. FSL does not name the font. The default is
+    the italic serif that comes with matplotlib, so that it works on every machine.
     """
 
     INCHES: ClassVar[int] = 2
     DPI: ClassVar[int] = 144
 
-    fonts: list[str] = Field(default=["DejaVu Serif:italic"], min_length=1)
-    angles: list[float] = Field(default=[-20, -10, 0, 10, 20], min_length=1)
-    sizes: list[float] = Field(default=[100, 110, 120], min_length=1)
-    characters: str | None = None
+    fonts: list[str] = Field(
+        default=["DejaVu Serif:italic"],
+        min_length=1,
+        description='Names of installed fonts, each optionally with ":italic" or ":bold".',
+    )
+    angles: list[float] = Field(
+        default=[-20, -10, 0, 10, 20], min_length=1, description="Rotations in degrees."
+    )
+    sizes: list[float] = Field(
+        default=[100, 110, 120], min_length=1, description="Font sizes in points, 10 to 140."
+    )
+    characters: str | None = Field(
+        default=None,
+        description="One character per class; None: the data set's names of its classes.",
+    )
 
     @field_validator("fonts")
     @classmethod
@@ -135,7 +168,11 @@ class Glyphs(ServerData):
         return sizes
 
     def outside(self, dataset: Dataset) -> Samples:
-        """fonts * angles * sizes images of each class."""
+        """Draw fonts * angles * sizes images of each class.
+
+        Raises:
+            ValueError: the classes of the data set are not known to be single letters.
+        """
         _shape(dataset)
         letters: Sequence[str] = dataset.names if self.characters is None else self.characters
         if not letters or any(len(letter) != 1 for letter in letters):
@@ -148,7 +185,9 @@ class Glyphs(ServerData):
                 f"{len(letters)} characters for the {dataset.num_classes} classes of "
                 f"'{dataset.name}'; give one per class"
             )
-        images, labels = [], []
+
+        images = []
+        labels = []
         for font in self.fonts:
             for size in self.sizes:
                 face = ImageFont.truetype(font_file(font), size * self.DPI / 72)
@@ -161,16 +200,20 @@ class Glyphs(ServerData):
         side = self.INCHES * self.DPI
         image = Image.new("L", (side, side))
         left, top, right, bottom = face.getbbox(letter)
-        at = ((side - left - right) / 2, (side - top - bottom) / 2)  # its ink in the middle
-        ImageDraw.Draw(image).text(at, letter, fill=255, font=face)
+        # The box is that of the letter's ink, which is put in the middle of the image.
+        corner = ((side - left - right) / 2, (side - top - bottom) / 2)
+        ImageDraw.Draw(image).text(corner, letter, fill=255, font=face)
         return image.rotate(angle, Image.Resampling.BILINEAR)
 
 
 def font_file(name: str) -> str:
-    """The file of an installed font, or of one that comes with matplotlib.
+    """Find the file of an installed font, or of one that comes with matplotlib.
+
+    Args:
+        name: the font's family, optionally with ":italic" or ":bold" after it.
 
     Raises:
-        ValueError: there is none; the nearest name is given.
+        ValueError: there is no such font; the message names the nearest.
     """
     from matplotlib.font_manager import FontProperties, fontManager
 

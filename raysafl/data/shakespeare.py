@@ -1,4 +1,4 @@
-"""Text with natural users: a play, one user per speaker."""
+"""Shakespeare's plays as a text data set whose users are the speakers."""
 
 import re
 
@@ -10,31 +10,45 @@ from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source, data_root
 
 Ints = NDArray[np.int64]
-HEAD = re.compile(r"([A-Z][^\n:]{0,40}):(?:\n|$)")  # `SPEAKER:` alone on a speech's first line
+# A speech begins with a line that holds nothing but `SPEAKER:`.
+HEAD = re.compile(r"([A-Z][^\n:]{0,40}):(?:\n|$)")
 
 
 class Shakespeare(Source):
-    """Shakespeare, next-character prediction, a user per speaker (Caldas et al. 2018, LEAF).
+    """Shakespeare's plays: predict the next character; each speaker is one user.
 
-    A sample is `length` characters of one speaker, as indices into the text's sorted
-    vocabulary; its label is the character that follows. The users are the `speakers` with most
-    text, numbered in the order of their entrance (FAST: 139 of them, length 80). Each speaker's
-    speeches are joined by line breaks; the last `test` of the text is for the test set, and no
-    sample reaches over the cut.
+    A sample is `length` consecutive characters of one speaker, as indices into the sorted
+    vocabulary of the text; its label is the character that follows. The users are the
+    `speakers` with the most text, numbered in the order of their first speech. The speeches of
+    a speaker are joined by line breaks, and their last part is for the test set; no sample
+    reaches over the cut.
 
-    Chosen here, open in FAST: a sample starts every `stride` characters (LEAF: every one, then
-    subsampled); 20 % are for the test; spellings of a name that differ in case or spaces are one
-    speaker. LEAF tells a name's plays apart, a bare text cannot.
+    Source: FAST, with 139 speakers and length 80 (docs/papers.md#fast), after LEAF
+    (docs/papers.md#leaf). FAST leaves open the following, which is chosen here: a sample
+    starts every `stride` characters (in LEAF at every character, then subsampled); 20 % of
+    the text is for testing; spellings of a name that differ in case or spaces are one speaker.
+    LEAF tells speakers of equal name in different plays apart, which a bare text does not
+    allow.
     """
 
-    speakers: int = Field(default=139, gt=0)
-    length: int = Field(default=80, gt=0)
-    stride: int = Field(default=8, gt=0)
-    test: float = Field(default=0.2, gt=0, lt=1)
-    file: str = "shakespeare/input.txt"
+    speakers: int = Field(default=139, gt=0, description="Number of users.")
+    length: int = Field(default=80, gt=0, description="Characters per sample.")
+    stride: int = Field(default=8, gt=0, description="Characters between the starts of samples.")
+    test: float = Field(
+        default=0.2, gt=0, lt=1, description="Fraction of each speaker's text for testing."
+    )
+    file: str = Field(
+        default="shakespeare/input.txt",
+        description="The text; a relative path is looked up in the folder RAYSAFL_DATA.",
+    )
 
     def load(self) -> Dataset:
-        """x int64 [n, length], y int64 [n], and the speaker of each sample."""
+        """Return x int64 [S, length], y int64 [S], and the speaker of each sample.
+
+        Raises:
+            ValueError: the file is missing or no UTF-8 text, or too few speakers have enough
+                text.
+        """
         path = data_root() / self.file
         if not path.is_file():
             raise ValueError(
@@ -46,6 +60,7 @@ class Shakespeare(Source):
             text = path.read_text("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8 text ({error})") from error
+
         vocabulary = sorted(set(text))
         number = {letter: i for i, letter in enumerate(vocabulary)}
         parts: list[list[tuple[Ints, Ints, Ints]]] = [[], []]
@@ -55,6 +70,7 @@ class Shakespeare(Source):
             for part, piece in zip(parts, (codes[:cut], codes[cut:]), strict=True):
                 x, y = self._windows(piece)
                 part.append((x, y, np.full(len(y), user)))
+
         train, test = (
             Samples(x, y, users=users)
             for x, y, users in (map(np.concatenate, zip(*part, strict=True)) for part in parts)
@@ -62,16 +78,16 @@ class Shakespeare(Source):
         return Dataset("shakespeare", train, test, len(vocabulary), tuple(vocabulary))
 
     def _cut(self, characters: int) -> int:
+        """Return how many of a speaker's characters are for training."""
         return characters - int(characters * self.test)
 
     def _chosen(self, text: str) -> list[str]:
-        """The text of each speaker chosen, in the order of entrance."""
+        """Return the text of each chosen speaker, in the order of their first speech."""
         said = list(speeches(text).values())
         sizes = np.array([len(words) for words in said])
         order = np.argsort(-sizes, kind="stable")[: self.speakers]
-        enough = [
-            n for n in sizes.tolist() if min(self._cut(n), n - self._cut(n)) > self.length
-        ]  # for a sample in either part
+        # A speaker needs enough text for one sample in either part.
+        enough = [n for n in sizes.tolist() if min(self._cut(n), n - self._cut(n)) > self.length]
         if len(enough) < self.speakers:
             raise ValueError(
                 f"{self.file} has {len(said)} speakers, {len(enough)} of them with text enough "
@@ -81,12 +97,17 @@ class Shakespeare(Source):
         return [said[i] for i in sorted(order.tolist())]
 
     def _windows(self, codes: Ints) -> tuple[Ints, Ints]:
+        """Cut a text into samples: their characters, and the character that follows each."""
         windows = np.lib.stride_tricks.sliding_window_view(codes, self.length + 1)[:: self.stride]
         return windows[:, :-1].copy(), windows[:, -1].copy()
 
 
 def speeches(text: str) -> dict[str, str]:
-    """Speaker (capitals, single spaces) to all they say, speeches joined by line breaks."""
+    """Map each speaker to the text of all their speeches, joined by line breaks.
+
+    Names are written in capitals with single spaces, so that spellings that differ in case or
+    spaces are one speaker.
+    """
     said: dict[str, list[str]] = {}
     speaker = None
     for block in re.split(r"\n\s*\n", text.strip()):

@@ -1,6 +1,7 @@
-"""Where samples come from: the embedded digits, and folders of Parquet.
+"""Data sets: the embedded digits, a subset of another data set, and folders of Parquet.
 
-Images are [n, channels, height, width] and stay uint8 in memory.
+Images have the shape [n, channels, height, width] and stay uint8 in memory. They are
+scaled to float32 only when a batch is drawn.
 """
 
 import io
@@ -23,53 +24,86 @@ from raysafl.core.randomness import Key
 
 
 def data_root() -> Path:
-    """The folder of the datasets: `$RAYSAFL_DATA`, else a per-user cache folder."""
-    return Path(os.environ.get("RAYSAFL_DATA") or platformdirs.user_cache_path("raysafl")).resolve()
+    """Return the folder that holds the data sets.
+
+    It is the value of the environment variable `RAYSAFL_DATA` if that is set, and a cache
+    folder of the user otherwise.
+    """
+    folder = os.environ.get("RAYSAFL_DATA") or platformdirs.user_cache_path("raysafl")
+    return Path(folder).resolve()
 
 
 class Source(Component):
-    """A dataset's origin. Define `load` in your own file to bring your own."""
+    """Where a data set comes from. Subclass it and define `load` to bring your own.
+
+    Example:
+        >>> import raysafl as fl
+        >>> dataset = fl.Digits().load()
+        >>> dataset.train.x.shape, dataset.num_classes
+        ((1437, 1, 8, 8), 10)
+    """
 
     abstract: ClassVar[bool] = True
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read training and test set. Raises ValueError naming what is missing and where."""
+        """Read the training set and the test set.
+
+        Raises:
+            ValueError: something is missing; the message names it and where it should be.
+        """
 
 
 class Digits(Source):
-    """scikit-learn's 8x8 handwritten digits: 1,797 images, 10 classes, values 0 to 16.
+    """The handwritten digits of scikit-learn: 1,797 images of 8x8 pixels in 10 classes.
 
-    Needs no download. Split 80/20, stratified by class, always the same way.
+    They need no download. 80 % of the images are for training and 20 % for testing; the
+    classes have the same shares in both parts, and the division is always the same one.
+    Pixel values are 0 to 16.
     """
 
     def load(self) -> Dataset:
-        """1,437 training and 360 test images [1, 8, 8], scaled to [0, 1]."""
+        """Return 1,437 training and 360 test images [1, 8, 8], scaled to [0, 1]."""
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 
         x, y = load_digits(return_X_y=True)
         x = x.astype(np.uint8).reshape(-1, 1, 8, 8)
         parts = train_test_split(x, y.astype(np.int64), test_size=0.2, stratify=y, random_state=0)
-        train, test = Samples(parts[0], parts[2], 1 / 16), Samples(parts[1], parts[3], 1 / 16)
+        x_train, x_test, y_train, y_test = parts
+        train = Samples(x_train, y_train, scale=1 / 16)
+        test = Samples(x_test, y_test, scale=1 / 16)
         return Dataset("digits", train, test, num_classes=10, names=tuple("0123456789"))
 
 
 class Subset(Source):
-    """Some samples of another dataset: for small runs, which are to be labelled as such.
+    """Part of another data set, for runs that are smaller than a paper's.
 
-    `train` and `test` are drawn uniformly without replacement by `seed`, all if there are no
-    more; `classes` keeps only the first so many classes.
+    Samples are drawn uniformly without replacement, after the classes have been restricted.
     """
 
-    dataset: SerializeAsAny[Source]
-    train: int | None = Field(default=None, gt=0)
-    test: int | None = Field(default=None, gt=0)
-    classes: int | None = Field(default=None, gt=1)
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    dataset: SerializeAsAny[Source] = Field(description="The data set to draw from.")
+    train: int | None = Field(
+        default=None,
+        gt=0,
+        description="Number of training samples; None, or more than there are, keeps all.",
+    )
+    test: int | None = Field(
+        default=None,
+        gt=0,
+        description="Number of test samples; None, or more than there are, keeps all.",
+    )
+    classes: int | None = Field(
+        default=None, gt=1, description="Keep the classes 0 to classes - 1; None keeps all."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the draw.")
 
     def load(self) -> Dataset:
-        """Raises ValueError if the dataset cannot be read or has fewer classes."""
+        """Read the other data set and draw from it.
+
+        Raises:
+            ValueError: the data set cannot be read, or it has fewer than `classes` classes.
+        """
         whole = self.dataset.load()
         classes = self.classes or whole.num_classes
         if classes > whole.num_classes:
@@ -83,24 +117,28 @@ class Subset(Source):
     def _some(
         self, samples: Samples, most: int | None, classes: int, rng: np.random.Generator
     ) -> Samples:
-        kept = np.flatnonzero(samples.y < classes)
-        if most is not None and most < len(kept):
-            kept = np.sort(rng.choice(kept, most, replace=False))
-        users = None if samples.users is None else samples.users[kept]
-        return replace(samples, x=samples.x[kept], y=samples.y[kept], users=users)
+        """Draw at most `most` samples (all if None) of the first `classes` classes."""
+        rows = np.flatnonzero(samples.y < classes)
+        if most is not None and most < len(rows):
+            rows = np.sort(rng.choice(rows, most, replace=False))
+
+        users = None if samples.users is None else samples.users[rows]
+        return replace(samples, x=samples.x[rows], y=samples.y[rows], users=users)
 
 
 class ParquetImages(Source):
-    """A folder with `train.parquet` and `test.parquet`, in the Hugging Face image layout.
+    """A folder with `train.parquet` and `test.parquet` in the image layout of Hugging Face.
 
-    Columns: `image` (a struct with the encoded file in `bytes`) and `label` (integers from 0).
-    A relative `path` is looked up under the data root. Values are scaled from 0..255 to
-    `low`..`high`.
+    Each file has a column `image` (a struct whose field `bytes` holds the encoded image) and
+    a column `label` (integers from 0). All images must have the same shape. Pixel values are
+    scaled from 0..255 to `low`..`high`.
     """
 
-    path: str
-    low: float = 0.0
-    high: float = 1.0
+    path: str = Field(
+        description="The folder; a relative path is looked up in the folder RAYSAFL_DATA."
+    )
+    low: float = Field(default=0.0, description="What the pixel value 0 becomes.")
+    high: float = Field(default=1.0, description="What the pixel value 255 becomes.")
 
     @model_validator(mode="after")
     def _range(self) -> "ParquetImages":
@@ -109,7 +147,12 @@ class ParquetImages(Source):
         return self
 
     def load(self) -> Dataset:
-        """Decode all images, which must have one shape."""
+        """Decode all images of both files.
+
+        Raises:
+            ValueError: a file or a column is missing, a label is no integer from 0, an image
+                cannot be decoded, or the images differ in shape.
+        """
         folder = data_root() / self.path
         train, test = (self._read(folder / name) for name in ("train.parquet", "test.parquet"))
         if train.x.shape[1:] != test.x.shape[1:]:
@@ -121,6 +164,7 @@ class ParquetImages(Source):
         return Dataset(folder.name, train, test, num_classes=classes)
 
     def _read(self, file: Path) -> Samples:
+        """Decode one Parquet file, after checking its columns and their types."""
         if not file.is_file():
             raise ValueError(
                 f"{file} is missing; the dataset '{self.path}' needs train.parquet and "
@@ -141,21 +185,25 @@ class ParquetImages(Source):
             raise ValueError(
                 f"{file}: 'image' must be a struct with 'bytes'; the column is {image}"
             )
+
         table = pq.read_table(file, columns=["image", "label"])
         if table["image"].null_count or table["label"].null_count:
             raise ValueError(f"{file} has rows without an image or a label")
         labels = np.asarray(table["label"].to_numpy(), np.int64)
         if len(labels) == 0 or labels.min() < 0:
             raise ValueError(f"{file}: labels must be integers from 0, and there must be some")
+
         images = [_decode(row["bytes"], file) for row in table["image"].to_pylist()]
         shapes = {image.shape for image in images}
         if len(shapes) > 1:
             raise ValueError(f"{file} mixes image shapes {sorted(shapes)}; make them alike")
-        x = np.ascontiguousarray(np.stack(images))  # stacked views of colour images are not
+        # Colour images are transposed views, and a stack of such views is not contiguous.
+        x = np.ascontiguousarray(np.stack(images))
         return Samples(x, labels, (self.high - self.low) / 255, self.low)
 
 
 def _decode(content: bytes, file: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Decode one image to [channels, height, width] with one or three channels."""
     try:
         image = Image.open(io.BytesIO(content))
         pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
