@@ -19,7 +19,7 @@ from pydantic import Field
 
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset
-from raysafl.core.work import Record
+from raysafl.core.record import Record
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 

@@ -9,9 +9,10 @@ from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
+from raysafl.core.record import COLUMNS, Summary
 from raysafl.data import Partition, ServerData, Source
 from raysafl.participation import Distribution
-from raysafl.storage.statistics import COLUMNS, STATISTICS
+from raysafl.storage.statistics import STATISTICS
 
 FAMILIES: dict[str, type[Component]] = {
     "algorithm": Algorithm,
@@ -40,7 +41,11 @@ def catalogue() -> dict[str, dict[str, str]]:
         family: {name: _first(kind) for name, kind in sorted(base.kinds().items())}
         for family, base in FAMILIES.items()
     }
-    each = {name: f"each evaluated round: {meaning}" for name, meaning in COLUMNS.items()}
+    each = {
+        name: f"each evaluated round: {column.meaning}"
+        for name, column in COLUMNS.items()
+        if column.summary is not Summary.KEY
+    }
     families["dataset"]["share"] = (
         "Data sharing, an argument of Federation: D0 joins every client's data (Zhao et al. 2018)."
     )

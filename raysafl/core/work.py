@@ -1,35 +1,12 @@
 """work."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining, Update
 from raysafl.core.randomness import Key as Key
-
-
-@dataclass(frozen=True)
-class Record:
-    """One evaluated round of one replicate; the counts are sums since its last record."""
-
-    replicate: int
-    seed: int
-    round: int
-    kind: str  # who trained in this round: "client", "server", "client+server" or "central"
-    cohort: list[int]
-    test_accuracy: float
-    test_loss: float
-    train_accuracy: float | None  # of the last cohort, or as the policy asks (`measured_on`)
-    train_loss: float | None
-    q: float | None  # probability of an enforced (snapshot) round, if the policy has one
-    snapshots: int  # enforced rounds
-    server_rounds: int
-    steps: int
-    bytes_down: int
-    bytes_up: int
-    seconds: float
 
 
 class Task(NamedTuple):

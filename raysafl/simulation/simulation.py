@@ -16,7 +16,8 @@ from torch import Tensor
 from raysafl.core.algorithm import Round, Setting, State, Train, Update
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
-from raysafl.core.work import Record, Scores, Task, Work
+from raysafl.core.record import Record
+from raysafl.core.work import Scores, Task, Work
 from raysafl.simulation.run import Run
 
 BYTES = 4  # per parameter sent: float32

@@ -6,24 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-COLUMNS = {  # of an evaluated round, in rounds/
-    "kind": "who trained in the round: client, server or client+server",
-    "cohort": "ids of the clients that came",
-    "test_accuracy": "test accuracy of the global model after the round",
-    "test_loss": "mean test loss of the global model after the round",
-    "train_accuracy": "training accuracy of the last client round's cohort",
-    "train_loss": "mean training loss of the last client round's cohort",
-    "q": "probability of an enforced (snapshot) round, if the policy has one",
-    "snapshots": "enforced rounds since the last evaluated one",
-    "server_rounds": "rounds in which the server trained since the last evaluated one",
-    "steps": "local steps of clients and server since the last evaluated round",
-    "bytes_down": "bytes to clients since the last evaluated round",
-    "bytes_up": "bytes from clients since the last evaluated round",
-    "seconds": "wall time since the last evaluated round, of all replicates together",
-}
+from raysafl.core.record import COLUMNS, Summary, columns_with
+
 MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
 TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)  # per cent
-TOTALS = ("snapshots", "server_rounds", "steps", "bytes_down", "bytes_up")
+TOTALS = columns_with(Summary.SUM)
 STATISTICS = {  # of a run, in runs.parquet
     "rounds": "rounds run",
     "final": "test accuracy of the last evaluated round",
@@ -39,11 +26,7 @@ STATISTICS = {  # of a run, in runs.parquet
     **{f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS},
     "final_loss": "test loss of the last evaluated round",
     "arbitrary_ratio": "share of rounds that were no snapshots (FAST's Ratio)",
-    "total_snapshots": "enforced rounds of the run",
-    "total_server_rounds": "rounds in which the server trained",
-    "total_steps": "local steps of clients and server",
-    "total_bytes_down": "bytes to clients",
-    "total_bytes_up": "bytes from clients",
+    **{f"total_{name}": COLUMNS[name].total for name in TOTALS},
     "total_bytes": "bytes to and from clients",
 }
 
@@ -82,7 +65,7 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     smooth = accuracy.rolling(20, min_periods=1).mean()
     final, smooth_final = (float(x.iloc[-1]) if len(x) else math.nan for x in (accuracy, smooth))
     rounds = int(rows["round"].max()) + 1 if len(rows) else 0
-    sums = rows.reindex(columns=list(TOTALS)).sum()
+    sums = rows.reindex(columns=TOTALS).sum()
     totals = {f"total_{name}": int(sums[name]) for name in TOTALS}
     best = int(rows["round"].iloc[accuracy.argmax()]) if accuracy.notna().any() else math.nan
     found = {

@@ -28,33 +28,23 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from raysafl.core.component import explain
+from raysafl.core.record import COLUMNS, Column, Summary
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import Ending
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import Place, StorageError
 
-ROUNDS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("replicate", pa.int32()),
-        ("seed", pa.int64()),
-        ("round", pa.int32()),
-        ("kind", pa.string()),
-        ("cohort", pa.list_(pa.int32())),
-        ("test_accuracy", pa.float64()),
-        ("test_loss", pa.float64()),
-        ("train_accuracy", pa.float64()),
-        ("train_loss", pa.float64()),
-        ("q", pa.float64()),
-        ("snapshots", pa.int32()),
-        ("server_rounds", pa.int32()),
-        ("steps", pa.int64()),
-        ("bytes_down", pa.int64()),
-        ("bytes_up", pa.int64()),
-        ("seconds", pa.float64()),
-    ]
-)
+RUN_ID = Column("string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY)
+ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}  # of the files in rounds/, in this order
+ARROW_TYPES = {
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "list of int32": pa.list_(pa.int32()),
+}
+ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])
 AT_ONCE = 256  # files of rows that are in memory while they are read
 
 

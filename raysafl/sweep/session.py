@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysafl.core.work import Record, Work
+from raysafl.core.record import Record
+from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run

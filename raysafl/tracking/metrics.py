@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from raysafl.core.record import Summary, columns_with
 from raysafl.storage.statistics import summarise
 
-MEANS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss", "q"]
-SUMS = ["snapshots", "server_rounds", "steps", "bytes_down", "bytes_up"]
+MEANS = columns_with(Summary.MEAN)
+SUMS = columns_with(Summary.SUM)
 STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]  # with a spread
 
 

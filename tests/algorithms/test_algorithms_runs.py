@@ -36,7 +36,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.core.algorithm import State
-from raysafl.core.work import Record
+from raysafl.core.record import Record
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation

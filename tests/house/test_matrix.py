@@ -45,7 +45,7 @@ from raysafl import (
     Trace,
     Uniform,
 )
-from raysafl.core.work import Record
+from raysafl.core.record import Record
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation

@@ -11,7 +11,8 @@ import torch
 
 from raysafl import MLP, SAFARI, FedAvg, Federation, Key, LocalTraining, Run, Uniform
 from raysafl.core.algorithm import Algorithm, Round, State, Train
-from raysafl.core.work import Record, Scores
+from raysafl.core.record import Record
+from raysafl.core.work import Scores
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation, _finite

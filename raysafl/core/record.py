@@ -1,0 +1,155 @@
+"""One row of a run's results, and what each of its columns means.
+
+This is the only file that lists the columns. The Parquet schema, the totals in `runs.parquet`,
+the curves in MLflow, `raysafl list` and the table in docs/results.md are derived from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Literal, get_type_hints
+
+Type = Literal["string", "int32", "int64", "float64", "list of int32"]
+
+
+class Summary(StrEnum):
+    """How a column's values are combined into numbers that describe the whole run."""
+
+    KEY = "key"  # identifies the row and is never combined
+    MEAN = "mean"  # a level: averaged over replicates
+    SUM = "sum"  # a count since the replicate's last row: summed over rounds
+    NONE = "none"  # each row's value stands for itself
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is known about one column of the rows.
+
+    Args:
+        type: the name of the column's type in Parquet.
+        meaning: what a value is, with its unit, as one phrase.
+        summary: how the values are combined over rounds and replicates.
+        total: what the sum over a run is; given for columns with `Summary.SUM` only.
+    """
+
+    type: Type
+    meaning: str
+    summary: Summary = Summary.NONE
+    total: str = ""
+
+    def __post_init__(self) -> None:
+        assert bool(self.total) == (self.summary is Summary.SUM)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The results of one evaluated round of one replicate.
+
+    To add a column, add a field here and have the simulation fill it.
+    """
+
+    replicate: Annotated[int, Column("int32", "number of the replicate, from 0", Summary.KEY)]
+    seed: Annotated[int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)]
+    round: Annotated[int, Column("int32", "number of the round, from 0", Summary.KEY)]
+    kind: Annotated[
+        str, Column("string", "who trained in the round: client, server, client+server or central")
+    ]
+    cohort: Annotated[list[int], Column("list of int32", "ids of the clients that participated")]
+    test_accuracy: Annotated[
+        float,
+        Column(
+            "float64",
+            "test accuracy of the global model after the round, a fraction in [0, 1]",
+            Summary.MEAN,
+        ),
+    ]
+    test_loss: Annotated[
+        float, Column("float64", "mean test loss of the global model after the round", Summary.MEAN)
+    ]
+    train_accuracy: Annotated[
+        float | None,
+        Column(
+            "float64",
+            "mean accuracy over the samples that the last client round's cohort trained "
+            "on, measured while it trained; under an adaptive policy the accuracy that the "
+            "policy measures",
+            Summary.MEAN,
+        ),
+    ]
+    train_loss: Annotated[
+        float | None,
+        Column(
+            "float64",
+            "mean loss over the samples that the last client round's cohort trained on",
+            Summary.MEAN,
+        ),
+    ]
+    q: Annotated[
+        float | None,
+        Column(
+            "float64",
+            "probability that the policy enforces a round (FAST's snapshots); empty if the "
+            "policy never does",
+            Summary.MEAN,
+        ),
+    ]
+    snapshots: Annotated[
+        int,
+        Column(
+            "int32",
+            "enforced rounds in which clients trained, since the replicate's last row; "
+            "under uniform or full participation every client round counts",
+            Summary.SUM,
+            total="enforced rounds of the run",
+        ),
+    ]
+    server_rounds: Annotated[
+        int,
+        Column(
+            "int32",
+            "rounds in which the server trained, since the replicate's last row",
+            Summary.SUM,
+            total="rounds in which the server trained",
+        ),
+    ]
+    steps: Annotated[
+        int,
+        Column(
+            "int64",
+            "local steps of clients and server since the replicate's last row",
+            Summary.SUM,
+            total="local steps of clients and server",
+        ),
+    ]
+    bytes_down: Annotated[
+        int,
+        Column(
+            "int64",
+            "bytes sent to clients since the replicate's last row, 4 per parameter",
+            Summary.SUM,
+            total="bytes sent to clients",
+        ),
+    ]
+    bytes_up: Annotated[
+        int,
+        Column(
+            "int64",
+            "bytes received from clients since the replicate's last row, 4 per parameter",
+            Summary.SUM,
+            total="bytes received from clients",
+        ),
+    ]
+    seconds: Annotated[
+        float,
+        Column("float64", "wall time since the last evaluated round, of all replicates together"),
+    ]
+
+
+COLUMNS: Mapping[str, Column] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Record, include_extras=True).items()
+}
+
+
+def columns_with(summary: Summary) -> list[str]:
+    """Return the names of the columns that are combined in this way, in their order in a row."""
+    return [name for name, column in COLUMNS.items() if column.summary is summary]

@@ -1,0 +1,49 @@
+"""The columns of the rows are listed once, in `Record`, and everything else follows."""
+
+from pathlib import Path
+
+from raysafl.core.record import COLUMNS, Record, Summary, columns_with
+from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.store import ROUND_COLUMNS, ROUNDS
+from raysafl.tracking import metrics
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results.md"
+
+
+def test_the_parquet_schema_has_the_columns_and_types_of_a_record() -> None:
+    assert ROUNDS.names == ["run_id", *Record.__dataclass_fields__]
+    types = {name: str(ROUNDS.field(name).type) for name in ROUNDS.names}
+    assert types == {
+        "run_id": "string",
+        "replicate": "int32",
+        "seed": "int64",
+        "round": "int32",
+        "kind": "string",
+        "cohort": "list<item: int32>",
+        "test_accuracy": "double",
+        "test_loss": "double",
+        "train_accuracy": "double",
+        "train_loss": "double",
+        "q": "double",
+        "snapshots": "int32",
+        "server_rounds": "int32",
+        "steps": "int64",
+        "bytes_down": "int64",
+        "bytes_up": "int64",
+        "seconds": "double",
+    }
+
+
+def test_levels_are_averaged_and_counts_are_summed() -> None:
+    levels = ["test_accuracy", "test_loss", "train_accuracy", "train_loss", "q"]
+    counts = ["snapshots", "server_rounds", "steps", "bytes_down", "bytes_up"]
+    assert (metrics.MEANS, metrics.SUMS) == (levels, counts)
+    assert all(STATISTICS[f"total_{name}"] == COLUMNS[name].total for name in counts)
+    assert columns_with(Summary.KEY) == ["replicate", "seed", "round"]
+
+
+def test_the_table_in_the_documentation_lists_each_column() -> None:
+    """To renew the table after a change of `Record`, copy the lines that this test expects."""
+    lines = [f"| `{name}` | {c.type} | {c.meaning} |" for name, c in ROUND_COLUMNS.items()]
+    table = "\n".join(["| column | type | meaning |", "|---|---|---|", *lines])
+    assert f"## `rounds/`\n\n{table}\n\n" in RESULTS.read_text()
