@@ -15,6 +15,10 @@ from raysafl.sweep.definition import Sweep
 def load_sweep(path: Path) -> Sweep:
     """Execute an experiment file and return its `SWEEP`.
 
+    The file may import the modules of its own folder by their plain names. If that folder is
+    a package (it holds `__init__.py`), the file may also import by full names, from whatever
+    working directory it is run: `from experiments.safari.setting import cell`.
+
     Raises:
         ValueError: the file is missing, fails to import (with the line), or defines no sweep.
     """
@@ -30,6 +34,16 @@ def load_sweep(path: Path) -> Sweep:
     return sweep
 
 
+def outermost_package(file: Path) -> Path | None:
+    """Return the folder of the outermost package that holds a file, or None without one."""
+    package = None
+    folder = file.resolve().parent
+    while (folder / "__init__.py").is_file():
+        package = folder
+        folder = folder.parent
+    return package
+
+
 def _execute(path: Path) -> ModuleType:
     name = f"raysafl_experiment_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -37,7 +51,9 @@ def _execute(path: Path) -> ModuleType:
         raise ValueError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
+    before = list(sys.path)
+    package = outermost_package(path)
+    sys.path[:0] = [str(path.parent.resolve()), *([str(package.parent)] if package else [])]
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -46,7 +62,7 @@ def _execute(path: Path) -> ModuleType:
         where = f"{path}:{lines[-1]}" if lines else f"{path}"
         raise ValueError(f"{where} does not import: {_say(error)}") from error
     finally:
-        sys.path.pop(0)
+        sys.path[:] = before
     return module
 
 

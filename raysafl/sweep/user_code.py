@@ -12,6 +12,7 @@ import ray.cloudpickle
 from raysafl.core.component import Component
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.experiment_file import outermost_package
 
 
 def _bases(part: Component) -> list[type[Component]]:
@@ -22,14 +23,15 @@ def ship(sweep: Sweep, runs: Iterable[Run]) -> None:
     """Send the user's own classes and functions to Ray's workers by value.
 
     Modules that are installed (site-packages) are imported there; a script, an experiment file
-    and the modules beside it need not exist on the workers.
+    and the modules beside it, or in the same package, need not exist on the workers.
     """
     owners: list[Any] = [
         sweep.make,
         *(kind for run in runs for c in run.components() for kind in _bases(c)),
     ]
     modules = (sys.modules.get(getattr(owner, "__module__", "")) for owner in owners)
-    folders = {file.parent for module in modules if (file := _own_file(module))}
+    files = [file for module in modules if (file := _own_file(module))]
+    folders = {outermost_package(file) or file.parent for file in files}
     for module in list(sys.modules.values()):
         file = _own_file(module)
         if file and any(file.is_relative_to(folder) for folder in folders):

@@ -57,7 +57,7 @@ def test_a_workload_is_as_large_as_counted_by_hand(
 
 
 def test_s1_is_the_experiment_of_safari_table_8() -> None:
-    sweep = load_sweep(ROOT / "experiments" / "safari_table8_mnist.py")
+    sweep = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py")
     assert [run.id for run in S1] == [run.id for run in sweep.labelled().values()]
     assert len(S1) == 24 and all(run.replicates == 5 and run.rounds == 150 for run in S1)
 

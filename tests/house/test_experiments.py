@@ -1,8 +1,9 @@
 """Every file of experiments/: two rounds of each of its cells, its printed numbers, its report."""
 
-import importlib.util
+import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,17 @@ from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
 
 FOLDER = Path(__file__).parents[2] / "experiments"
-SCRIPTS = ("safari_theorem1", "fsl_figure9", "collect_measured", "reproduction")  # no sweeps
-FILES = sorted(f.stem for f in FOLDER.glob("[!_]*.py") if f.stem not in SCRIPTS)
+SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}  # they print a table, without a sweep
+PATHS = {  # the name of each sweep, and its file
+    folder + path.stem: path
+    for folder, paths in {
+        **{f"{paper}_": (FOLDER / paper).glob("*.py") for paper in ("safari", "fast", "fsl")},
+        "": (FOLDER / "studies").glob("*.py"),
+    }.items()
+    for path in paths
+    if re.search(r"^SWEEP = ", path.read_text(), re.MULTILINE)
+}
+FILES = sorted(PATHS)
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
 
 
@@ -90,7 +100,7 @@ def here(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def sweep_of(name: str) -> Sweep:
-    return load_sweep(FOLDER / f"{name}.py")
+    return load_sweep(PATHS[name])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -170,19 +180,19 @@ def test_tables_that_share_a_cell_share_its_run(
 DIGESTS = """
 import json, sys, hashlib
 from pathlib import Path
-from raysafl.experiment import load_sweep
+from raysafl.sweep.experiment_file import load_sweep
 
 found = {}
 for path in sys.argv[1:]:
     ids = [run.id for run in load_sweep(Path(path)).labelled().values()]
-    found[Path(path).stem] = hashlib.sha256(" ".join(ids).encode()).hexdigest()
+    found[path] = hashlib.sha256(" ".join(ids).encode()).hexdigest()
 print(json.dumps(found))
 """
 
 
 def test_run_ids_are_the_same_in_another_process(here: World) -> None:
     """Nothing in a file depends on hash seeds, order of import or the time."""
-    paths = [str(FOLDER / f"{name}.py") for name in FILES]
+    paths = [str(PATHS[name]) for name in FILES]
     first, second = (
         subprocess.run(
             [sys.executable, "-c", DIGESTS, *order],
@@ -202,13 +212,15 @@ def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> Non
         "fsl": [f"figure{n}" for n in (1, 2, 5, 6, 7, 8, 9, 10, 11)] + ["table1"],
         "fast": [f"table{n}" for n in range(2, 9)] + [f"figure{n}" for n in range(1, 5)],
     }
-    names = {*FILES, *SCRIPTS}
+    scripts = {name.replace("/", "_").removesuffix(".py") for name in SCRIPTS}
+    names = {*FILES, *scripts}
     for paper, parts in items.items():
         for part in parts:
             found = f"{paper}_{part}"
             assert any(name == found or name.startswith(f"{found}_") for name in names), found
     listed = (FOLDER / "README.md").read_text()
-    assert not [name for name in names if f"`{name}.py`" not in listed]
+    files = {path.relative_to(FOLDER).as_posix() for path in PATHS.values()}
+    assert not [file for file in files | SCRIPTS if f"`{file}`" not in listed]
 
 
 def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
@@ -225,17 +237,13 @@ def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
     assert few >= 15 and sum((share > 0).all() for share in counts[1.0]) >= 28
 
 
-def test_the_dissimilarities_of_fsl_fall_with_c(here: World) -> None:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("figure9", FOLDER / "fsl_figure9.py")
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        out = here.path / "figure9"
-        module.main(["--scale", "smoke", "--dataset", "CIFAR-10", "--out", str(out)])
-    finally:
-        sys.path.remove(str(FOLDER))
+def test_the_dissimilarities_of_fsl_fall_with_c(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    module = importlib.import_module("experiments.fsl.figure9")
+    out = here.path / "figure9"
+    module.main(["--scale", "smoke", "--dataset", "CIFAR-10", "--out", str(out)])
     frame = pd.read_csv(out / "fsl_figure9.csv")
     unlike = frame.groupby("C").G2.mean()
     assert unlike[1] > unlike[2] > unlike[5] and (out / "fsl_figure9.png").stat().st_size > 10_000

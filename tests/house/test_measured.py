@@ -1,6 +1,6 @@
 """results/measured: the committed numbers come out again, and the documents say what they are."""
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -28,13 +28,10 @@ SLACK = 0.01  # of an accuracy, on another kind of machine
 
 @pytest.fixture(scope="module")
 def collecting() -> ModuleType:
-    """experiments/collect_measured.py."""
-    place = ROOT / "experiments" / "collect_measured.py"
-    spec = importlib.util.spec_from_file_location(place.stem, place)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The script that copies finished sweeps into results/measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        return importlib.import_module("experiments.tools.collect_measured")
 
 
 def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str, str]) -> None:
@@ -62,7 +59,7 @@ def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str,
 def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[str, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "factorial_small.py").labelled()[cell]
+    run = load_sweep(ROOT / "experiments" / "studies" / "factorial_small.py").labelled()[cell]
     kept = Store(MEASURED / "factorial_small")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
@@ -72,21 +69,24 @@ def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of
 def test_table_8_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[int, str, int], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "safari_table8_mnist.py").labelled()[cell]
+    run = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py").labelled()[cell]
     kept = Store(MEASURED / "safari_table8_mnist")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
 
 @pytest.mark.usefixtures("shared_data")
-def test_what_was_measured_is_what_the_experiment_files_say_now() -> None:
+def test_what_was_measured_is_what_the_experiment_files_say_now(
+    collecting: ModuleType,
+) -> None:
     stores = find_sweeps(MEASURED)
     assert len(stores) > 1
     for store in stores:
         kept = store.manifest()
-        sweep = load_sweep(ROOT / "experiments" / f"{kept.name}.py").at(kept.scale)
+        file = collecting.experiment_file(kept.name)
+        sweep = load_sweep(ROOT / file).at(kept.scale)
         now = sweep.manifest().replace(command=kept.command, notes=kept.notes)
         assert now == kept, store.path
-        assert kept.command.startswith(f"raysafl run experiments/{kept.name}.py")
+        assert kept.command.startswith(f"raysafl run {file}")
         ended = {run_id: entry["status"] for run_id, entry in store.ledger().items()}
         assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()
         assert set(ended.values()) <= {"finished", "diverged"}
@@ -113,6 +113,6 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
 
 
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
-    script = [sys.executable, ROOT / "experiments" / "reproduction.py", "--check"]
+    script = [sys.executable, "-m", "experiments.tools.reproduction", "--check"]
     done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

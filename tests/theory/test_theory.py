@@ -12,7 +12,7 @@ import pytest
 from raysafl import Key
 from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, errors, experiment, lower
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "safari_theorem1.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "safari" / "theorem1.py"
 TRIALS = 1000
 
 

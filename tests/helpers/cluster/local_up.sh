@@ -140,7 +140,7 @@ step ray exec $yaml 'ray status'
 step all_nodes
 
 echo "-- files, a sweep in tmux"
-sweep='cd raysafl-src && raysafl run experiments/safari_table8_mnist.py --scale smoke --address auto --autoscale --out ~/results/table8'
+sweep='cd raysafl-src && raysafl run experiments/safari/table8_mnist.py --scale smoke --address auto --autoscale --out ~/results/table8'
 attach() { # until its progress is to be seen, then Ctrl-b d
     : > /tmp/attached
     { for _ in $(seq 120); do grep -q runs /tmp/attached && break; sleep 1; done; printf '\002d'; sleep 2; } |

@@ -1,0 +1,126 @@
+"""FSL, figure 9: how unlike clients' and server's gradients are along FSL; a script, not a sweep.
+
+    python -m experiments.fsl.figure9 [--scale paper|small|smoke] [--out DIR] [--rounds T]
+
+xi_t^2 = |grad f0 - grad F|^2 and G_t^2 = mean_i |grad f_i - grad F|^2 at the model of FSL (gamma =
+1, eta_l = 0.01, scenario 1) in rounds 0, 50, ..., 1000, for C and n0. The text says: increasing C
+reduces the non-IIDness considerably; in most cases and on average xi^2 is much smaller than G^2,
+and falls as n0 grows. The printed grid: n0 = 90, 225 for EMNIST is named; 200, 500 (CIFAR-10) and
+C = 1, 2, 5 are taken from the other figures. Needs EMNIST at scale `paper` (see README.md).
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from experiments.fsl.setting import scenario1, small, smoke
+from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.simulation import Simulation
+from raysafl.theory import gradients as diagnostics
+
+SIZES = {"CIFAR-10": (200, 500), "EMNIST": (90, 225)}
+CLASSES = (1, 2, 5)
+SHRINK = {
+    "paper": lambda run: run,
+    "small": small,
+    "smoke": lambda run: smoke(small(run)),  # full gradients: few samples
+}
+POINTS = 21  # t = 0, 50, ..., 1000
+
+
+def follow(run, dataset):
+    """(t, xi^2, G^2) along the first seed of a run."""
+    work = Worker(run.data, dataset, run.model, run.seeds[:1])
+    simulation = Simulation(run.replace(replicates=1, eval_every=run.rounds), work)
+    due = {round(i * run.rounds / (POINTS - 1)) for i in range(POINTS)}
+    while True:
+        if simulation.round in due:
+            w_P = simulation.replicates[0].state.w_P
+            clients_NP = work.gradients(0, w_P.expand(run.data.clients, -1))
+            server_P = work.server_gradient(0, w_P)
+            yield (
+                simulation.round,
+                diagnostics.server_gap(server_P, clients_NP),
+                float(diagnostics.dissimilarity(clients_NP).mean()),
+            )
+        if simulation.done:
+            return
+        simulation.step()
+
+
+def measure(datasets, shrink, rounds):
+    """One row per data set, C, n0 and t."""
+    rows, loaded = [], {}
+    for name in datasets:
+        for C in CLASSES:
+            for n0 in SIZES[name]:
+                run = shrink(scenario1(name, "FSL", C, n0=n0))
+                run = run.replace(rounds=rounds or run.rounds)
+                key = run.data.source_key
+                loaded[key] = loaded.get(key) or run.data.load()
+                rows += [(name, C, n0, *row) for row in follow(run, loaded[key])]
+    return pd.DataFrame(rows, columns=["dataset", "C", "n0", "t", "xi2", "G2"])
+
+
+def table(frame, scale):
+    """Means over t, beside the sentences of the text."""
+    out = Table(title=f"Mean over t of xi^2 and G^2 along FSL (scale: {scale})")
+    for column in ("dataset", "C", "n0", "xi^2", "G^2", "xi^2 < G^2 at"):
+        out.add_column(column, justify="right")
+    for (name, C, n0), rows in frame.groupby(["dataset", "C", "n0"], sort=False):
+        below = f"{(rows.xi2 < rows.G2).mean():.0%} of t"
+        out.add_row(name, str(C), str(n0), f"{rows.xi2.mean():.3g}", f"{rows.G2.mean():.3g}", below)
+    return out
+
+
+def draw(frame):
+    """A panel per data set and C: G^2 and, for each n0, xi^2 over t."""
+    names = frame.dataset.unique()
+    figure = blank(9, 2.6 * len(names) + 0.6)
+    grid = figure.subplots(len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False)
+    paint = colours(3)
+    for axes, (name, C) in zip(grid.flat, ((n, c) for n in names for c in CLASSES), strict=True):
+        own = frame[(frame.dataset == name) & (frame.C == C)]
+        for i, (_, rows) in enumerate(own.groupby("n0")):
+            axes.plot(rows.t, rows.xi2, color=paint[i], label=f"ξ², {('smaller', 'larger')[i]} n0")
+            if i == 0:
+                axes.plot(rows.t, rows.G2, color=paint[2], linestyle="--", label="G², clients")
+        axes.set_title(f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS)
+        axes.set_yscale("log")
+        tidy(axes)
+    for axes in grid[-1]:
+        axes.set_xlabel("round t", fontsize=LETTERS)
+    figure.supylabel("squared distance to grad F: ξ², G²", fontsize=LETTERS)
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=3, fontsize=LETTERS, frameon=False
+    )
+    return png(figure)
+
+
+def main(arguments=None):
+    """Print the table, write the figure and its numbers."""
+    parser = argparse.ArgumentParser(description="FSL's figure 9")
+    parser.add_argument("--scale", choices=tuple(SHRINK), default="paper")
+    parser.add_argument("--out", type=Path, default=Path("results/fsl_figure9"))
+    parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--dataset", choices=tuple(SIZES), action="append")
+    options = parser.parse_args(arguments)
+    shrink = SHRINK[options.scale]
+    frame = measure(options.dataset or list(SIZES), shrink, options.rounds)
+    assert np.isfinite(frame[["xi2", "G2"]]).all().all()
+    console = Console(highlight=False, width=None if Console().is_terminal else 120)
+    console.print(table(frame, options.scale))
+    options.out.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(options.out / "fsl_figure9.csv", index=False)
+    (options.out / "fsl_figure9.png").write_bytes(draw(frame))
+    console.print(f"Written: {options.out / 'fsl_figure9.png'}, .csv", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

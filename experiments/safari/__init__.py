@@ -1,0 +1,1 @@
+"""The tables and figures of SAFARI (Yang et al., docs/papers.md#safari)."""

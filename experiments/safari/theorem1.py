@@ -1,0 +1,127 @@
+"""SAFARI (Yang et al., ICML 2024), theorem 1, as an experiment; a script, not a sweep.
+
+    python -m experiments.safari.theorem1 [--out DIR] [--trials N]
+
+M = 10 clients of whom m = 5 ever come (omega = 0.5), 100 samples each. The theorem: whatever the
+learner, with probability above 1/20 its error is above (1 - omega) / 8 = 0.0625. The table gives
+the frequency of that for n_T = 0, ... samples at the server, under the worse of two targets; the
+figure the same, and the error's quantiles where 20 rare points share the hidden mass. The
+construction and how its printed form was read: `raysafl.theory.theorem1`.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
+from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
+from raysafl.report.pages.markdown import grid
+from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, experiment, lower
+
+SERVER = (0, 1, 2, 5, 10, 20, 50, 100, 200)
+MANY = (0, 10, 20, 50, 100, 200, 500, 1000)
+MARKS = "osD^vX"
+
+
+HEAD = ["learner", *(f"n_T={n}" for n in SERVER), "at n_T=0, 99 % sure"]
+
+
+def title(trials: int) -> str:
+    """What the table shows."""
+    return f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)"
+
+
+def rows(found: Sequence[Found]) -> list[list[str]]:
+    """Learners by n_T: how often the error is above (1 - omega) / 8."""
+    of = {name: [f for f in found if f.learner == name] for name in LEARNERS}
+    return [
+        [name, *(f"{f.frequency:.3f}" for f in row), f"> {lower(row[0]):.3f}"]
+        for name, row in of.items()
+    ]
+
+
+def table(found: Sequence[Found], trials: int) -> Table:
+    """The rows for a terminal."""
+    out = Table(title=title(trials))
+    for column in HEAD:
+        out.add_column(column, justify="left" if column == "learner" else "right")
+    for row in rows(found):
+        out.add_row(*row)
+    return out
+
+
+def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
+    """Left the frequencies with one rare point, right the error's quantiles with 20."""
+    figure = blank(9, 3.9)
+    left, right = figure.subplots(1, 2)
+    for i, (learner, colour) in enumerate(zip(LEARNERS, colours(len(LEARNERS)), strict=True)):
+        style = {"color": colour, "marker": MARKS[i], "markersize": 4, "linewidth": 1.2}
+        style["linestyle"] = "-" if learner in CONSISTENT else ":"
+        aside = (i - 2.5) * 0.11  # learners that do the same stay visible side by side
+        row = [f for f in theorem if f.learner == learner]
+        at = [x + aside for x in range(len(row))]
+        left.plot(at, [f.frequency for f in row], label=learner, **style)
+        if learner == "random guess":
+            continue
+        row = [f for f in many if f.learner == learner]
+        low, middle, high = np.transpose([f.quantiles() for f in row])
+        at = [x + aside for x in range(len(row))]
+        right.errorbar(at, middle, (middle - low, high - middle), elinewidth=0.8, **style)
+    low, middle, high = next(f for f in many if f.learner == "random guess").quantiles()
+    finish(left, SERVER, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8")
+    finish(right, MANY, theorem[0].world.eps, "(1 - ω)/8", "error on P: median, 10 to 90 %")
+    left.set_title("One rare point: the theorem's construction", fontsize=LETTERS)
+    right.set_title(
+        f"20 rare points (random guess, {low:.2f} to {high:.2f}, is off the scale)",
+        fontsize=LETTERS,
+    )
+    figure.legend(loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False)
+    return png(figure)
+
+
+def finish(axes: Axes, sizes: Sequence[int], level: float, text: str, label: str) -> None:
+    """Axes with one place per size of server data, and a dashed line at a level."""
+    axes.axhline(level, color="black", linewidth=1, linestyle="--")
+    axes.annotate(
+        text,
+        (len(sizes) - 0.6, level),
+        (0, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=LETTERS - 2,
+    )
+    axes.set_xticks(range(len(sizes)), [str(n) for n in sizes])
+    axes.set_xlabel("samples at the server, n_T (not to scale)", fontsize=LETTERS)
+    axes.set_ylabel(label, fontsize=LETTERS)
+    axes.set_ylim(bottom=0 - 0.03 * axes.get_ylim()[1])
+    tidy(axes)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, write it and the figure."""
+    parser = argparse.ArgumentParser(description="SAFARI's theorem 1 as an experiment")
+    parser.add_argument("--out", type=Path, default=Path("results/safari_theorem1"))
+    parser.add_argument("--trials", type=int, default=2000)
+    options = parser.parse_args(arguments)
+    if options.trials < 1:
+        parser.error("--trials must be at least 1")
+    theorem = experiment([World(server=n) for n in SERVER], options.trials)
+    many = experiment([World(server=n, rare=20) for n in MANY], options.trials)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    console.print(table(theorem, options.trials))
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "safari_theorem1.png"
+    path.write_bytes(draw(theorem, many))
+    text = f"{title(options.trials)}\n\n{grid(HEAD, rows(theorem), 1)}\n"
+    (options.out / "table.md").write_text(text)
+    console.print(f"Written: {path} and table.md", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Experiments that no paper prints: they combine or compare the methods of several papers."""

@@ -1,0 +1,72 @@
+"""Which algorithm stands which participation? 8 algorithms x 6 policies x 2 partitions on digits.
+
+20 clients, 5 a round where the policy lets one choose; the server holds 100 samples, which only
+SAFARI and FSL use. Asked by FAST's reviewers: do snapshots help under the same arbitrary
+participation more than FedAU, MIFA and FedVARP, which correct the weights instead?
+
+Every algorithm sees the same cohorts (the same seeds), so cells of one column are paired.
+"""
+
+import raysafl as fl
+
+BETA = fl.Arbitrary(dist=fl.Beta(), m=5)
+ALGORITHMS = {
+    "FedAvg": fl.FedAvg(),
+    "SCAFFOLD": fl.SCAFFOLD(),
+    "FedDyn": fl.FedDyn(alpha=0.1),
+    "MIFA": fl.MIFA(),
+    "FedVARP": fl.FedVARP(),
+    "FedAU": fl.FedAU(),
+    "SAFARI": fl.SAFARI(
+        client_prob=0.8, server_update=fl.LocalTraining(lr=0.1, batch_size=16, epochs=5)
+    ),
+    "FSL": fl.FSL(inner=fl.FedAvg(), gamma=1.0),
+}
+POLICIES = {
+    "uniform": fl.Uniform(m=5),
+    "Beta(1, 10)": BETA,
+    "Beta, half snapshots": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5),
+    "Beta, adaptive": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), adapt=1.0),
+    "Markov": fl.Markov(mean=0.25, correlation=0.9),
+    "cyclic": fl.Cyclic(groups=4),
+}
+PARTITIONS = {"1 class": fl.ClassesPerClient(p=1), "Dirichlet(0.1)": fl.Dirichlet(alpha=0.1)}
+BASE = fl.Run(
+    data=fl.Federation(
+        dataset=fl.Digits(),
+        clients=20,
+        partition=fl.ClassesPerClient(p=1),
+        server=fl.IidServer(n0=100),
+    ),
+    model=fl.Logistic(),
+    algorithm=fl.FedAvg(),
+    participation=fl.Uniform(m=5),
+    local=fl.LocalTraining(lr=0.1, batch_size=16, epochs=1),
+    rounds=60,
+    replicates=3,
+    eval_every=2,
+)
+SWEEP = fl.Sweep(
+    name="factorial_small",
+    title="Algorithms against participation on digits, 20 clients, 60 rounds",
+    axes=("partition", "algorithm", "participation"),
+    runs={
+        (partition, algorithm, policy): BASE.replace(
+            {
+                "data.partition": PARTITIONS[partition],
+                "algorithm": ALGORITHMS[algorithm],
+                "participation": POLICIES[policy],
+            }
+        )
+        for partition in PARTITIONS
+        for algorithm in ALGORITHMS
+        for policy in POLICIES
+    },
+    table=fl.Table(
+        rows=["partition", "algorithm"],
+        columns=["participation"],
+        panels=["partition"],
+        statistic="last10",
+    ),
+    notes=__doc__,
+)

@@ -1,0 +1,133 @@
+"""Copy finished sweeps into results/measured: the rows unchanged, the files small.
+
+    python -m experiments.tools.collect_measured SOURCE... [--into DIR]
+
+SOURCE is a sweep's folder, or one of sweeps. What stays behind: checkpoints, Tune's files, locks,
+runs that are no cell any more, and what `raysafl report` makes again in seconds: `runs.parquet`,
+`report.html`, further pages of curves and, below the paper's scale, all figures. The parts of a run
+become one, whose columns are encoded for size; the command is the plain one. `machine.json` says on
+what kind of machine this runs: on another, floating-point sums may differ in the last digits.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import llvmlite.binding
+import numba
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from experiments.tools.measured import MEASURED, experiment_file
+from raysafl.report.write import write_report
+from raysafl.storage.files import atomic_write
+from raysafl.storage.manifest import PAPER
+from raysafl.storage.runs_table import collect
+from raysafl.storage.store import ROUNDS, Store, find_sweeps
+
+MOST = 1_000_000  # bytes of a file in the repository
+OWN_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
+
+
+def machine():
+    """What floats depend on: the CPU's kind (its vector width), the compilers, the C library."""
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    return {
+        "cpu": llvmlite.binding.get_host_cpu_name(),
+        "torch": torch.__version__.partition("+")[0],
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "libc": " ".join(platform.libc_ver()),
+        "features": hashlib.sha256(features.encode()).hexdigest()[:8],
+    }
+
+
+def plain(manifest):
+    """The manifest with the command that anyone can give."""
+    scale = "" if manifest.scale == PAPER else f" --scale {manifest.scale}"
+    return manifest.replace(command=f"raysafl run {experiment_file(manifest.name)}{scale}")
+
+
+def packed(frame):
+    """The rows of a run as one Parquet file, as small as lossless encoding makes it."""
+    table, sink = pa.Table.from_pandas(frame, schema=ROUNDS, preserve_index=False), io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=False,
+        column_encoding={name: "BYTE_STREAM_SPLIT" for name in ("test_loss", "train_loss")},
+        write_statistics=False,
+        store_schema=False,
+        write_page_checksum=True,
+    )
+    return sink.getvalue()
+
+
+def copy(source, target):
+    """One sweep; the target is made anew."""
+    manifest = plain(source.manifest())
+    shutil.rmtree(target.path, ignore_errors=True)
+    target.create()
+    target.write_manifest(manifest)
+    for entry in manifest.entries:
+        rows = source.rounds(entry.run_id)
+        first = f"{entry.run_id}-{rows['round'].min():06d}.parquet"
+        atomic_write(target.file("rounds", first), packed(rows))
+        pd.testing.assert_frame_equal(target.rounds(entry.run_id), rows, check_exact=True)
+        target.write_ledger(entry.run_id, source.ledger_entry(entry.run_id))
+    told = json.dumps(machine(), indent=1) + "\n"
+    (target.path / "machine.json").write_text(told)
+    collect(target)
+    write_report(target)
+    for file in unwanted(target, manifest):
+        file.unlink()
+
+
+def unwanted(target, manifest) -> Iterator[Path]:
+    """What can be made again."""
+    yield target.path / "runs.parquet"
+    yield target.path / "report.html"
+    yield from target.path.glob("*.png" if manifest.scale != PAPER else "curves-*.png")
+
+
+def check(folder):
+    """Nothing large, nothing of this machine."""
+    for file in folder.rglob("*"):
+        if file.is_file() and file.stat().st_size > MOST:
+            raise ValueError(f"{file} has more than {MOST:,} bytes")
+        if file.suffix in (".json", ".md") and (found := OWN_PATH.search(file.read_text())):
+            raise ValueError(f"{file} names a path of this machine: {found.group()}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Copy finished sweeps into results/measured")
+    parser.add_argument("source", type=Path, nargs="+")
+    parser.add_argument("--into", type=Path, default=MEASURED)
+    options = parser.parse_args()
+    for source in (store for path in options.source for store in find_sweeps(path)):
+        manifest, ledger = source.manifest(), source.ledger()
+        missing = [e.run_id for e in manifest.entries if e.run_id not in ledger]
+        if missing:
+            print(f"{manifest.name}: {len(missing)} of {len(manifest.entries)} runs have not ended")
+            continue
+        suffix = "" if manifest.scale == PAPER else f"-{manifest.scale}"
+        target = Store(options.into / f"{manifest.name}{suffix}")
+        copy(source, target)
+        check(target.path)
+        size = sum(file.stat().st_size for file in target.path.rglob("*") if file.is_file())
+        print(f"{target.path.name}: {len(manifest.entries)} runs, {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
