@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from raysafl.report.wording import count
+from raysafl.storage.ledger import Status
 from raysafl.storage.paths import Place
 from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import find_sweeps
 
-WORST = ("failed", "diverged", "stopped", "finished")  # of a run's replicates, the first it has
+WORST = tuple(reversed(Status))  # of a run's replicates, the first it has
 SHOWN = ("final", "last10", "best")
 ALLOWED = (
     *(ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Attribute),
@@ -95,7 +96,7 @@ def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
     first = worst.drop_duplicates("run_id").set_index("run_id")
     names = [name for name in STATISTICS if name in runs]
     spread = [name for name in names if f"{name}_std" not in names and name != "last5_std"]
-    done = runs[runs["status"] == "finished"].groupby("run_id")
+    done = runs[runs["status"] == Status.FINISHED].groupby("run_id")
     means, stds = done[names].mean(), done[spread].std().add_suffix("_std")
     kept = first.drop(columns=[*names, "replicate", "seed", "_order"])
     joined = kept.join(means).join(stds).join(done.size().rename("replicates"))

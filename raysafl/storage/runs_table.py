@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.statistics import summarise
 from raysafl.storage.store import ROUNDS, Store
 
@@ -38,32 +39,33 @@ def gather(store: Store) -> pd.DataFrame:
 def _rows(
     sweep: str,
     run_id: str,
-    entry: dict[str, Any],
+    entry: LedgerEntry,
     labels: dict[str, Any],
     rounds: pd.DataFrame | None,
 ) -> list[dict[str, Any]]:
-    config = entry.get("config", {})
-    ends = {end["replicate"]: end for end in entry.get("replicates", [])}
+    config = entry.config
+    seeds = entry.seeds
+    ends = {end.replicate: end for end in entry.replicates}
     all_rows = ROUNDS.empty_table().to_pandas() if rounds is None else rounds
     rows = []
-    for r in range(config.get("replicates", 1)):
+    for r in range(seeds.replicates):
         mine = all_rows[all_rows["replicate"] == r]
         end = ends.get(r, entry)
         rows.append(
             {
                 "run_id": run_id,
                 "replicate": r,
-                "seed": config.get("seed", 0) + r,
+                "seed": seeds.seed + r,
                 "sweep": sweep,
                 **{f"label.{axis}": str(value) for axis, value in labels.items()},
-                "status": end["status"],
-                "reason": end["reason"],
+                "status": end.status.value,
+                "reason": end.reason,
                 **summarise(mine),
                 **{f"config.{k}": _text(v) for k, v in flatten(config).items()},
                 "config": json.dumps(config),
-                "started": str(entry.get("started", entry.get("ended", ""))),
-                "seconds": float(entry.get("seconds", 0.0)),
-                **{name: str(entry.get(name, "")) for name in ORIGIN},
+                "started": entry.started or entry.ended,
+                "seconds": entry.seconds or 0.0,
+                **{name: getattr(entry, name) for name in ORIGIN},
             }
         )
     return rows

@@ -10,11 +10,10 @@ The folder may lie in an object store (`raysafl.storage.paths`). What is read wa
 others: it is data, checked before it is used, and no name or link in it leads out of the folder.
 """
 
-import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pydantic import ValidationError
 from raysafl.core.component import explain
 from raysafl.core.record import COLUMNS, Column, Summary
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
-from raysafl.storage.ledger import Ending
+from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import Place, StorageError
@@ -167,23 +166,26 @@ class Store:
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame.sort_values(["run_id", "replicate", "round"], ignore_index=True)
 
-    def write_ledger(self, run_id: str, entry: Mapping[str, Any]) -> None:
+    def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
         """Record how a run ended."""
-        atomic_write(self.file("ledger", f"{run_id}.json"), json.dumps(entry).encode())
+        atomic_write(self.file("ledger", f"{run_id}.json"), entry.to_json().encode())
 
-    def ledger_entry(self, run_id: str) -> dict[str, Any]:
-        """How a run ended; empty if it has not. A file that cannot be read is named."""
+    def ledger_entry(self, run_id: str) -> LedgerEntry | None:
+        """Return how a run ended, or None if it has not ended.
+
+        A file that cannot be read is named in a warning and treated as missing.
+        """
         file = self.file("ledger", f"{run_id}.json")
         try:
-            return _ending(file, file.read_bytes())
+            return _parsed_entry(file, file.read_bytes())
         except FileNotFoundError:
-            return {}
+            return None
 
-    def ledger(self) -> dict[str, dict[str, Any]]:
-        """How every ended run ended, by run id."""
+    def ledger(self) -> dict[str, LedgerEntry]:
+        """Return how every ended run ended, by run id."""
         files = _contents(self._found("ledger/*.json"))
-        read = {file.stem: _ending(file, content) for file, content in files}
-        return {name: entry for name, entry in read.items() if entry}
+        entries = {file.stem: _parsed_entry(file, content) for file, content in files}
+        return {run_id: entry for run_id, entry in entries.items() if entry is not None}
 
     def _found(self, pattern: str) -> list[Place]:
         """The files of the sweep that match, by name; those behind links out of it raise."""
@@ -259,17 +261,14 @@ def _rows(content: bytes, run_id: str) -> pa.Table:
     return table
 
 
-def _ending(file: Place, content: bytes) -> dict[str, Any]:
-    """A ledger entry; empty, with a warning that names the file, if it is damaged."""
+def _parsed_entry(file: Place, content: bytes) -> LedgerEntry | None:
+    """Parse a ledger entry; None, with a warning that names the file, if it is damaged."""
     try:
-        entry: dict[str, Any] = json.loads(content)
-        Ending.model_validate(entry)
-        json.dumps(entry, ensure_ascii=False).encode()  # half a character cannot be written
+        return LedgerEntry.from_json(content)
     except (ValueError, RecursionError) as error:
         why = explain(error) if isinstance(error, ValidationError) else error
         warnings.warn(f"{file} cannot be read and is left out: {why}", stacklevel=3)
-        return {}
-    return {"reason": "", "config": {}, **entry}
+        return None
 
 
 def find_sweeps(root: Place) -> list[Store]:

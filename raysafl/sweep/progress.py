@@ -6,6 +6,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from raysafl.storage.ledger import Status
+
 
 class Display(Protocol):
     """Shows a sweep's progress."""
@@ -16,7 +18,7 @@ class Display(Protocol):
     def update(self, running: int) -> None:
         """The number of running trials changed."""
 
-    def ended(self, label: str, status: str, reason: str, accuracy: float) -> None:
+    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
         """A run ended."""
 
     def stop(self) -> None:
@@ -32,7 +34,7 @@ class Quiet:
     def update(self, running: int) -> None:
         """Nothing."""
 
-    def ended(self, label: str, status: str, reason: str, accuracy: float) -> None:
+    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
         """Nothing."""
 
     def stop(self) -> None:
@@ -52,10 +54,10 @@ class Lines(Quiet):
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
 
-    def ended(self, label: str, status: str, reason: str, accuracy: float) -> None:
+    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
         """Number, label, end, accuracy, and the time left at this pace."""
         self.done += 1
-        self.failed += status in ("failed", "diverged")
+        self.failed += status.bad
         spent = time.monotonic() - self.since
         left = spent / self.done * (self.total - self.done)
         said = reason or f"test accuracy {accuracy:.2%}"
@@ -94,10 +96,10 @@ class Bar(Quiet):
         if self.task is not None:
             self.progress.update(self.task, running=running)
 
-    def ended(self, label: str, status: str, reason: str, accuracy: float) -> None:
+    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
         """Advance the bar; say why if the run did not end well."""
-        self.failed += status in ("failed", "diverged")
-        if status in ("failed", "diverged"):
+        self.failed += status.bad
+        if status.bad:
             self.progress.console.print(f"{label}: {status}, {reason}", markup=False)
         if self.task is not None:
             self.progress.update(self.task, advance=1, failed=self.failed)

@@ -19,7 +19,7 @@ from raysafl.report.write import write_report
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check, ray_session
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import DECIDED
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Place, Remote, StorageError, full_disk_told, place
 from raysafl.storage.runs_table import collect
@@ -51,7 +51,7 @@ class Outcome:
     @property
     def bad(self) -> pd.DataFrame:
         """The runs that failed or diverged, with the reason."""
-        return self.runs[self.runs["status"].isin(["failed", "diverged"])]
+        return self.runs[self.runs["status"].isin([status for status in Status if status.bad])]
 
     @property
     def ok(self) -> bool:
@@ -118,7 +118,7 @@ class Runner:
         with full_disk_told(store.path), store.lock():
             self._check_folder(manifest)
             ledger = store.ledger() if self.resume else {}
-            done = {i for i, entry in ledger.items() if entry.get("status") in DECIDED}
+            done = {i for i, entry in ledger.items() if entry.status.decided}
             todo = {i: runs[i] for i in chosen if i not in done}
             loading = _beside(partial(prepare, todo.values(), self.engine))
             if wait([loading], SOON).done:

@@ -19,7 +19,7 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.files import atomic_write
-from raysafl.storage.ledger import ended
+from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 
@@ -113,14 +113,17 @@ class Session:
     def _end(self) -> None:
         self.flush()
         diverged = [rep.diverged for rep in self.simulation.replicates]
-        status, reason = (
-            ("diverged", next(filter(None, diverged))) if any(diverged) else ("finished", "")
-        )
+        reason = next(filter(None, diverged), "")
+        status = Status.DIVERGED if reason else Status.FINISHED
         replicates = [
-            {"replicate": r, "status": "diverged" if why else "finished", "reason": why}
+            ReplicateEnd(
+                replicate=r,
+                status=Status.DIVERGED if why else Status.FINISHED,
+                reason=why,
+            )
             for r, why in enumerate(diverged)
         ]
-        entry = ended(
+        entry = LedgerEntry.now(
             self.run.model_dump(mode="json"),
             status,
             reason,

@@ -20,7 +20,7 @@ from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware, OnActors, Worker
 from raysafl.runtime.on_actors import rides, settled, start_actors
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import DECIDED, ended
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Place, StorageError
 from raysafl.storage.store import Store
@@ -89,7 +89,8 @@ class Trial(tune.Trainable):
             self.session = self._open(self.run)
 
     def _ended_before(self) -> bool:
-        return self.store.ledger_entry(self.key).get("status") in DECIDED
+        entry = self.store.ledger_entry(self.key)
+        return entry is not None and entry.status.decided
 
     def _open(self, run: Run) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
@@ -121,7 +122,8 @@ class Trial(tune.Trainable):
             if not self.begun:
                 self._begin()
             if self.session is None:
-                result |= self.store.ledger_entry(self.key).get("metrics", {})
+                entry = self.store.ledger_entry(self.key)
+                result |= entry.metrics if entry else {}
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics() | {"writes": self.session.writes}
@@ -145,7 +147,8 @@ class Trial(tune.Trainable):
         at = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
         config = self.run.model_dump(mode="json") if self.run else None
-        self.store.write_ledger(self.key, ended(config, "failed", reason, **self.context.origin))
+        entry = LedgerEntry.now(config, Status.FAILED, reason, **self.context.origin)
+        self.store.write_ledger(self.key, entry)
         if self.session is not None:
             with suppress(Exception):  # the evaluation under way may fail as well
                 self.session.write_rows()

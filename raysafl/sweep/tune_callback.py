@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 
 from raysafl.runtime import Hardware
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import ended
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
@@ -89,7 +89,7 @@ class Watch(tune.Callback):
             entry = self.store.ledger_entry(run_id)
             if not entry and not self.lost:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
-                entry = ended(_config(self._run(trial)), "stopped", reason)
+                entry = LedgerEntry.now(_config(self._run(trial)), Status.STOPPED, reason)
                 self.store.write_ledger(run_id, entry)
             if entry:
                 self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
@@ -103,7 +103,7 @@ class Watch(tune.Callback):
         run = self._run(trial)
         run_id = run.id if run else sample_key(trial.config)
         last = str(trial.get_pickled_error() or "its process was lost").strip().splitlines()[-1]
-        entry = ended(_config(run), "failed", last)
+        entry = LedgerEntry.now(_config(run), Status.FAILED, last)
         with self._noting():
             self.store.write_ledger(run_id, entry)
             self._name(run_id, trial)
@@ -132,9 +132,9 @@ class Watch(tune.Callback):
         except Exception:  # the user's own function; the trial has said why
             return None
 
-    def _ended(self, run_id: str, entry: Mapping[str, Any], accuracy: float) -> None:
+    def _ended(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
         label = ", ".join(f"{k}={v}" for k, v in self.labels.get(run_id, {}).items()) or run_id
-        self.show.ended(label, entry["status"], entry["reason"], accuracy)
+        self.show.ended(label, entry.status, entry.reason, accuracy)
         if self.tracker is not None:
             self.tracker.submit(run_id)
 

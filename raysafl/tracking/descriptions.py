@@ -1,15 +1,13 @@
 """What a sweep's folder tells besides rows: how runs ended, what is written about the whole."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from raysafl.storage.ledger import DECIDED
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Place
 from raysafl.storage.store import Store
 
 COMMIT = "mlflow.source.git.commit"
-ENDS = (*DECIDED, "failed")
 
 
 def begun(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[str]:
@@ -19,11 +17,12 @@ def begun(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[st
     return ordered + sorted(found.difference(ordered))
 
 
-def facts(entry: Mapping[str, Any]) -> dict[str, str]:
+def facts(entry: LedgerEntry) -> dict[str, str]:
     """What of a ledger entry becomes a tag; no reason overwrites that of an earlier try."""
     names = ("status", "reason", "commit", "host", "device")
-    commit = {COMMIT: str(entry["commit"])} if entry.get("commit") else {}
-    return {"reason": ""} | {name: str(entry[name]) for name in names if entry.get(name)} | commit
+    given = {name: str(value) for name in names if (value := getattr(entry, name))}
+    commit = {COMMIT: entry.commit} if entry.commit else {}
+    return {"reason": ""} | given | commit
 
 
 def source(manifest: Manifest) -> dict[str, str]:
@@ -32,15 +31,15 @@ def source(manifest: Manifest) -> dict[str, str]:
     return {"mlflow.source.name": told, "mlflow.source.type": "LOCAL"} if told else {}
 
 
-def counts(entries: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def counts(entries: Iterable[LedgerEntry]) -> dict[str, float]:
     """How many runs ended in which way."""
-    ends = [entry.get("status") for entry in entries]
-    return {f"runs.{s}": float(ends.count(s)) for s in ENDS}
+    ends = [entry.status for entry in entries]
+    return {f"runs.{s}": float(ends.count(s)) for s in Status}
 
 
-def outcome(entries: Iterable[Mapping[str, Any]]) -> str:
+def outcome(entries: Iterable[LedgerEntry]) -> str:
     """MLflow's word for how runs ended: a diverged run is a result, a failed one is not."""
-    return "FAILED" if any(e.get("status") == "failed" for e in entries) else "FINISHED"
+    return "FAILED" if any(e.status is Status.FAILED for e in entries) else "FINISHED"
 
 
 def papers(store: Store) -> list[Place]:

@@ -2,13 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import pandas as pd
 
 from raysafl.core.record import Summary, columns_with
+from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.statistics import summarise
 
 MEANS = columns_with(Summary.MEAN)
@@ -54,19 +54,18 @@ def digest(rows: pd.DataFrame, through: int) -> str:
     return hashlib.sha256(told.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
 
-def started(ending: Mapping[str, Any]) -> int | None:
+def started(ending: LedgerEntry | None) -> int | None:
     """When a run started, in milliseconds since 1970, if its ledger entry tells."""
     try:
-        when = datetime.fromisoformat(str(ending["started"]))
-    except (KeyError, ValueError):
+        when = datetime.fromisoformat(ending.started if ending else "")
+    except ValueError:
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return int(1000 * when.timestamp())
 
 
-def lasted(ending: Mapping[str, Any], rows: pd.DataFrame) -> int:
+def lasted(ending: LedgerEntry | None, rows: pd.DataFrame) -> int:
     """How long a run took, or has taken so far, in milliseconds."""
-    seconds = ending.get("seconds")
-    if isinstance(seconds, int | float):
-        return int(1000 * seconds)
+    if ending is not None and ending.seconds is not None:
+        return int(1000 * ending.seconds)
     return max(elapsed(rows).values(), default=0)

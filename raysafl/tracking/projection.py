@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
 from raysafl.tracking import descriptions as folder
 from raysafl.tracking import metrics as points
@@ -82,7 +83,7 @@ class Projection:
             self._mark(run, "RUNNING" if live else "KILLED", end)
 
     def _end(
-        self, run: "Run", run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any], end: int
+        self, run: "Run", run_id: str, rows: pd.DataFrame, ending: LedgerEntry, end: int
     ) -> None:
         """Log a run that has ended, unless it is all there."""
         stamp, known = self._stamp(run_id, rows, ending), run.data
@@ -90,7 +91,7 @@ class Projection:
             self._ended.add(run_id)
             return
         self._upload(run, self._files(run_id, rows, ending))
-        params, summary = self._params(run_id, ending.get("config") or {}), points.summary(rows)
+        params, summary = self._params(run_id, ending.config), points.summary(rows)
         tags = self._tags(run_id) | folder.facts(ending) | {STAMP: stamp}
         self._log_run(run, rows, params, summary, tags)
         self._client.set_terminated(run.info.run_id, folder.outcome([ending]), end)
@@ -173,7 +174,7 @@ class Projection:
             run_name=name[:250],
         )
 
-    def _child(self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]) -> "Run":
+    def _child(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry | None) -> "Run":
         """The MLflow run of these rows, made if there is none or if it holds others."""
         if run_id in self._runs:
             run = self._found.pop(run_id, None) or self._client.get_run(self._runs[run_id])
@@ -205,9 +206,14 @@ class Projection:
         own = {PARENT: self._parent, SWEEP: self.manifest.name, RUN: run_id, KIND: "child"}
         return labels | own | folder.source(self.manifest)
 
-    def _stamp(self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]) -> str:
+    def _stamp(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry) -> str:
         """A fingerprint of all that an ended run's projection is made from."""
-        rest = [points.digest(rows, 2**31), ending, self._tags(run_id), self._curve is None]
+        rest = [
+            points.digest(rows, 2**31),
+            ending.content(),
+            self._tags(run_id),
+            self._curve is None,
+        ]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
     def _log_run(
@@ -273,11 +279,9 @@ class Projection:
             self._client.set_terminated(run.info.run_id, status, end)
         self._tag(run, {"status": "running" if status == "RUNNING" else "interrupted"})
 
-    def _files(
-        self, run_id: str, rows: pd.DataFrame, ending: Mapping[str, Any]
-    ) -> dict[str, bytes]:
+    def _files(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry) -> dict[str, bytes]:
         """Its configuration, and a picture if it has replicates: MLflow draws a single curve."""
-        files = {"config.json": json.dumps(ending.get("config", {}), indent=1).encode()}
+        files = {"config.json": json.dumps(ending.config, indent=1).encode()}
         if self._curve and rows["replicate"].nunique() > 1:
             files["curve.png"] = self._curve(rows, self._title(run_id))
         return files

@@ -87,7 +87,7 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         now = sweep.manifest().replace(command=kept.command, notes=kept.notes)
         assert now == kept, store.path
         assert kept.command.startswith(f"raysafl run {file}")
-        ended = {run_id: entry["status"] for run_id, entry in store.ledger().items()}
+        ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
         assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()
         assert set(ended.values()) <= {"finished", "diverged"}
 

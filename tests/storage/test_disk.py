@@ -90,7 +90,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
         StorageError, match=r"the disk of .* is full.*Make room there.*The same command goes on"
     ) as error:
         runner.run()
-    assert not any(e["status"] == "failed" for e in runner.store.ledger().values())
+    assert not any(e.status == "failed" for e in runner.store.ledger().values())
     shutil.copytree(disk / "s", tmp_path / "then")
     (disk / "ballast").unlink()
     again = runner.run()

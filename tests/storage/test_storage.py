@@ -99,7 +99,7 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
 
 WRITE = """
 import sys
-from raysafl.place import place
+from raysafl.storage.paths import place
 print("go", flush=True)
 (place(sys.argv[1]) / "file").write_bytes(b"new" * int(sys.argv[2]))
 print("written", flush=True)
@@ -128,9 +128,9 @@ def test_a_writer_killed_in_mid_upload_leaves_the_old_file(
 RUN = """
 import sys
 from raysafl import Run
-from raysafl.place import place
+from raysafl.storage.paths import place
 from raysafl.runtime import Worker
-from raysafl.store import Store
+from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 run, store = Run.from_json(sys.argv[2]), Store(place(sys.argv[1]))
 work = Worker(run.data, run.data.load(), run.model, run.seeds)
@@ -157,7 +157,7 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
     in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
     assert kills == 3 and trial.returncode == 0
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
-    assert cut.ledger_entry(run.id)["status"] == "finished"
+    assert cut.ledger_entry(run.id).status == "finished"
 
 
 def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
@@ -210,7 +210,7 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
         with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"):
             Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
         assert ended.result() < 4
-    assert {entry["status"] for entry in store.ledger().values()} == {"finished"}
+    assert {entry.status for entry in store.ledger().values()} == {"finished"}
     assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
     whole = Store(tmp_path)
     for run in runs.values():
@@ -220,9 +220,9 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
 
 HOLD = """
 import sys
-from raysafl import locks
-from raysafl.place import place
-from raysafl.store import Store
+from raysafl.storage import locks
+from raysafl.storage.paths import place
+from raysafl.storage.store import Store
 locks.FRESH = 0.3
 with Store(place(sys.argv[1])).lock():
     print("held", flush=True)

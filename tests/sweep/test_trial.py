@@ -91,8 +91,8 @@ def test_it_reports_every_evaluated_round_and_ends_with_the_ledger(
     results = to_the_end(start("tiny"))
     assert [r["round"] for r in results] == [1, 2, 3, 4]
     entry = store.ledger_entry(tiny.id)
-    assert entry["status"] == "finished"
-    assert entry["metrics"]["test_accuracy"] == results[-1]["test_accuracy"]
+    assert entry is not None and entry.status == "finished"
+    assert entry.metrics["test_accuracy"] == results[-1]["test_accuracy"]
     of = store.rounds().query("round == 3")["test_accuracy"].mean()
     assert results[-1]["test_accuracy"] == pytest.approx(of)
 
@@ -116,8 +116,8 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(start: Any, store
     results = to_the_end(trial)
     assert np.isnan(results[-1]["test_accuracy"])
     entry = store.ledger_entry(trial.key)
-    assert entry["status"] == "failed"
-    assert entry["reason"].startswith("RuntimeError: a user's mistake (test_trial.py:")
+    assert entry is not None and entry.status == "failed"
+    assert entry.reason.startswith("RuntimeError: a user's mistake (test_trial.py:")
     assert sorted(store.rounds()["round"].unique()) == [0, 1]
 
 
@@ -170,9 +170,9 @@ def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
     monkeypatch.setattr("raysafl.runtime.actor_pool.RETRIES", 0)
     kill_actor(first.actors.actors[0])
     to_the_end(first)
-    reason = store.ledger_entry(first.key)["reason"]
+    entry = store.ledger_entry(first.key)
     was_lost = "LostActorsError: the client actor that was to (train|evaluate) was lost 1 times"
-    assert re.match(was_lost, reason)
+    assert entry is not None and re.match(was_lost, entry.reason)
     assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept
     to_the_end(start("chains"))
     check_chains(store, tiny)

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from raysafl.core.text import redacted
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 from raysafl.tracking import Projection, Tracker, default_uri, ping, sync
@@ -81,7 +82,7 @@ def complete(store: Store, **changes: Any) -> None:
     """Both runs run to their end, of five rounds."""
     for run_id in (A, B):
         store.write_part(run_id, 0, rows(0, 5, **changes))
-        store.write_ledger(run_id, ENDED)
+        store.write_ledger(run_id, LedgerEntry.model_validate(ENDED))
 
 
 def uri_of(store: Store) -> str:
@@ -261,7 +262,7 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     assert first.children[A].info.status == "RUNNING"
     assert first.children[A].data.params == {"label.q": "0.5"}
     store.write_part(A, 3, rows(3, 5))
-    store.write_ledger(A, ENDED)
+    store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A)
     second = view()
     assert [step for step, _ in second.points(A, "test_accuracy")] == [0, 1, 2, 3, 4]
@@ -300,7 +301,7 @@ def test_an_experiment_deleted_in_the_ui_is_restored_without_replaced_runs(
     sync(store.path, None, print)
     first = view()
     first.client.delete_experiment(first.experiment.experiment_id)
-    store.write_ledger(A, ENDED | {"host": "other"})
+    store.write_ledger(A, LedgerEntry.model_validate(ENDED | {"host": "other"}))
     sync(store.path, None, print)
     with closing(Projection(store, uri_of(store))) as projection:
         assert projection.sync_sweep() == 2
@@ -342,8 +343,9 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     third = "cccccccccccc"
     for run_id in (A, B, third):
         store.write_part(run_id, 0, rows(0, 1))
-    store.write_ledger(A, {"status": "failed", "reason": "worker died"})
-    store.write_ledger(B, ENDED | {"status": "diverged", "reason": "loss is NaN in round 1"})
+    store.write_ledger(A, LedgerEntry(status=Status.FAILED, reason="worker died"))
+    diverged = ENDED | {"status": "diverged", "reason": "loss is NaN in round 1"}
+    store.write_ledger(B, LedgerEntry.model_validate(diverged))
     sync(store.path, None, print)
     now = view()
     ends = {key: (r.info.status, r.data.tags["status"]) for key, r in now.children.items()}
@@ -354,7 +356,7 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     }
     assert now.children[A].data.tags["reason"] == "worker died"
     assert now.parents[0].info.status == "FAILED"
-    store.write_ledger(A, ENDED)
+    store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A, third)
     again = view()
     assert again.children[A].data.tags["reason"] == ""
@@ -368,7 +370,8 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
     manifest = Manifest(name="demo", axes=["acc@5 (%)"], entries=[entry], table=Table(rows=[]))
     store.write_manifest(manifest)
     config = {"a(b)": 1, "many": {f"p{i}": i for i in range(150)}}
-    store.write_ledger(A, {"status": "finished", "config": config, "reason": "y" * 9000})
+    entry = LedgerEntry(status=Status.FINISHED, config=config, reason="y" * 9000)
+    store.write_ledger(A, entry)
     sync(store.path, None, print)
     run = view().children[A]
     assert run.data.tags["label.acc_5 ___"] == "x" and len(run.data.tags["reason"]) == 8000

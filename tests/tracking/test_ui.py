@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.store import Store
 from raysafl.tracking import sync
@@ -38,7 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.create()
     entry, table = Entry(run_id=RUN, labels={"q": 0.5}), Table(rows=["q"])
     store.write_manifest(Manifest(name="demo", axes=["q"], entries=[entry], table=table))
-    store.write_ledger(RUN, {"status": "finished", "config": {"rounds": 3}})
+    store.write_ledger(RUN, LedgerEntry(status=Status.FINISHED, config={"rounds": 3}))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         sync(root, None, print)

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from raysafl.report.analysis.cells import statistics
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.statistics import STATISTICS
 
@@ -31,9 +32,9 @@ def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, 
     own = runs[runs["run_id"].isin(list(base))]
     if own.empty or not names:
         return own, manifest
-    done = runs[runs["status"] == "finished"].set_index(["run_id", "replicate"])[names]
+    done = runs[runs["status"] == Status.FINISHED].set_index(["run_id", "replicate"])[names]
     pairs = pd.MultiIndex.from_arrays([own["run_id"].map(base), own["replicate"]])
-    kept = pairs.isin(done.index) | (own["status"] != "finished").to_numpy()
+    kept = pairs.isin(done.index) | (own["status"] != Status.FINISHED).to_numpy()
     own, pairs = own[kept].copy(), pairs[kept]
     own[names] = own[names].astype(float) - done.reindex(pairs).to_numpy(float)
     return own, manifest

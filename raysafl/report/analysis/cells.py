@@ -13,11 +13,16 @@ import pandas as pd
 
 from raysafl.core.text import nearest
 from raysafl.report.analysis.layout import METHOD_AXES, axis_values, method_axis, place, show
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table
 from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
 
 EVERYWHERE = "all cells"
-COUNTS = {"replicates": "finished", "diverged": "diverged", "failed": "failed"}
+COUNTS = {  # column of the cells -> the status of the replicates that it counts
+    "replicates": Status.FINISHED,
+    "diverged": Status.DIVERGED,
+    "failed": Status.FAILED,
+}
 
 
 def statistics(table: Table) -> list[str]:
@@ -73,7 +78,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     default = int(planned.max()) if len(planned) else 1
     due = planned.reindex(ids, fill_value=default).to_numpy(int)
     frame["missing"] = (due - frame[list(COUNTS)].sum(axis=1)).clip(lower=0)
-    finished = known[known["status"] == "finished"]
+    finished = known[known["status"] == Status.FINISHED]
     for name in names:
         grouped = finished[name].astype(float).groupby(finished["run_id"])
         with np.errstate(invalid="ignore"):  # an infinite loss has no spread: NaN

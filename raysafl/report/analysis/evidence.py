@@ -11,6 +11,7 @@ from scipy import stats
 
 from raysafl.report.analysis.cells import factor
 from raysafl.report.analysis.layout import Key, axis_values, method_axis
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 
 LEVEL = 0.95
@@ -111,7 +112,7 @@ def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """
     axis, table = method_axis(manifest), manifest.table
     rows: list[dict[str, Any]] = []
-    done = runs[runs["status"] == "finished"] if len(runs) else runs
+    done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
     if axis and len(done):
         values = {
             str(run_id): own.set_index("seed")[table.statistic].astype(float)

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import axis_values, place
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
 SNAPSHOT = "Snapshot"  # the policy that enforces rounds
@@ -31,7 +32,7 @@ def find_problems(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -
     """The problems of a sweep with two or more choices that have a number."""
     if runs.empty or "config" not in runs:
         return []
-    done = runs[runs["status"] == "finished"]
+    done = runs[runs["status"] == Status.FINISHED]
     costs = ["total_bytes", "total_snapshots", "total_server_rounds"]
     first = done.groupby("run_id")["config"].first()
     configs = {str(i): json.loads(text) for i, text in first.items()}

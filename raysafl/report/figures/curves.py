@@ -33,6 +33,7 @@ from raysafl.report.figures.style import (
     png,
     tidy,
 )
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 
 PANELS = 24  # on one page
@@ -169,7 +170,7 @@ def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame
     """The rows of the replicates that are in the table, and a note that counts the others."""
     if runs is None or runs.empty:
         return rounds, ""
-    bad = runs.loc[runs["status"].isin(["diverged", "failed"]), ["run_id", "replicate"]]
+    bad = runs.loc[runs["status"].isin([s for s in Status if s.bad]), ["run_id", "replicate"]]
     if bad.empty:
         return rounds, ""
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])

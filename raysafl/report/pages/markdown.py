@@ -34,6 +34,7 @@ from raysafl.report.wording import (
     spread,
     theirs,
 )
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
 ALL_FINISHED = "Nothing: every replicate finished."
@@ -183,7 +184,7 @@ def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[st
     lines, absent = [], []
     begun, ends = set[str](), dict[Any, list[tuple[str, int]]]()
     if len(runs):
-        begun, bad = set(runs["run_id"]), runs[runs["status"].isin(["diverged", "failed"])]
+        begun, bad = set(runs["run_id"]), runs[runs["status"].isin([s for s in Status if s.bad])]
         ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
         where = place(entry.labels, [*down, *across]) or manifest.name
