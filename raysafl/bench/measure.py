@@ -1,4 +1,4 @@
-"""Jobs in fresh processes of one thread each, with peak memory of the process tree."""
+"""Run jobs in fresh processes of one thread each, and measure their time and memory."""
 
 import json
 import os
@@ -18,12 +18,13 @@ from raysafl.bench.child import Job
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 SAMPLE_SECONDS = 0.2
-PATIENCE = 60.0  # seconds a child may take to end after its result
+# Seconds that a child process may take to end after it has sent its result.
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a job's process said, and its memory."""
+    """The measurements of one job: seconds of each round, final accuracy, peak memory."""
 
     seconds: list[float]
     accuracy: float | None
@@ -32,7 +33,7 @@ class Result:
 
 
 class Child:
-    """A process that does one job (see `raysafl.bench.child`); ended when the block ends."""
+    """A process that does one job (see `raysafl.bench.child`) and ends with its `with` block."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -48,25 +49,27 @@ class Child:
         self.tell(job.to_json())
 
     def tell(self, line: str) -> None:
-        """Send a line."""
+        """Send one line to the process."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died: `hear` says so
+        # If the process has died, `hear` reports it with the reason.
+        with suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def hear(self) -> Any:
-        """The next answer.
+        """Wait for the next answer of the process and return it.
 
         Raises:
-            ValueError: the job could not be done, with its reason.
-            RuntimeError: the process ended without an answer, with the end of what it printed.
+            ValueError: the job could not be done; the message is its reason.
+            RuntimeError: the process ended without an answer; the message has the end of
+                what it printed.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
-            said = self.errors.read()[-2000:]
-            raise RuntimeError(f"the process that measures '{self.job.what}' died:\n{said}")
+            printed = self.errors.read()[-2000:]
+            raise RuntimeError(f"the process that measures '{self.job.what}' died:\n{printed}")
         answer = json.loads(line)
         if isinstance(answer, dict) and "error" in answer:
             raise ValueError(answer["error"])
@@ -92,8 +95,13 @@ class Child:
 
 @contextmanager
 def peak_memory(*pids: int) -> Iterator[list[float]]:
-    """The largest resident memory in MB of each process and its descendants, sampled."""
-    peaks, over = [0.0 for _ in pids], threading.Event()
+    """Sample the resident memory of processes while the block runs.
+
+    Yields:
+        The largest resident memory in MB of each process with its descendants, so far.
+    """
+    peaks = [0.0 for _ in pids]
+    over = threading.Event()
 
     def watch() -> None:
         while True:
@@ -112,9 +120,9 @@ def peak_memory(*pids: int) -> Iterator[list[float]]:
 
 
 def tree_memory(pid: int) -> float:
-    """Resident memory in MB of a process and its descendants now; 0 if it is gone.
+    """Return the resident memory in MB of a process and its descendants.
 
-    Memory that processes share counts once for each.
+    It is 0 if the process has ended. Memory that processes share counts once for each.
     """
     total = 0
     try:
@@ -131,7 +139,7 @@ def tree_memory(pid: int) -> float:
 
 
 def together(jobs: Sequence[Job]) -> list[Result]:
-    """Do jobs at the same time, each in its own fresh process; they start when all are ready."""
+    """Do jobs at the same time, each in a fresh process; they start when all are ready."""
     with ExitStack() as stack:
         children = [stack.enter_context(Child(job)) for job in jobs]
         peaks = stack.enter_context(peak_memory(*(child.process.pid for child in children)))
@@ -149,8 +157,18 @@ def together(jobs: Sequence[Job]) -> list[Result]:
 def interleaved(
     kinds: Mapping[str, Sequence[Job]], repeats: int, say: Callable[[str], None]
 ) -> dict[str, list[list[Result]]]:
-    """Each kind (jobs done at the same time) so many times, taking turns; every other turn is
-    backwards, so that none is always measured behind another on a machine that slows down.
+    """Measure several kinds of jobs in turn, `repeats` times each.
+
+    Every other turn goes backwards, so that no kind is always measured after another one on
+    a machine that slows down.
+
+    Args:
+        kinds: for each kind, the jobs that are done at the same time.
+        repeats: the number of turns.
+        say: is told about each measurement, in words.
+
+    Returns:
+        For each kind, the results of its jobs in each turn.
     """
     results: dict[str, list[list[Result]]] = {name: [] for name in kinds}
     for repeat in range(repeats):
@@ -163,10 +181,13 @@ def interleaved(
 
 
 def median(values: Sequence[float]) -> float:
-    """The median, as a float."""
+    """Return the median of some numbers as a float."""
     return float(statistics.median(values))
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the turns' ratios: what moves slowly under all of a turn drops out."""
+    """Return the median of the turns' ratios above / below.
+
+    What changes slowly and affects all of one turn cancels out in that turn's ratio.
+    """
     return median([a / b for a, b in zip(above, below, strict=True)])

@@ -1,8 +1,9 @@
-"""The plain loop that raysafl is measured against: one process, one client after the other.
+"""The plain loop that raysafl is measured against: one process, one client after another.
 
-What a careful user of PyTorch writes in an afternoon: samples as float tensors in memory, one
-gather per batch, one `nn.Module` that every client is loaded into, one `torch.optim.SGD`, a
-running mean of the clients' parameters. No DataLoader, no copies of the model.
+It is what a careful user of PyTorch writes in an afternoon: samples as float tensors in
+memory, one gather per batch, one `nn.Module` into which each client's parameters are loaded,
+one `torch.optim.SGD`, and a running mean of the clients' parameters. It has no DataLoader and
+makes no copies of the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +24,22 @@ EVAL_BATCH = 1000
 
 
 class Draws(NamedTuple):
-    """The loop's randomness: a round's cohort, and the order (round, client, n) of n samples."""
+    """The randomness of the plain loop.
+
+    Attributes:
+        cohort: maps the round to its clients.
+        order: maps (round, client, n) to a permutation of the client's n samples.
+    """
 
     cohort: Callable[[int], Sequence[int]]
     order: Callable[[int, int, int], Tensor]
 
 
 def own_draws(run: Run) -> Draws:
-    """Cohorts and orders from one generator each, as a plain script has them."""
+    """Draw cohorts and orders from one generator each, as a plain script does."""
     assert isinstance(run.participation, Uniform)
-    m, rng = run.participation.m, np.random.default_rng(run.seed)
+    m = run.participation.m
+    rng = np.random.default_rng(run.seed)
     shuffle = torch.Generator().manual_seed(run.seed)
     return Draws(
         lambda _: rng.choice(run.data.clients, m, replace=False).tolist(),
@@ -41,18 +48,21 @@ def own_draws(run: Run) -> Draws:
 
 
 class PlainLoop:
-    """FedAvg with local epochs of plain SGD, the first replicate of a run.
+    """FedAvg with local epochs of plain SGD: the first replicate of a run.
 
-    With `parts` > 1 it is one of so many processes that know nothing of each other: it trains
-    every `parts`-th client of each cohort and evaluates on that share of the test set, so that
-    together they do one run's arithmetic.
+    With `parts` > 1 this is one of `parts` processes that know nothing of each other. It trains
+    every `parts`-th client of each cohort and evaluates on every `parts`-th test sample, so
+    that together the processes do the arithmetic of one run.
     """
 
     def __init__(
         self, run: Run, dataset: Dataset, draws: Draws | None = None, part: int = 0, parts: int = 1
     ) -> None:
-        self.run, self.draws, self.round = run, draws or own_draws(run), 0
-        self.part, self.parts = part, parts
+        self.run = run
+        self.draws = draws or own_draws(run)
+        self.round = 0
+        self.part = part
+        self.parts = parts
         self.x, self.y = _floats(dataset.train)
         self.test_x, self.test_y = (column[part::parts].clone() for column in _floats(dataset.test))
         self.held = [torch.from_numpy(h) for h in run.data.split(dataset, run.seed).clients]
@@ -65,7 +75,7 @@ class PlainLoop:
         self.optimizer = torch.optim.SGD(self.parameters, run.local.lr)
 
     def step(self) -> float | None:
-        """One round; the test accuracy if it is an evaluated one."""
+        """Run one round; return the test accuracy if the round is evaluated, else None."""
         cohort = list(self.draws.cohort(self.round))[self.part :: self.parts]
         total = [torch.zeros_like(w) for w in self.w]
         for client in cohort:
@@ -79,13 +89,15 @@ class PlainLoop:
         return self.evaluate()[0] if due else None
 
     def _load(self) -> None:
-        """Put the global parameters into the module."""
+        """Load the global parameters into the module."""
         with torch.no_grad():
             for p, w in zip(self.parameters, self.w, strict=True):
                 p.copy_(w)
 
     def _train(self, client: int) -> None:
-        held, size = self.held[client], self.run.local.batch_size
+        """Take a client's local steps from the parameters that are loaded."""
+        held = self.held[client]
+        size = self.run.local.batch_size
         for _ in range(self.run.local.epochs or 1):
             order = held[self.draws.order(self.round, client, len(held))]
             for batch in order.split(size):
@@ -95,7 +107,7 @@ class PlainLoop:
 
     @torch.no_grad()
     def evaluate(self) -> tuple[float, float]:
-        """Accuracy and mean cross-entropy on the test set (or this process's share of it)."""
+        """Return accuracy and mean cross-entropy on this process's share of the test set."""
         self._load()
         correct = loss = 0.0
         batches = zip(self.test_x.split(EVAL_BATCH), self.test_y.split(EVAL_BATCH), strict=True)
@@ -107,6 +119,6 @@ class PlainLoop:
 
 
 def _floats(samples: Samples) -> tuple[Tensor, Tensor]:
-    """Scaled float inputs, made once, and labels."""
+    """Return the inputs as scaled floats, computed once, and the labels."""
     x = torch.from_numpy(samples.x).to(torch.float32)
     return x.mul_(samples.scale).add_(samples.shift), torch.from_numpy(samples.y)

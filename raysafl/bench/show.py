@@ -1,4 +1,4 @@
-"""The measures of `raysafl bench` as a table, beside what is aimed at."""
+"""The measurements of `raysafl bench` as a table beside the aims."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,15 @@ from raysafl.bench.workloads import STANDARD
 
 
 class Row(NamedTuple):
-    """One measure: its value, what it is made of, and the aim, if there is one: is it reached?"""
+    """One line of the table.
+
+    Attributes:
+        name: what is measured.
+        value: the number with its unit.
+        made_of: the numbers from which it was computed.
+        target: the aim; empty if there is none.
+        reached: whether the aim is met; None if there is none.
+    """
 
     name: str
     value: str
@@ -23,17 +31,17 @@ class Row(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The last column but one."""
+        """Return whether the aim is met, as the table writes it."""
         return {True: "yes", False: "no", None: ""}[self.reached]
 
 
 def rows(found: dict[str, Any]) -> Iterator[Row]:
-    """The measures that were made, in the order of the targets."""
+    """Yield a row for each measure that was taken, in the order of the aims."""
     for name in STANDARD:
         if found.get(name):
             yield _speedup(name, found[name], STANDARD[name].target)
-    for place, (name, pair) in enumerate((found.get("actors") or {}).items()):
-        yield _actors(name, pair, aimed=place == 0)
+    for index, (name, pair) in enumerate((found.get("actors") or {}).items()):
+        yield _actors(name, pair, aimed=index == 0)
     limits = (
         ("replicates8_over_1", "8 replicates of W4 over one, two actors", "x", 3.0),
         ("s1_over_ideal", "S1: the sweep over two bare processes", "x", 1.25),
@@ -42,18 +50,21 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
     )
     for key, name, unit, limit in limits:
         if found[key] is not None:
-            value, made_of = found[key], _made_of(key, found)
-            yield Row(name, f"{value:.3g}{unit}", made_of, f"<= {limit:g}{unit}", value <= limit)
+            value = found[key]
+            aim = f"<= {limit:g}{unit}"
+            yield Row(name, f"{value:.3g}{unit}", _made_of(key, found), aim, value <= limit)
 
 
 def _actors(name: str, pair: dict[str, Any], aimed: bool) -> Row:
-    gain, most = pair["two_actors_speedup"], pair["two_processes_ceiling"]
-    one, two = pair["one_actor_seconds_per_round"], pair["two_actors_seconds_per_round"]
+    """Make the row of a workload on two client actors; only the first one has an aim."""
+    one = _seconds(pair["one_actor_seconds_per_round"])
+    two = _seconds(pair["two_actors_seconds_per_round"])
+    ceiling = pair["two_processes_ceiling"]
     share = pair["share_of_ceiling"]
     return Row(
         f"{name}: two client actors over one",
-        f"{gain:.2f}x",
-        f"{_seconds(one)} and {_seconds(two)} a round; two plain processes over one {most:.2f}x, "
+        f"{pair['two_actors_speedup']:.2f}x",
+        f"{one} and {two} a round; two plain processes over one {ceiling:.2f}x, "
         f"{share:.2f} of it turn by turn",
         ">= 0.95 of the plain processes" if aimed else "",
         share >= 0.95 if aimed else None,
@@ -61,6 +72,7 @@ def _actors(name: str, pair: dict[str, Any], aimed: bool) -> Row:
 
 
 def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
+    """Make the row of a workload in one process against the plain loop."""
     value = found["speedup_vs_plain"]
     made_of = (
         f"{_seconds(found['seconds_per_round'])} a round, "
@@ -77,6 +89,7 @@ def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
 
 
 def _made_of(key: str, found: dict[str, Any]) -> str:
+    """Describe the numbers from which a measure was computed."""
     if key == "empty_round_ms":
         return ", ".join(f"{name}: {ms:.2f} ms" for name, ms in found["empty"].items())
     if key == "s1_over_ideal":
@@ -90,11 +103,12 @@ def _made_of(key: str, found: dict[str, Any]) -> str:
         when = {"quarter": "after a quarter", "trials": "after the last", "report": "at the end"}
         memory = found["trials"]["driver_rss_mb"]
         return "driver " + ", ".join(f"{memory[k]:.0f} MB {v}" for k, v in when.items())
-    told = []
-    for place, timed in found["replicates"].items():
-        one, all_ = (_seconds(median(s)) for s in timed["seconds_per_round"].values())
-        told.append(f"{place.replace('_', ' ')} {one} and {all_} a round ({timed['ratio']:.2f}x)")
-    return ", ".join(told)
+    parts = []
+    for setting, timed in found["replicates"].items():
+        one, several = (_seconds(median(s)) for s in timed["seconds_per_round"].values())
+        name = setting.replace("_", " ")
+        parts.append(f"{name} {one} and {several} a round ({timed['ratio']:.2f}x)")
+    return ", ".join(parts)
 
 
 def _seconds(value: float) -> str:
@@ -102,8 +116,9 @@ def _seconds(value: float) -> str:
 
 
 def headline(found: dict[str, Any]) -> str:
-    """Where and when it was measured, with what."""
-    cores, versions = found["cores"], found["versions"]
+    """Describe the machine, the time and the versions of a measurement in one line."""
+    cores = found["cores"]
+    versions = found["versions"]
     return (
         f"{found['machine']}, {cores['logical']} logical cores ({cores['physical']} physical, "
         f"{cores['usable'] or 'all'} usable); "
@@ -114,7 +129,7 @@ def headline(found: dict[str, Any]) -> str:
 
 
 def report(console: Console, as_json: bool, only: Sequence[str], repeats: int, full: bool) -> None:
-    """Measure, telling the error output how far it is; then print one JSON object or a table."""
+    """Measure, report progress on the error output, and print one JSON object or a table."""
     errors = Console(stderr=True, highlight=False)
     found = bench(only, repeats, full, say=lambda line: errors.print(line, markup=False))
     if as_json:

@@ -1,4 +1,4 @@
-"""All measures of `raysafl bench`, as one JSON object of ratios."""
+"""All measurements of `raysafl bench`, as one JSON object of ratios."""
 
 import datetime
 import os
@@ -27,9 +27,11 @@ from raysafl.core.text import nearest
 from raysafl.runtime.provenance import commit
 from raysafl.simulation.run import Run
 
-SLOW = ("S1", "trials")  # what --full adds
+SLOW = ("S1", "trials")  # measured only with --full or by name
 REPLICATES = 8
-REPEATS = 5  # a machine that others share moves by a fifth from one minute to the next
+# A shared machine changes its speed by a fifth from one minute to the next, so every
+# comparison is repeated this often by default.
+REPEATS = 5
 Say = Callable[[str], None]
 Kinds = dict[str, list[Job]]
 Results = Mapping[str, list[list[Result]]]
@@ -40,7 +42,8 @@ class Plan:
     """What is measured; the default is what benchmarks/README.md reports."""
 
     workloads: Mapping[str, Workload]
-    # run on one and two client actors; the aim is for the first, whose ratios stand alone too
+    # These workloads run on one and on two client actors. The aim is for the first one, whose
+    # ratios also stand at the top of the result.
     shared_out: Sequence[str] = ("W2", "W1", "W3")
     replicated: str = "W4"
     empty: Run = EMPTY
@@ -49,7 +52,7 @@ class Plan:
 
     @property
     def measures(self) -> list[str]:
-        """The names that --only knows; the slow ones are at the end."""
+        """Return the names that `--only` accepts, the slow ones last."""
         return [*self.workloads, "actors", "replicates", "empty", *SLOW]
 
 
@@ -63,14 +66,22 @@ def bench(
     plan: Plan = DEFAULT,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure, and return ratios by name; what was not measured is None.
+    """Measure raysafl and return the ratios by name; what was not measured is None.
 
-    Times are medians over `repeats` of a run's mean seconds per steady round (rounds 2 to n).
-    Every run has a fresh process of one thread; what is compared takes turns, and a ratio is the
-    median of the turns' ratios.
+    A time is the median over the repeats of the mean seconds per steady round (rounds 2 to n).
+    Every run has a fresh process of one thread. Runs that are compared take turns, and a ratio
+    is the median of the turns' ratios.
+
+    Args:
+        only: the names of the measures to take; empty: all, without the slow ones.
+        repeats: the number of turns.
+        full: whether to take the slow measures as well.
+        plan: the workloads.
+        say: is told about the progress, in words.
 
     Raises:
-        ValueError: an unknown measure in `only`, repeats below 1, or a dataset is missing.
+        ValueError: `only` names an unknown measure, `repeats` is below 1, or a data set is
+            missing.
     """
     chosen = _chosen(plan, only, full)
     if repeats < 1:
@@ -81,6 +92,7 @@ def bench(
         ("two_actors_speedup", "two_processes_ceiling", "replicates8_over_1", "s1_over_ideal")
     )
     found |= dict.fromkeys(("empty_round_ms", "trivial_trial_s"))
+
     for name, workload in plan.workloads.items():
         kinds = _kinds(plan, name, chosen)
         results = interleaved(kinds, repeats, _prefixed(say, name)) if kinds else {}
@@ -92,6 +104,7 @@ def bench(
         found["actors"] = {name: found["actors"][name] for name in plan.shared_out}
         first = found["actors"][plan.shared_out[0]]
         found |= {key: first[key] for key in ("two_actors_speedup", "two_processes_ceiling")}
+
     rest = {"replicates": _replicates, "empty": _empty, "S1": _s1, "trials": _trials}
     for name, measure in rest.items():
         if name in chosen:
@@ -100,7 +113,7 @@ def bench(
 
 
 def origin() -> dict[str, Any]:
-    """Machine, cores, date, commit and versions."""
+    """Describe where a measurement is taken: machine, cores, date, commit and versions."""
     names = ("raysafl", "torch", "ray", "numpy")
     return {
         "machine": f"{_processor()}, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
@@ -132,7 +145,10 @@ def _chosen(plan: Plan, only: Sequence[str], full: bool) -> set[str]:
 
 
 def _load(plan: Plan, chosen: set[str]) -> dict[str, int]:
-    """Training samples of each workload chosen; loading says at once if a dataset is missing."""
+    """Count the training samples of each chosen workload.
+
+    All data sets are loaded here, so that a missing one is reported before anything is timed.
+    """
     needed = {name for name in plan.workloads if _kinds(plan, name, chosen)}
     needed |= {plan.replicated} if "replicates" in chosen else set()
     counts: dict[str, int] = {}
@@ -150,7 +166,10 @@ def _prefixed(say: Say, name: str) -> Say:
 
 
 def _kinds(plan: Plan, name: str, chosen: set[str]) -> Kinds:
-    """What takes turns on a workload; two that make a ratio are neighbours."""
+    """Return the kinds of jobs that take turns on a workload.
+
+    The two kinds of one ratio are neighbours, so that little time lies between them.
+    """
     work = plan.workloads[name]
 
     def job(what: Any, **more: Any) -> Job:
@@ -172,7 +191,10 @@ def _kinds(plan: Plan, name: str, chosen: set[str]) -> Kinds:
 
 
 def seconds_per_round(run: Run, results: Sequence[Sequence[Result]]) -> list[float]:
-    """Of each repeat the mean over the steady rounds; of processes side by side the slowest."""
+    """Return the mean seconds of a steady round in each repeat.
+
+    Of processes that ran at the same time, the slowest counts.
+    """
     return [
         max(statistics.fmean(result.seconds[steady_rounds(run)]) for result in side_by_side)
         for side_by_side in results
@@ -180,8 +202,10 @@ def seconds_per_round(run: Run, results: Sequence[Sequence[Result]]) -> list[flo
 
 
 def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, Any]:
+    """Compare raysafl with the plain loop on one workload."""
     seconds = {kind: seconds_per_round(workload.run, results[kind]) for kind in ("ours", "plain")}
-    ours, plain = median(seconds["ours"]), median(seconds["plain"])
+    ours = median(seconds["ours"])
+    plain = median(seconds["plain"])
 
     def middle(kind: str, read: Callable[[Result], float | None]) -> float:
         return median([read(result) or 0.0 for (result,) in results[kind]])
@@ -209,17 +233,17 @@ def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, An
 
 
 def _actors(run: Run, results: Results) -> dict[str, Any]:
-    """What two actors gain over one, and two plain processes over one."""
+    """Compare what two client actors gain with what two plain processes gain."""
     names = {"plain": "plain", "two plain": "two_plain", "actors 1": "one", "actors 2": "two"}
     repeats = {new: seconds_per_round(run, results[old]) for old, new in names.items()}
-    gains, most = (
+    gains, ceilings = (
         [a / b for a, b in zip(repeats[one], repeats[two], strict=True)]
         for one, two in (("one", "two"), ("plain", "two_plain"))
     )
     return {
         "two_actors_speedup": median(gains),
-        "two_processes_ceiling": median(most),
-        "share_of_ceiling": ratio(gains, most),
+        "two_processes_ceiling": median(ceilings),
+        "share_of_ceiling": ratio(gains, ceilings),
         "one_actor_seconds_per_round": median(repeats["one"]),
         "two_actors_seconds_per_round": median(repeats["two"]),
         "peak_rss_mb": median([result.peak_rss_mb for (result,) in results["actors 2"]]),
@@ -228,22 +252,24 @@ def _actors(run: Run, results: Results) -> dict[str, Any]:
 
 
 def _replicates(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
-    """Several replicates of one run against one of it: on two client actors, and in process."""
+    """Compare several replicates of a run with one: on two client actors, and in process."""
     work = plan.workloads[plan.replicated]
     runs = {n: work.run.replace(replicates=n) for n in (1, REPLICATES)}
-    places: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         "two_actors": {"what": "actors", "actors": 2},
         "in_process": {"what": "ours"},
     }
     kinds = {
-        f"{place} {n}": [Job(runs=[run], env=dict(work.env), **how)]
-        for place, how in places.items()
+        f"{setting} {n}": [Job(runs=[run], env=dict(work.env), **how)]
+        for setting, how in settings.items()
         for n, run in runs.items()
     }
-    results, found = interleaved(kinds, repeats, say), {}
-    for place in places:
-        seconds = {n: seconds_per_round(runs[n], results[f"{place} {n}"]) for n in runs}
-        found[place] = {
+    results = interleaved(kinds, repeats, say)
+
+    found = {}
+    for setting in settings:
+        seconds = {n: seconds_per_round(runs[n], results[f"{setting} {n}"]) for n in runs}
+        found[setting] = {
             "ratio": ratio(seconds[REPLICATES], seconds[1]),
             "seconds_per_round": {str(n): s for n, s in seconds.items()},
         }
@@ -251,7 +277,10 @@ def _replicates(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 
 
 def _empty(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
-    """Milliseconds of a round that computes next to nothing; the larger of one and two actors."""
+    """Measure the milliseconds of a round with very little to compute.
+
+    The result is the larger of the times on one and on two client actors.
+    """
     kinds = {f"actors {n}": [Job(what="actors", runs=[plan.empty], actors=n)] for n in (1, 2)}
     results = interleaved(kinds, repeats, say)
     ms = {k: 1000 * median(seconds_per_round(plan.empty, results[k])) for k in kinds}
@@ -259,7 +288,7 @@ def _empty(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 
 
 def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
-    """The sweep, two trials at once, against two processes with half of its runs each."""
+    """Compare a sweep, two trials at a time, with two processes that share its runs."""
     halves = [Job(what="bare", runs=list(plan.s1[part::2])) for part in range(2)]
     whole = [Job(what="sweep", runs=list(plan.s1), trials=2)]
     results = interleaved({"sweep": whole, "bare": halves}, repeats, say)
@@ -272,7 +301,7 @@ def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 
 
 def _trials(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
-    """Seconds of a trial that computes next to nothing, everything about the sweep included."""
+    """Measure the seconds per trial of a sweep whose trials have very little to compute."""
     job = Job(what="sweep", runs=list(plan.trivial), trials=2)
     done = [result for (result,) in interleaved({"sweep": [job]}, repeats, say)["sweep"]]
     each = [sum(result.seconds) / len(plan.trivial) for result in done]

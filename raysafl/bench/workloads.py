@@ -1,8 +1,9 @@
-"""The workloads: small public tasks of other frameworks' comparisons, each as a `Run`.
+"""The workloads of `raysafl bench`: small public tasks, each as a `Run`.
 
-W1 to W3 are FedAvg on MNIST and CIFAR-10; W4 is the LR/MNIST row of FLUTE's README (its config:
-1,000 clients, 10 a round, batch 10, rate 0.03); S1 is the MNIST part of SAFARI's table 8.
-Where a workload has no evaluation, the last round alone is evaluated, and it is not timed.
+W1 to W3 are FedAvg on MNIST and CIFAR-10. W4 is the row "LR/MNIST" of the README of FLUTE
+(1,000 clients, 10 a round, batch size 10, learning rate 0.03). S1 is the MNIST part of
+SAFARI's table 8. A workload without evaluation evaluates its last round only, and that round
+is not timed.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ from raysafl.models import CNN, Logistic
 from raysafl.participation import Absent, Uniform
 from raysafl.simulation.run import Run
 
-# glibc gives large buffers back to the kernel and faults them in again; W2 is all large buffers
+# By default glibc returns large buffers to the kernel and faults them in again. W2 uses
+# large buffers throughout, so both sides run with these settings.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "4000000000",
     "MALLOC_TRIM_THRESHOLD_": "8000000000",
@@ -25,9 +27,13 @@ MALLOC = {
 
 @dataclass(frozen=True)
 class Workload:
-    """A run, the speed-up over the plain loop aimed at, and the environment of both.
+    """A run that is timed, and what is aimed at.
 
-    `half`: it is measured in bfloat16 as well.
+    Attributes:
+        run: the configuration.
+        target: the speed-up over the plain loop that is aimed at.
+        env: environment variables for both sides of the comparison.
+        half: whether the run is measured in bfloat16 as well.
     """
 
     run: Run
@@ -37,12 +43,20 @@ class Workload:
 
 
 def steady_rounds(run: Run) -> slice:
-    """The timed rounds: all but the first, and but the last where that alone is evaluated."""
+    """Return which rounds are timed.
+
+    The first round is left out, and so is the last one where it alone is evaluated.
+    """
     return slice(1, run.rounds - 1 if run.eval_every >= run.rounds else run.rounds)
 
 
 def samples_per_round(run: Run, samples: int) -> float:
-    """Training samples of a mean round of one replicate: m clients of `samples` / M each."""
+    """Return the number of training samples of an average round of one replicate.
+
+    Args:
+        run: the configuration, with uniform participation and local epochs.
+        samples: the size of the training set, shared by all clients.
+    """
     assert isinstance(run.participation, Uniform) and run.local.epochs
     return run.participation.m * run.local.epochs * samples / run.data.clients
 
@@ -113,11 +127,11 @@ TABLE8 = Run(
 S1 = tuple(
     TABLE8.replace({"algorithm": algorithm, "participation.s": s, "data.partition.p": p})
     for s in (0, 2, 4)
-    for algorithm in (FedAvg(), SAFARI)
+    for algorithm in (FedAvg(), SAFARI_TABLE_8)
     for p in (10, 5, 2, 1)
 )
 
-# one sample a client, 650 parameters: what is left of a round is what a round costs by itself
+# With one sample per client and 650 parameters, a round costs little but its own overhead.
 EMPTY = Run(
     data=Federation(dataset=Digits(), clients=1437),
     model=Logistic(),
