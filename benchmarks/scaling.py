@@ -103,7 +103,7 @@ def in_process(run: Run, seconds: float) -> Point:
         "ready": ready,
         "memory": resident(),
         "grown": resident() - before,
-        "parameters": work.trainer.model.size,
+        "parameters": work.trainer.model.num_parameters,
         "engine": work.trainer.engine_name,
     }
 

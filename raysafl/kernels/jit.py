@@ -1,6 +1,11 @@
-"""Loops that numba compiles when they are first called."""
+"""Compile Python loops with numba, and keep the machine code on disk.
+
+This is the only file that touches private parts of numba: the object that reads and writes
+the cache of a compiled function. `pyproject.toml` bounds numba's version for its sake.
+"""
 
 import contextlib
+import logging
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -8,47 +13,84 @@ from typing import Any
 import numba
 from filelock import FileLock
 
+LOG = logging.getLogger(__name__)
+
+# What numba raises on a cache that is cut short, damaged, or not to be read or written.
 DAMAGED = (OSError, EOFError, pickle.UnpicklingError)
+
+CACHE_PARTS = ("save", "load", "flush", "_index_path")
 
 
 def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Callable[[Any], Any]:
-    """A decorator: compile for one thread, without the interpreter's lock, and keep it on disk.
+    """Return a decorator that compiles a function when it is first called.
 
-    A `part` becomes part of the compiled loops that call it. Otherwise the process that compiles
-    would call a copy which is optimised on its own, and one that loads the loop from disk the copy
-    inside it: where `fastmath` lets sums be reordered, their last bits differ.
+    The function runs in one thread and releases the interpreter's lock, so that several
+    threads can run it at the same time. Its machine code is kept on disk: beside the package,
+    in `$NUMBA_CACHE_DIR`, or in the user's cache folder. Where none of these can be written
+    to, each process compiles again, which takes some seconds.
 
-    Where no folder can be written to (beside the package, `$NUMBA_CACHE_DIR`, the user's cache),
-    each process compiles anew: some seconds.
+    Args:
+        fastmath: what LLVM may do to float arithmetic (its fast-math flags). Without any,
+            results are those of the source, operation by operation.
+        part: whether the function is only called by other compiled functions. It is then
+            copied into each of them. Compiled on its own it would exist twice: the process
+            that compiles would call a copy which LLVM optimised alone, while a process that
+            loads the caller from disk would run the copy inside the caller. Where `fastmath`
+            lets sums be reordered, the two differ in their last bits.
     """
 
     def decorate(function: Any) -> Any:
         options: dict[str, Any] = {"nogil": True, "fastmath": set(fastmath)}
         if part:
             return numba.njit(inline="always", **options)(function)
+
         try:
             loop = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # "no locator available"
+        except RuntimeError:  # numba found no folder that it can write to
             return numba.njit(**options)(function)
-        _guard(loop._cache._cache_file)
+
+        cache = _cache_file(loop)
+        if cache is None:
+            LOG.warning(
+                "numba %s keeps its cache in an unknown way, so that it cannot be locked: "
+                "each process compiles again, which takes some seconds",
+                numba.__version__,
+            )
+            return numba.njit(**options)(function)
+
+        _guard(cache)
         return loop
 
     return decorate
 
 
-def _guard(file: Any) -> None:
-    """Let one process write at a time, and what cannot be read or written cost time alone.
+def _cache_file(loop: Any) -> Any | None:
+    """Return what reads and writes the cache of a compiled function.
 
-    numba does neither: two processes that keep different signatures at once take the same name
-    for both, and a full disk, or a file that was cut, would end the run.
+    Returns:
+        None if this version of numba does not have the private parts used here.
     """
-    save, load = file.save, file.load
+    file = getattr(getattr(loop, "_cache", None), "_cache_file", None)
+    return file if all(hasattr(file, name) for name in CACHE_PARTS) else None
 
-    def locked(key: Any, data: Any) -> None:
+
+def _guard(file: Any) -> None:
+    """Let one process write the cache at a time, and survive a damaged cache.
+
+    numba does neither. Two processes that save different signatures of a function at the same
+    time choose the same file name for both. A full disk, or a file that was cut short, would
+    end the run; with the guard it costs only the time to compile again.
+
+    The change is made to this one object, which belongs to one compiled function.
+    """
+    save = file.save
+    load = file.load
+
+    def locked_save(key: Any, data: Any) -> None:
         with contextlib.suppress(*DAMAGED), FileLock(f"{file._index_path}.lock"):
             save(key, data)
 
-    def safe(key: Any) -> Any:
+    def tolerant_load(key: Any) -> Any:
         try:
             return load(key)
         except DAMAGED:
@@ -56,4 +98,5 @@ def _guard(file: Any) -> None:
                 file.flush()
             return None
 
-    file.save, file.load = locked, safe
+    file.save = locked_save
+    file.load = tolerant_load

@@ -1,22 +1,45 @@
-"""linear."""
+"""Local training and evaluation of multinomial logistic regression, as compiled loops.
+
+With the weights W [C, D], the biases b [C] and a batch X [B, D], a local step computes
+
+    Z = X W' + b,    P = softmax(Z),    E = (lr / B) (P - onehot(y)),
+    W <- W - E' X,   b <- b - sum_B E.
+
+One such step is less work than carrying its operands through memory. So a whole task is
+trained in one call: W stays in the core's nearest cache from the task's first step to its
+last, and samples are read as they are stored (uint8, say), and scaled on the way.
+
+The two matrix products work on blocks of a few rows at a time, whose sums stay in registers:
+each number that is read from the cache is used several times. For that, C is rounded up to a
+multiple of CLASS_BLOCK and B to a multiple of SAMPLE_BLOCK. Rows beyond the true ones hold
+zeros, so that they change nothing.
+"""
 
 import numpy as np
 
 from raysafl.kernels.jit import compiled
 
-CLASSES, SAMPLES = 10, 4  # C and B are multiples of these, for the blocks below
-SCORED = 64  # samples evaluated at once
+CLASS_BLOCK = 10  # a multiple of the 5 classes of a block in `logits` and the 2 in `subtract`
+SAMPLE_BLOCK = 4  # a multiple of the 2 samples of a block in `logits` and the 4 in `subtract`
+SCORED = 64  # samples that `score` evaluates at a time
 F = np.float32
 
-
-# sums may be reordered, so that they become vectors: by the shape alone, not by the values
+# LLVM may reorder sums (reassoc), fuse a product with a sum (contract) and ignore the sign of
+# zero (nsz), so that the sums over D become vector instructions. How it does so is decided
+# when the loop is compiled, so results depend on the shapes, never on the values. The other
+# fast-math flags stay off: with `nnan` and `ninf` a diverged run's NaN and infinities would
+# give arbitrary numbers instead of being seen.
 FAST = frozenset({"reassoc", "contract", "nsz"})
+
+# Every function below but `descend` and `score` is compiled into these two (`part=True`), so
+# that there is one compiled copy of each; see `raysafl.kernels.jit.compiled`.
 
 
 @compiled(FAST, part=True)
-def _unpack(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Weights, with rows of zeros up to a whole block, and biases from one row of parameters."""
-    classes, inputs = len(b_C), w_CD.shape[1]
+def unpack(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Copy flat parameters, weights before biases, to W and b; W's extra rows become zero."""
+    classes = len(b_C)
+    inputs = w_CD.shape[1]
     for c in range(classes):
         for d in range(inputs):
             w_CD[c, d] = w_P[c * inputs + d]
@@ -25,8 +48,8 @@ def _unpack(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST, part=True)
-def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
-    """X = scale * stored + shift."""
+def gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Copy some samples into X, scaled: X = x * scale + shift; X's extra rows become zero."""
     for i in range(len(rows)):
         row = rows[i]
         for d in range(x_BD.shape[1]):
@@ -37,11 +60,15 @@ def _gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # p
 
 
 @compiled(FAST, part=True)
-def _touch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
-    """One number of each cache line of these samples, summed: so they are fetched side by side,
-    where `_gather` would wait for one after the other.
+def prefetch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Read one number of each cache line (64 bytes) of some samples, and return their sum.
+
+    A client's samples lie far apart in memory. Here the processor waits for many of them at
+    the same time; in `gather` it would wait for one after the other. The sum has no meaning,
+    but must be used, or the compiler would remove the reads.
     """
-    total, line = F(0), 64 // x_ND.itemsize
+    total = F(0)
+    line = 64 // x_ND.itemsize
     for row in rows:
         for d in range(0, x_ND.shape[1], line):
             total += F(x_ND[row, d])
@@ -49,64 +76,107 @@ def _touch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST, part=True)
-def _logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Z = X W', five classes and two samples at a time."""
+def logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Compute Z = X W', in blocks of five classes and two samples.
+
+    The block's ten sums stay in registers: s0 to s4 of the first sample, t0 to t4 of the
+    second. Each pass over d reads seven numbers for ten products.
+    """
     for c in range(0, len(w_CD), 5):
         for i in range(0, len(x_BD), 2):
-            s0 = s1 = s2 = s3 = s4 = t0 = t1 = t2 = t3 = t4 = F(0)
+            s0 = s1 = s2 = s3 = s4 = F(0)
+            t0 = t1 = t2 = t3 = t4 = F(0)
             for d in range(x_BD.shape[1]):
-                s, t = x_BD[i, d], x_BD[i + 1, d]
-                w0, w1, w2 = w_CD[c, d], w_CD[c + 1, d], w_CD[c + 2, d]
-                w3, w4 = w_CD[c + 3, d], w_CD[c + 4, d]
-                s0, s1, s2, s3, s4 = s0 + w0 * s, s1 + w1 * s, s2 + w2 * s, s3 + w3 * s, s4 + w4 * s
-                t0, t1, t2, t3, t4 = t0 + w0 * t, t1 + w1 * t, t2 + w2 * t, t3 + w3 * t, t4 + w4 * t
+                s = x_BD[i, d]
+                t = x_BD[i + 1, d]
+                w0 = w_CD[c, d]
+                w1 = w_CD[c + 1, d]
+                w2 = w_CD[c + 2, d]
+                w3 = w_CD[c + 3, d]
+                w4 = w_CD[c + 4, d]
+                s0 += w0 * s
+                s1 += w1 * s
+                s2 += w2 * s
+                s3 += w3 * s
+                s4 += w4 * s
+                t0 += w0 * t
+                t1 += w1 * t
+                t2 += w2 * t
+                t3 += w3 * t
+                t4 += w4 * t
             for j, (s, t) in enumerate(((s0, t0), (s1, t1), (s2, t2), (s3, t3), (s4, t4))):
-                z_BC[i, c + j], z_BC[i + 1, c + j] = s, t
+                z_BC[i, c + j] = s
+                z_BC[i + 1, c + j] = t
 
 
 @compiled(FAST, part=True)
-def _errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Z becomes scale * (softmax(Z + b) - onehot(y)); the losses' sum, and how many are right."""
-    loss, correct = 0.0, 0
+def errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Turn the products Z = X W' into the errors E = scale * (softmax(Z + b) - onehot(y)).
+
+    The largest logit is subtracted before the exponential, which then cannot overflow. Of
+    several largest ones the first class is the prediction, as in torch's argmax.
+
+    Returns:
+        The sum of the samples' cross-entropies, and how many are classified correctly.
+    """
+    loss = 0.0
+    correct = 0
     for i in range(len(rows)):
-        top, most, total, own = 0, F(-np.inf), F(0), y_N[rows[i]]
+        label = y_N[rows[i]]
+
+        prediction = 0
+        largest = F(-np.inf)
         for c in range(len(b_C)):
             z_BC[i, c] += b_C[c]
-            if z_BC[i, c] > most:
-                top, most = c, z_BC[i, c]
-        correct += top == own
-        loss += most - z_BC[i, own]
+            if z_BC[i, c] > largest:
+                prediction = c
+                largest = z_BC[i, c]
+        correct += prediction == label
+
+        # cross-entropy = log(sum_c exp(z_c - largest)) + largest - z_label
+        loss += largest - z_BC[i, label]
+        total = F(0)
         for c in range(len(b_C)):
-            z_BC[i, c] = np.exp(z_BC[i, c] - most)
+            z_BC[i, c] = np.exp(z_BC[i, c] - largest)
             total += z_BC[i, c]
         loss += np.log(total)
+
         for c in range(len(b_C)):
             z_BC[i, c] *= scale / total
-        z_BC[i, own] -= scale
+        z_BC[i, label] -= scale
     return loss, correct
 
 
 @compiled(FAST, part=True)
-def _subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cover
-    """W -= E' X, two classes and four samples at a time."""
+def subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Compute W <- W - E' X, in blocks of two classes and four samples.
+
+    The block's eight errors stay in registers: s0 to s3 of the first class, t0 to t3 of the
+    second. Each pass over d reads six numbers for eight products. Extra rows of X and of E
+    are zero, so that they change nothing.
+    """
     for i in range(0, len(x_BD), 4):
         for c in range(0, len(w_CD), 2):
-            s0, s1, s2, s3 = e_BC[i, c], e_BC[i + 1, c], e_BC[i + 2, c], e_BC[i + 3, c]
-            t0, t1, t2, t3 = (
-                e_BC[i, c + 1],
-                e_BC[i + 1, c + 1],
-                e_BC[i + 2, c + 1],
-                e_BC[i + 3, c + 1],
-            )
+            s0 = e_BC[i, c]
+            s1 = e_BC[i + 1, c]
+            s2 = e_BC[i + 2, c]
+            s3 = e_BC[i + 3, c]
+            t0 = e_BC[i, c + 1]
+            t1 = e_BC[i + 1, c + 1]
+            t2 = e_BC[i + 2, c + 1]
+            t3 = e_BC[i + 3, c + 1]
             for d in range(x_BD.shape[1]):
-                x0, x1, x2, x3 = x_BD[i, d], x_BD[i + 1, d], x_BD[i + 2, d], x_BD[i + 3, d]
+                x0 = x_BD[i, d]
+                x1 = x_BD[i + 1, d]
+                x2 = x_BD[i + 2, d]
+                x3 = x_BD[i + 3, d]
                 w_CD[c, d] -= s0 * x0 + s1 * x1 + s2 * x2 + s3 * x3
                 w_CD[c + 1, d] -= t0 * x0 + t1 * x1 + t2 * x2 + t3 * x3
 
 
 @compiled(FAST, part=True)
-def _pull(w_CD, b_C, pull_CD, pull_C, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
-    """W -= lr (shrink W + pull), and b likewise."""
+def add_terms(w_CD, b_C, pull_CD, pull_C, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Subtract lr * (shrink * w + pull) from W and b: the terms beside the loss's gradient."""
     for c in range(len(b_C)):
         for d in range(w_CD.shape[1]):
             w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
@@ -114,32 +184,57 @@ def _pull(w_CD, b_C, pull_CD, pull_C, shrink, lr):  # type: ignore[no-untyped-de
 
 
 @compiled(FAST)
-def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
-    w_TP, classes, lr_T, terms, plan, samples, room, tally
+def descend(  # type: ignore[no-untyped-def] # pragma: no cover
+    w_TP, classes, lr_T, terms, plan, samples, buffers, tally
 ):
-    """All local steps of every task; its row of parameters becomes start minus end."""
-    (w_CD, x_BD, z_BC), (plan_NB, steps_T) = room, plan
-    pulled_T, shrink_T, pull_TCD, pull_TC = terms
-    (x_ND, y_N, scale, shift), (loss_T, correct_T, samples_T) = samples, tally
-    b_C, inputs, stop = np.empty(classes, F), w_CD.shape[1], 0
+    """Take all local steps of each task, one task after the other.
+
+    Args:
+        w_TP: [T, P] float32; each task's start, which becomes start minus end.
+        classes: the true number of classes.
+        lr_T: [T] float32 learning rates.
+        terms: (has_terms_T, shrink_T, pull_TCD, pull_TC): whether a task has terms beside the
+            loss's gradient, and these as shrink * w + pull.
+        plan: (plan_NB, steps_T): the samples of each step, padded with -1, the steps of all
+            tasks below each other; and how many steps each task takes.
+        samples: (x_ND, y_N, scale, shift): the training set as it is stored.
+        buffers: (w_CD, x_BD, z_BC): memory for the weights, a batch and its logits, each
+            rounded up to whole blocks.
+        tally: (loss_T, correct_T, samples_T): sums over the samples seen, to which is added.
+    """
+    has_terms_T, shrink_T, pull_TCD, pull_TC = terms
+    plan_NB, steps_T = plan
+    x_ND, y_N, scale, shift = samples
+    w_CD, x_BD, z_BC = buffers
+    loss_T, correct_T, samples_T = tally
+    b_C = np.empty(classes, F)
+    inputs = w_CD.shape[1]
+
+    stop = 0
     for t in range(len(w_TP)):
-        _unpack(w_CD, b_C, w_TP[t])
-        start, stop = stop, stop + steps_T[t]
+        unpack(w_CD, b_C, w_TP[t])
+        start = stop
+        stop = start + steps_T[t]
         for k in range(start, stop):
             size = 0
             while size < plan_NB.shape[1] and plan_NB[k, size] >= 0:
                 size += 1
             rows = plan_NB[k, :size]
-            z_BC[0, 0] = _touch(x_ND, rows)  # kept, or it would be optimised away
-            _gather(x_BD, x_ND, rows, scale, shift)
-            _logits(w_CD, x_BD, z_BC)
-            loss, correct = _errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
-            if pulled_T[t]:
-                _pull(w_CD, b_C, pull_TCD[t], pull_TC[t], shrink_T[t], lr_T[t])
-            _subtract(w_CD, z_BC, x_BD)
+
+            # Stored only so that the compiler keeps the reads; `logits` writes over it.
+            z_BC[0, 0] = prefetch(x_ND, rows)
+            gather(x_BD, x_ND, rows, scale, shift)
+            logits(w_CD, x_BD, z_BC)
+            loss, correct = errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
+
+            # The terms are those at the step's start, so they come before W changes.
+            if has_terms_T[t]:
+                add_terms(w_CD, b_C, pull_TCD[t], pull_TC[t], shrink_T[t], lr_T[t])
+            subtract(w_CD, z_BC, x_BD)
             for i in range(size):
                 for c in range(classes):
                     b_C[c] -= z_BC[i, c]
+
             loss_T[t] += loss
             correct_T[t] += correct
             samples_T[t] += size
@@ -150,16 +245,30 @@ def _descend(  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST)
-def _score(w_P, classes, samples, room):  # type: ignore[no-untyped-def] # pragma: no cover
-    """How many samples are right, and the losses' sum."""
-    (w_CD, x_BD, z_BC), (x_ND, y_N, scale, shift) = room, samples
+def score(w_P, classes, samples, buffers):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Evaluate one model on samples.
+
+    Args:
+        w_P: [P] float32 parameters.
+        classes: the true number of classes.
+        samples: (x_ND, y_N, scale, shift) as they are stored.
+        buffers: (w_CD, x_BD, z_BC) as for `descend`, for batches of SCORED samples.
+
+    Returns:
+        How many samples are classified correctly, and the sum of their cross-entropies.
+    """
+    w_CD, x_BD, z_BC = buffers
+    x_ND, y_N, scale, shift = samples
     b_C = np.empty(classes, F)
-    _unpack(w_CD, b_C, w_P)
-    loss, correct, all_N = 0.0, 0, np.arange(len(y_N))
+    unpack(w_CD, b_C, w_P)
+    loss = 0.0
+    correct = 0
+    all_N = np.arange(len(y_N))
     for start in range(0, len(y_N), SCORED):
         rows = all_N[start : start + SCORED]
-        _gather(x_BD, x_ND, rows, scale, shift)
-        _logits(w_CD, x_BD, z_BC)
-        more, right = _errors(z_BC, b_C, y_N, rows, F(1))
-        loss, correct = loss + more, correct + right
+        gather(x_BD, x_ND, rows, scale, shift)
+        logits(w_CD, x_BD, z_BC)
+        batch_loss, batch_correct = errors(z_BC, b_C, y_N, rows, F(1))
+        loss += batch_loss
+        correct += batch_correct
     return correct, loss

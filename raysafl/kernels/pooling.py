@@ -1,71 +1,143 @@
-"""pooling."""
+"""ReLU and 2x2 max-pooling in one pass over the images, and the pass back.
+
+All arrays are [batch, height, width, channels] with the channels next to each other in
+memory, so that the innermost loops over channels become vector instructions. Results equal
+torch's ReLU followed by its MaxPool2d(2) to the last bit, NaN included.
+
+For each output the pass forward notes which of its four inputs was the largest, as a uint8:
+
+    0 1
+    2 3
+
+or NONE if no input was above zero: then the ReLU's output is zero, and so is its gradient.
+"""
 
 import numpy as np
 
 from raysafl.kernels.jit import compiled
 
-NAN = np.int16(0x7FFF)  # the rank of what is not a number
-NONE = 4  # in place of which of the four was the largest: none was above zero
+NONE = 4  # no input was above zero
+NAN = np.int16(0x7FFF)  # the rank of a NaN, above that of every number
 
 
 @compiled()
-def _forward(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
+def relu_pool(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Compute out = max_pool2d(relu(x), 2) for float32 images.
+
+    As in torch, a NaN is taken as the maximum, and of several NaN the last one. The maximum
+    is taken before the ReLU: that gives the same result with one comparison instead of four.
+
+    Args:
+        x: [B, H, W, C] float32; an odd last row or column is left out, as torch does.
+        out: [B, H // 2, W // 2, C] float32, written.
+        where: the same shape in uint8, written: which input was the largest.
+    """
     batch, height, width, channels = out.shape
     for b in range(batch):
         for i in range(height):
             for j in range(width):
-                up, down = x[b, 2 * i], x[b, 2 * i + 1]
-                p, q, r, s = up[2 * j], up[2 * j + 1], down[2 * j], down[2 * j + 1]
-                to, at = out[b, i, j], where[b, i, j]
+                upper = x[b, 2 * i]
+                lower = x[b, 2 * i + 1]
+                x0 = upper[2 * j]
+                x1 = upper[2 * j + 1]
+                x2 = lower[2 * j]
+                x3 = lower[2 * j + 1]
+                out_C = out[b, i, j]
+                where_C = where[b, i, j]
                 for c in range(channels):
-                    most, k = p[c], 0
-                    if q[c] > most or q[c] != q[c]:  # a NaN is taken, as torch does
-                        most, k = q[c], 1
-                    if r[c] > most or r[c] != r[c]:
-                        most, k = r[c], 2
-                    if s[c] > most or s[c] != s[c]:
-                        most, k = s[c], 3
-                    if most <= 0:
-                        most, k = np.float32(0), NONE
-                    to[c], at[c] = most, k
+                    largest = x0[c]
+                    k = 0
+                    # A number is not equal to itself only if it is a NaN.
+                    if x1[c] > largest or x1[c] != x1[c]:
+                        largest = x1[c]
+                        k = 1
+                    if x2[c] > largest or x2[c] != x2[c]:
+                        largest = x2[c]
+                        k = 2
+                    if x3[c] > largest or x3[c] != x3[c]:
+                        largest = x3[c]
+                        k = 3
+                    if largest <= 0:
+                        largest = np.float32(0)
+                        k = NONE
+                    out_C[c] = largest
+                    where_C[c] = k
 
 
 @compiled()
-def _rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Bits of bfloat16 as whole numbers that are ordered alike above zero; a NaN is the highest."""
+def rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Map the bits of a bfloat16 to an int16 that is ordered as the numbers are above zero.
+
+    The sign is the highest bit, then come exponent and mantissa. So positive numbers are
+    ordered as their bits are when these are read as an int16, and negative numbers are
+    negative. All NaN, whose bits without the sign are above infinity's (0x7F80), get the
+    highest rank.
+    """
     return bits if bits & 0x7FFF <= 0x7F80 else NAN
 
 
 @compiled()
-def _forward_half(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
+def relu_pool_bfloat16(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Compute out = max_pool2d(relu(x), 2) for bfloat16 images, given as their bits.
+
+    numpy and numba have no bfloat16. Comparing `rank`s compares the numbers, except that two
+    negative numbers may be ordered wrongly; then the ReLU's result is zero all the same.
+
+    Args:
+        x: [B, H, W, C] int16, the bits of bfloat16 numbers.
+        out: [B, H // 2, W // 2, C] int16, written.
+        where: the same shape in uint8, written: which input was the largest.
+    """
     batch, height, width, channels = out.shape
     for b in range(batch):
         for i in range(height):
             for j in range(width):
-                up, down = x[b, 2 * i], x[b, 2 * i + 1]
-                p, q, r, s = up[2 * j], up[2 * j + 1], down[2 * j], down[2 * j + 1]
-                to, at = out[b, i, j], where[b, i, j]
+                upper = x[b, 2 * i]
+                lower = x[b, 2 * i + 1]
+                x0 = upper[2 * j]
+                x1 = upper[2 * j + 1]
+                x2 = lower[2 * j]
+                x3 = lower[2 * j + 1]
+                out_C = out[b, i, j]
+                where_C = where[b, i, j]
                 for c in range(channels):
-                    most, k = p[c], 0
-                    if _rank(q[c]) > min(_rank(most), NAN - 1):
-                        most, k = q[c], 1
-                    if _rank(r[c]) > min(_rank(most), NAN - 1):
-                        most, k = r[c], 2
-                    if _rank(s[c]) > min(_rank(most), NAN - 1):
-                        most, k = s[c], 3
-                    if _rank(most) <= 0:
-                        most, k = np.int16(0), NONE
-                    to[c], at[c] = most, k
+                    largest = x0[c]
+                    k = 0
+                    # NAN - 1 lets a NaN replace an earlier NaN, as torch does.
+                    if rank(x1[c]) > min(rank(largest), NAN - 1):
+                        largest = x1[c]
+                        k = 1
+                    if rank(x2[c]) > min(rank(largest), NAN - 1):
+                        largest = x2[c]
+                        k = 2
+                    if rank(x3[c]) > min(rank(largest), NAN - 1):
+                        largest = x3[c]
+                        k = 3
+                    if rank(largest) <= 0:
+                        largest = np.int16(0)
+                        k = NONE
+                    out_C[c] = largest
+                    where_C[c] = k
 
 
 @compiled()
-def _backward(g, where, out, zero):  # type: ignore[no-untyped-def] # pragma: no cover
+def relu_pool_gradient(g, where, out, zero):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Send each output's gradient to the input that was the largest, and zero to the others.
+
+    Args:
+        g: [B, H // 2, W // 2, C] gradients of the outputs (bfloat16 as int16 bits).
+        where: the same shape in uint8: which input was the largest.
+        out: [B, H, W, C] gradients of the inputs, written; an odd last row or column is not.
+        zero: zero in the type of `g`.
+    """
     batch, height, width, channels = g.shape
     for b in range(batch):
         for i in range(height):
             for j in range(width):
-                of, at = g[b, i, j], where[b, i, j]
-                for k in range(4):  # one target at a time, so that the loop becomes vectors
-                    to = out[b, 2 * i + k // 2, 2 * j + k % 2]
+                g_C = g[b, i, j]
+                where_C = where[b, i, j]
+                # One input at a time: the loop over channels then becomes vector instructions.
+                for k in range(4):
+                    out_C = out[b, 2 * i + k // 2, 2 * j + k % 2]
                     for c in range(channels):
-                        to[c] = of[c] if at[c] == k else zero
+                        out_C[c] = g_C[c] if where_C[c] == k else zero

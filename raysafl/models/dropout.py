@@ -14,6 +14,15 @@ import torch
 from torch import Tensor, nn
 
 BITS = 31  # of a seed's halves, so that each is an int32 and not negative
+# torch's dropout layers; their common base is private
+DROPOUT_LAYERS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 MULTIPLY1, MULTIPLY2, GOLDEN = 0x7FEB352D, 0x45D9F3B, 0x9E3779B9 - 2**32
 
 
@@ -72,7 +81,7 @@ def seed_dropout(module: nn.Module, name: str) -> bool:
             part.__class__ = Dropout  # in place: the module may hold it under several names
         drops = drops or (type(part) is Dropout and part.p > 0)
         inside = isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0
-        other = isinstance(part, nn.modules.dropout._DropoutNd) and type(part) is not Dropout
+        other = isinstance(part, DROPOUT_LAYERS) and type(part) is not Dropout
         if inside or other or isinstance(part, nn.RReLU):
             what = f"{type(part).__name__}(dropout={part.dropout})" if inside else repr(part)
             raise ValueError(

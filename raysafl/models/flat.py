@@ -37,9 +37,9 @@ class FlatModel:
                 "cannot average as parameters; use GroupNorm or LayerNorm in place of BatchNorm"
             )
         self.pools = fuse_pooling(self.module)
-        self.drops = seed_dropout(self.module, type(model).__name__)
+        self.has_dropout = seed_dropout(self.module, type(model).__name__)
         self.shapes = {name: p.shape for name, p in self.module.named_parameters()}
-        self.size = sum(shape.numel() for shape in self.shapes.values())
+        self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
 
     def init(self, key: Key) -> Tensor:
         """Initial parameters w_P as the module draws them, a function of the key alone."""
@@ -48,7 +48,7 @@ class FlatModel:
             fresh = self._recipe.build(*self._arguments)
         return nn.utils.parameters_to_vector(fresh.parameters()).detach().clone()
 
-    def parts(self, w_P: Tensor) -> dict[str, Tensor]:
+    def named_parameters(self, w_P: Tensor) -> dict[str, Tensor]:
         """The flat vector as named views in the module's shapes."""
         pieces = w_P.split([shape.numel() for shape in self.shapes.values()])
         return {
@@ -63,7 +63,7 @@ class FlatModel:
 
         `stacked`: it is called under `torch.func.vmap`, for many models at once.
         """
-        return self.forward(self.parts(w_P), x_B, seed, stacked)
+        return self.forward(self.named_parameters(w_P), x_B, seed, stacked)
 
     def forward(
         self,
@@ -79,7 +79,7 @@ class FlatModel:
         if self.module.training != training:
             self.module.train(training)
         half = torch.autocast(x_B.device.type, torch.bfloat16) if self.half else nullcontext()
-        with drawing_from(seed if self.drops else None), half:
+        with drawing_from(seed if self.has_dropout else None), half:
             out: Tensor = torch.func.functional_call(self.module, dict(parts), (x_B,))
         return out.float()
 
@@ -89,12 +89,12 @@ class FlatModel:
         return f"{type(self._recipe).__name__} {self._recipe.digest()} {self._arguments}"
 
     @property
-    def recurrent(self) -> bool:
+    def is_recurrent(self) -> bool:
         """Whether it holds an RNN, GRU or LSTM, whose kernels torch cannot stack."""
         return any(isinstance(part, nn.RNNBase) for part in self.module.modules())
 
     @property
-    def linear(self) -> tuple[int, int] | None:
+    def linear_shape(self) -> tuple[int, int] | None:
         """(classes, inputs) if the module is one float32 linear layer on flattened inputs."""
         if self.half:
             return None

@@ -11,7 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysafl.kernels.pooling import _backward, _forward, _forward_half
+from raysafl.kernels.pooling import (
+    relu_pool,
+    relu_pool_bfloat16,
+    relu_pool_gradient,
+)
 
 
 class PooledSequential(nn.Sequential):
@@ -79,7 +83,7 @@ class _Fused(torch.autograd.Function):
         odd = ctx.shape[1] % 2 or ctx.shape[2] % 2
         out_BHWC = (g_BHWC.new_zeros if odd else g_BHWC.new_empty)(ctx.shape)
         g = _array(g_BHWC)
-        _backward(g, ctx.where.numpy(), _array(out_BHWC), g.dtype.type(0))
+        relu_pool_gradient(g, ctx.where.numpy(), _array(out_BHWC), g.dtype.type(0))
         return out_BHWC.permute(0, 3, 1, 2)
 
 
@@ -88,4 +92,4 @@ def _array(x: Tensor) -> Any:
     return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
 
 
-KERNELS = {torch.float32: _forward, torch.bfloat16: _forward_half}
+KERNELS = {torch.float32: relu_pool, torch.bfloat16: relu_pool_bfloat16}

@@ -93,7 +93,7 @@ class Clients:
 
     def _sums(self, spans: Sequence[int], w: Sequence[Tensor]) -> Array:
         assert self.worker is not None
-        w_RP, sums = torch.stack(list(w)), self.worker.trainer.sums
+        w_RP, sums = torch.stack(list(w)), self.worker.trainer.evaluator.span_sums
         return np.stack([sums(w_RP, start).numpy() for start in spans])
 
     def _done(self) -> None:

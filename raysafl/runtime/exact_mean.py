@@ -17,7 +17,7 @@ from torch import Tensor
 
 from raysafl.core.algorithm import Update
 from raysafl.core.work import Task
-from raysafl.kernels.sums import UNITS, _add
+from raysafl.kernels.sums import UNITS, add_row
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ def exact_sum(rows_MP: Tensor, of: Sequence[int] | None = None) -> Tensor:
     """The sum of float32 rows (or of some) in units of 2^-40: [P] whole numbers, as float64."""
     rows, sum_P = rows_MP.numpy(), np.zeros(rows_MP.shape[1])
     for i in range(len(rows)) if of is None else of:
-        _add(sum_P, rows[i])
+        add_row(sum_P, rows[i])
     return torch.from_numpy(sum_P)
 
 

@@ -65,7 +65,7 @@ class Worker:
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Test accuracy and mean loss of each replicate's parameters, at once."""
-        accuracy_R, loss_R = self.trainer.evaluate(torch.stack(list(w.values())))
+        accuracy_R, loss_R = self.trainer.evaluator.evaluate(torch.stack(list(w.values())))
         scores = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
         found = dict(zip(w, scores, strict=True))
         return lambda: found
@@ -81,7 +81,7 @@ class Worker:
     ) -> int:
         """How many of some clients' training samples, or of a share, are classified rightly."""
         held = np.concatenate([self.splits[replicate].of(i) for i in ids])
-        return self.trainer.correct(w_P, held[share])
+        return self.trainer.evaluator.count_correct(w_P, held[share])
 
     def samples(self, replicate: int, ids: Sequence[int]) -> int:
         """How many training samples these clients hold."""

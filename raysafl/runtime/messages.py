@@ -26,7 +26,7 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The sums of the evaluation of this number, [spans, 2, R] (see `LocalTrainer.sums`).
+    """The sums of the evaluation of this number, [spans, 2, R] (see `Evaluator.span_sums`).
 
     They travel flat.
     """

@@ -27,6 +27,7 @@ from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import Array, Asked, pack, sent_form, unpack_reply
 from raysafl.runtime.placement import place_replicates
+from raysafl.training.evaluation import scores_of_sums, span_starts
 from raysafl.training.inputs import as_tensor
 
 Setup: TypeAlias = tuple[FederatedData, Any, Model, list[int], str, int]  # of `Clients.configure`
@@ -100,7 +101,7 @@ class OnActors:
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train all tasks; rows in the order given, means where tasks ask for them."""
         costs = [self._samples(task) for task in tasks]
-        work = sum(costs) * self.reference.trainer.model.size
+        work = sum(costs) * self.reference.trainer.model.num_parameters
         loads = self._loads if work > WORTH else self._loads[:1]
         shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
@@ -141,17 +142,19 @@ class OnActors:
         They are sent with the next training, or behind it: an actor evaluates while it would else
         wait for the others' training, and for what follows from it.
         """
-        trainer, count = self.reference.trainer, len(self.actors)
-        dealt = list(filter(None, (trainer.spans[i::count] for i in range(count))))
-        cost = len(w) * trainer.test.y.numel() // len(dealt) // TEST_SHARE
+        count = len(self.actors)
+        num_samples = len(self.reference.trainer.test.y)
+        starts = span_starts(num_samples)
+        dealt = list(filter(None, (starts[i::count] for i in range(count))))
+        cost = len(w) * num_samples // len(dealt) // TEST_SHARE
         models = list(w.values())
         mine = [_Part(next(self._numbers), i, s, models, cost) for i, s in enumerate(dealt)]
         self._held += mine
 
         def scores() -> Scores:
             sums = self._sums(mine)
-            spans = [as_tensor(sums[k % count][k // count]) for k in range(len(trainer.spans))]
-            found = trainer.mean(spans).T.tolist()
+            spans = [as_tensor(sums[k % count][k // count]) for k in range(len(starts))]
+            found = scores_of_sums(spans, num_samples).T.tolist()
             return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, found, strict=True)}
 
         return scores

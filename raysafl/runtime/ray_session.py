@@ -1,28 +1,44 @@
-"""ray_session."""
+"""Starting, joining and leaving Ray."""
 
 import gc
 import logging
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 
 import ray
-import ray.cloudpickle
-from ray._private import services
 
 from raysafl.runtime import Hardware
+from raysafl.runtime.ray_private import (
+    CONNECT_SECONDS,
+    environment,
+    head_address,
+    lean_local_ray,
+)
+
+CONNECT_TIMEOUT_SECONDS = 10  # of the first connection to a cluster's head node
 
 
 @contextmanager
 def ray_session(address: str | None) -> Iterator[None]:
-    """Ray, for as long as the block runs: one that runs already, a cluster's, or our own."""
+    """Provide Ray for the block: the one that runs already, a cluster's, or a new local one.
+
+    A Ray that ran before the block is left running. A Ray that the block started, or a
+    connection that it made, is closed at the end.
+
+    Args:
+        address: the cluster's address, such as "auto" or "host:port"; None starts a Ray on
+            this machine that listens on loopback only.
+
+    Raises:
+        ValueError: no cluster answers at the address, or this version of Ray cannot be
+            kept on loopback.
+    """
     if ray.is_initialized():
         yield
         return
     try:
-        with _one_try(address) if address else _own():
+        with _connecting_once(address) if address else lean_local_ray():
             ray.init(
                 address=address or "local",
                 include_dashboard=None if address else False,
@@ -40,67 +56,54 @@ def ray_session(address: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()  # object references that Tune left: Ray ends the process (exit code 1) if
-        collects = gc.isenabled()
-        gc.disable()  # another thread, the tracker's say, frees one in the middle of its shutdown
-        try:
-            ray.shutdown()
-        finally:
-            if collects:
-                gc.enable()
+        _shut_down()
 
 
-def check(hardware: Hardware) -> None:
-    """Raise ValueError if a trial would not fit the machines of the Ray that runs."""
-    hardware.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
-
-
-@contextmanager
-def _own() -> Iterator[None]:
-    """A Ray of our own listens on loopback only, as Ray does by itself on macOS and Windows, and
-    is lean: it starts no worker before one is asked for, which would stay idle at 1 % of a core,
-    nor what sends workers' output to the driver or watches for new nodes, 1 % together.
-    """
-    spare, node = "RAY_prestart_worker_first_driver", "ray._private.node.Node"
-    with (
-        patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False, create=True),
-        patch(f"{node}.start_log_monitor", lambda *_, **__: None, create=True),
-        patch(f"{node}.start_monitor", lambda *_, **__: None, create=True),
-        environment(**{spare: os.environ.get(spare, "0")}),
-    ):
-        yield
-
-
-@contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Set some variables, and put back only these: other threads may set others meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _one_try(address: str) -> Iterator[None]:
-    """Let Ray try to connect once: some 40 s if what is there is no Ray. Else it tries 20 times.
+def check_fits(hardware: Hardware) -> None:
+    """Check that a trial fits the machines of the running Ray.
 
     Raises:
-        OSError: nothing accepts connections there.
+        ValueError: the machines have too few cores or GPUs for one trial, which would
+            wait for ever.
     """
-    # what Ray makes of it: "auto" is looked up, loopback becomes this machine's address
-    where = services.canonicalize_bootstrap_address(address) if "://" not in address else None
-    if where is None:
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    hardware.check([node["Resources"] for node in alive])
+
+
+def _shut_down() -> None:
+    """Disconnect from Ray without freeing an object reference during the shutdown.
+
+    Ray ends the process (exit code 1) if another thread, such as the tracker's, frees a
+    reference in the middle of `ray.shutdown`. So the references that Tune left are freed
+    first, and the garbage collector is off until Ray is down.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        ray.shutdown()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def _connecting_once(address: str) -> Iterator[None]:
+    """Let Ray try once to connect, instead of 20 times over some minutes.
+
+    If something listens at the address but is no Ray, that one attempt takes some 40 s.
+
+    Raises:
+        OSError: nothing accepts connections at the address.
+    """
+    head = head_address(address)
+    if head is None:
         yield
         return
     try:
-        socket.create_connection(services.extract_ip_port(where), timeout=10).close()
+        socket.create_connection(head, timeout=CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
-        raise OSError(f"nothing accepts connections at {where}: {error}") from error
-    with environment(RAY_gcs_server_port_wait_time_s="1"):
+        host, port = head
+        raise OSError(f"nothing accepts connections at {host}:{port}: {error}") from error
+    with environment(**{CONNECT_SECONDS: "1"}):
         yield

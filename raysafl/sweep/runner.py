@@ -17,7 +17,7 @@ from raysafl.models import FlatModel
 from raysafl.report.figures.curves import curve_of_run
 from raysafl.report.write import write_report
 from raysafl.runtime import Hardware
-from raysafl.runtime.ray_session import check, ray_session
+from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
@@ -29,7 +29,7 @@ from raysafl.sweep.progress import display
 from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
-from raysafl.training.engine_choice import make
+from raysafl.training.engine_choice import make_engine
 
 SOON = 0.2  # seconds in which most that is wrong with a sweep's data shows, before Ray starts
 Datasets = Mapping[str, Dataset]
@@ -163,7 +163,7 @@ class Runner:
         tracker, conclude = None, _nothing
         try:
             with ray_session(self.address):
-                check(self.hardware)
+                check_fits(self.hardware)
                 datasets = ready()
                 conclude = partial(_report, self.store)
                 tracker = self._tracker(todo) if self.track else None
@@ -255,6 +255,6 @@ def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
         if (model := name + run.model.to_json()) not in seen:
             flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
             if engine != "auto":
-                make(engine, flat)
+                make_engine(engine, flat)
         seen |= {split, model}
     return datasets

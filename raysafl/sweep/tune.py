@@ -17,7 +17,7 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import size
 from raysafl.runtime import Hardware
 from raysafl.runtime.provenance import commit, provenance
-from raysafl.runtime.ray_session import environment
+from raysafl.runtime.ray_private import environment
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.storage.paths import StorageError

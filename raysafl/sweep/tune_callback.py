@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 from raysafl.runtime import Hardware
+from raysafl.runtime.ray_private import forget_metric_history
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Label
@@ -93,7 +94,7 @@ class Watch(tune.Callback):
                 self.store.write_ledger(run_id, entry)
             if entry:
                 self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
-        _forget_history(trial)
+        forget_metric_history(trial)
         self._running(trials)
 
     def on_trial_error(
@@ -108,7 +109,7 @@ class Watch(tune.Callback):
             self.store.write_ledger(run_id, entry)
             self._name(run_id, trial)
             self._ended(run_id, entry, float("nan"))
-        _forget_history(trial)
+        forget_metric_history(trial)
         self._running(trials)
 
     @contextmanager
@@ -159,11 +160,6 @@ class Halt(tune.Stopper):
 
 def _config(run: Run | None) -> dict[str, Any] | None:
     return run.model_dump(mode="json") if run else None
-
-
-def _forget_history(trial: Trial) -> None:
-    """Drop what Tune keeps of an ended trial's metrics, some 20 kB: Parquet has them."""
-    trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
 
 def _label(value: Any) -> Label:

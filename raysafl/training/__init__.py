@@ -1,1 +1,1 @@
-"""training."""
+"""Local training of many clients at once, its engines, and evaluation."""

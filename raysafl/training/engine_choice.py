@@ -34,7 +34,7 @@ TASKS, REPEATS = 8, 3
 AGREE = 1e-3  # of the largest entry of the loop's gradient: half precision or a bug is more
 
 
-def make(name: str, model: FlatModel) -> Engine:
+def make_engine(name: str, model: FlatModel) -> Engine:
     """The engine of this name for a model.
 
     Raises:
@@ -42,7 +42,7 @@ def make(name: str, model: FlatModel) -> Engine:
     """
     if name not in ENGINES:
         raise ValueError(f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}")
-    if issubclass(ENGINES[name], Linear) and model.linear is None:
+    if issubclass(ENGINES[name], Linear) and model.linear_shape is None:
         raise ValueError(
             f"engine {name!r} is for float32 models of one linear layer (Logistic), not for "
             f"{model.digest.split()[0]}; give --engine auto"
@@ -50,16 +50,16 @@ def make(name: str, model: FlatModel) -> Engine:
     return ENGINES[name](model)
 
 
-def choose(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
+def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
     """The fastest engine for a model on batches x_NB (N of them) with labels y_NB.
 
     `loop` is the reference: an engine that fails, or whose gradients differ from the loop's, is
     out. On a CPU vmap gains on many tiny models and loses on convolutions; it cannot run
     recurrent layers.
     """
-    if model.linear is not None:
+    if model.linear_shape is not None:
         return "linear" if x_NB.is_cuda else "fused"
-    if model.recurrent:
+    if model.is_recurrent:
         return "loop"
     device = torch.cuda.get_device_name() if x_NB.is_cuda else f"{torch.get_num_threads()} threads"
     shape = "x".join(map(str, x_NB.shape[1:]))

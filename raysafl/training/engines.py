@@ -31,7 +31,7 @@ class Gradients(NamedTuple):
 class Engine(Protocol):
     """A way to compute gradients of many tasks, and logits for evaluation."""
 
-    def stack(self, width: int) -> int:
+    def max_stack(self, width: int) -> int:
         """How many tasks with batches of this width take their steps together, at most.
 
         It does not depend on the machine, so that results do not.
@@ -56,7 +56,7 @@ class Loop:
     def __init__(self, model: FlatModel) -> None:
         self.model = model
 
-    def stack(self, width: int) -> int:
+    def max_stack(self, width: int) -> int:
         """One: see above."""
         return 1
 
@@ -69,7 +69,8 @@ class Loop:
         columns = (w_TP, x_TB, y_TB, weight_TB, seeds)
         for w_P, x_B, y_B, weight_B, seed in zip(*columns, strict=True):
             leaves = {
-                name: w.detach().requires_grad_() for name, w in self.model.parts(w_P).items()
+                name: w.detach().requires_grad_()
+                for name, w in self.model.named_parameters(w_P).items()
             }
             with torch.enable_grad():
                 logits_BC = self.model.forward(leaves, _channels_last(x_B), seed)
@@ -113,7 +114,7 @@ class Vmap(Loop):
 
         self._grad = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
-    def stack(self, width: int) -> int:
+    def max_stack(self, width: int) -> int:
         """As many as have `STEP` samples, for memory's sake."""
         return max(1, min(STACK, STEP // width))
 

@@ -1,7 +1,7 @@
-"""inputs."""
+"""Samples on a device, and the mini-batches that local training draws from them."""
 
 import warnings
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -10,65 +10,111 @@ from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Samples
-from raysafl.training.linear import Stored
+
+# Samples for compiled loops: inputs x_ND as they are stored, labels y_N, scale and shift. The
+# model sees x * scale + shift.
+Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]
+
+# Clients with less than one batch are padded to a multiple of this width, so that more of them
+# have equal widths and can be stacked.
+WIDTH_STEP = 8
 
 
-def batches(samples: int, sgd: LocalTraining, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Positions [K, B] of each local step's mini-batch, padded with -1.
+def draw_batches(
+    num_samples: int, sgd: LocalTraining, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw the mini-batches of one client's local training.
 
-    Each pass is a fresh permutation cut into batches; the last of a pass may be short. B depends
-    on this client alone, so that its arithmetic is the same whoever it is stacked with: the
-    batch size, or for a client with less than one batch its samples rounded up to eights.
+    Each pass over the data is a fresh permutation that is cut into batches; the last batch of
+    a pass may be short. The width B of the result depends on this client alone: the batch
+    size, or for a client with less than one batch the number of its samples rounded up to a
+    multiple of 8. So a client's matrix products have the same shapes, and the same rounding,
+    whichever clients it is stacked with.
+
+    Args:
+        num_samples: the number of samples that the client holds, at least 1.
+        sgd: says how many steps and how large a batch.
+        rng: the client's random stream for this round.
+
+    Returns:
+        [K, B] positions among the client's samples, for each of K local steps; -1 where a
+        batch is short.
+
+    Example:
+        >>> import raysafl as fl
+        >>> sgd = fl.LocalTraining(lr=0.1, batch_size=2, epochs=1)
+        >>> draw_batches(3, sgd, np.random.default_rng(0)).tolist()
+        [[2, 0], [1, -1]]
     """
-    steps, size = sgd.num_steps(samples), sgd.batch_size
-    per_pass = -(-samples // size)
-    width = size if samples >= size else min(size, -(-samples // 8) * 8)
-    picks = np.full((-(-steps // per_pass), per_pass * width), -1)
-    for one_pass in picks:
-        one_pass[:samples] = rng.permutation(samples)
-    return picks.reshape(-1, width)[:steps]
+    steps = sgd.num_steps(num_samples)
+    batch_size = sgd.batch_size
+    steps_per_pass = -(-num_samples // batch_size)
+    passes = -(-steps // steps_per_pass)
+
+    width = batch_size
+    if num_samples < batch_size:
+        width = min(batch_size, -(-num_samples // WIDTH_STEP) * WIDTH_STEP)
+
+    positions = np.full((passes, steps_per_pass * width), -1)
+    for one_pass in positions:
+        one_pass[:num_samples] = rng.permutation(num_samples)
+    return positions.reshape(-1, width)[:steps]
 
 
 class Inputs:
-    """Samples on a device: batches are gathered as they are stored, then scaled to float.
+    """Samples on a device, kept as they are stored and scaled when a batch is read.
 
-    Tokens (int64) stay what they are.
+    A batch of images that are stored as uint8 is gathered first and turned into float32 then,
+    which moves a quarter of the bytes. Tokens (int64) are neither converted nor scaled.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
         x = as_tensor(samples.x).to(device).contiguous()
         self.x = x.float() if x.dtype == torch.float16 else x
         self.y = as_tensor(samples.y).to(device)
-        self.scale, self.shift = samples.scale, samples.shift
+        self.scale = samples.scale
+        self.shift = samples.shift
 
     def at(self, index_TB: Tensor) -> tuple[Tensor, Tensor]:
-        """(x float32 or tokens, y) at these positions, in the shape of the index."""
+        """Return the inputs and labels at these positions, in the shape of the index.
+
+        Args:
+            index_TB: positions among the samples, an int64 tensor of any shape.
+
+        Returns:
+            x [*index shape, ...], float32 or tokens; y [*index shape].
+        """
         return self.x_at(index_TB), self.y[index_TB]
 
     def x_at(self, index_TB: Tensor) -> Tensor:
-        """The inputs alone."""
+        """Return the inputs at these positions, without the labels."""
         x = self.x.index_select(0, index_TB.flatten())
         return self._scaled(x).view(*index_TB.shape, *x.shape[1:])
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """(x float32 or tokens, y) of a run of samples."""
+        """Return the inputs (float32 or tokens) and labels from `start` up to `stop`."""
         return self._scaled(self.x[start:stop]), self.y[start:stop]
 
     def stored(self, start: int = 0, stop: int | None = None) -> Stored:
-        """[N, D] samples as they are stored, labels, scale and shift; on the CPU."""
-        x_ND, y_N = self.x[start:stop].flatten(1).numpy(), self.y[start:stop].numpy()
+        """Return samples on the CPU as they are stored, each as one row, for compiled loops."""
+        x_ND = self.x[start:stop].flatten(1).numpy()
+        y_N = self.y[start:stop].numpy()
         return x_ND, y_N, np.float32(self.scale), np.float32(self.shift)
 
     def _scaled(self, x: Tensor) -> Tensor:
+        """Return x * scale + shift as float32; tokens as they are."""
         if x.dtype == torch.int64:
             return x
-        x = x.to(torch.float32, copy=True)
+        x = x.to(torch.float32, copy=True)  # the stored samples must not change
         x = x if self.scale == 1 else x.mul_(self.scale)
         return x.add_(self.shift) if self.shift else x
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor on the same memory, which may be a read-only view of Ray's object store."""
-    with warnings.catch_warnings():  # nothing here writes to it
+    """Return a tensor that shares the array's memory, which nobody may write to.
+
+    The array may be a read-only view of Ray's object store, of which torch warns.
+    """
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -1,6 +1,6 @@
-"""What a local step does with a gradient: the terms and buffers of core.SGD, for stacked tasks.
+"""What a local step does with a gradient, for stacked tasks.
 
-Suffixes: _T tasks, _P flat parameters.
+The terms and the optimizers are those of `raysafl.core.algorithm.LocalTraining`.
 """
 
 from collections.abc import Sequence
@@ -10,63 +10,94 @@ from torch import Tensor
 
 from raysafl.core.work import Task
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch
+# Adam's constants: the decay rates of its two moments, and what keeps it from dividing by
+# zero. They are the defaults of Kingma & Ba (ICLR 2015) and of torch.
+BETA1 = 0.9
+BETA2 = 0.999
+EPSILON = 1e-8
 
 
-class Descent:
-    """The steps of stacked tasks, each with its own rate, terms and buffers (see core.SGD).
+class StackedOptimizer:
+    """Takes the local steps of stacked tasks, each with its own rate, terms and buffers.
 
-    Terms that no task has are not computed. Tasks that have taken their steps are at the end
-    of the stack: `step` is given the first ones, which are still active.
+    With the gradient g of a task's loss at w, a step first adds the task's terms
+
+        g <- g + prox (w - w_start) + offset + weight_decay w
+
+    and then moves, with "sgd",
+
+        v <- momentum v + g,    w <- w - lr v
+
+    or with "adam" (Kingma & Ba, ICLR 2015, algorithm 1), in step k = 1, 2, ...
+
+        m <- beta1 m + (1 - beta1) g,    s <- beta2 s + (1 - beta2) g^2
+        w <- w - lr (m / (1 - beta1^k)) / (sqrt(s / (1 - beta2^k)) + epsilon).
+
+    Terms that no task has are not computed. The tasks are sorted by their numbers of steps, the
+    longest first: those that have taken all their steps are at the end of the stack, and `step`
+    is given the first ones, which are still active.
+
+    Args:
+        tasks: tasks with the same optimizer, the longest first.
+        start_TP: [T, P] the parameters they start from, which must not change meanwhile.
     """
 
     def __init__(self, tasks: Sequence[Task], start_TP: Tensor) -> None:
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, device=start_TP.device).unsqueeze(1)
 
-        self.start_TP, self.steps = start_TP, 0
+        def column_if_any(values: list[float]) -> Tensor | None:
+            return column(values) if any(values) else None
+
+        self.start_TP = start_TP
         self.lr_T1 = column([task.sgd.rate(task.round) for task in tasks])
-        prox, decay, momentum = zip(
-            *((task.prox, task.sgd.weight_decay, task.sgd.momentum) for task in tasks), strict=True
-        )
-        self.prox_T1 = column(list(prox)) if any(prox) else None
-        self.decay_T1 = column(list(decay)) if any(decay) else None
-        self.momentum_T1 = column(list(momentum)) if any(momentum) else None
-        self.offset_TP = _offsets(tasks, start_TP)
-        self.adam = tasks[0].sgd.optimizer == "adam"
-        if self.adam or any(momentum):
-            self.first_TP = torch.zeros_like(start_TP)
-        if self.adam:
-            self.second_TP = torch.zeros_like(start_TP)
+        self.prox_T1 = column_if_any([task.prox for task in tasks])
+        self.decay_T1 = column_if_any([task.sgd.weight_decay for task in tasks])
+        self.momentum_T1 = column_if_any([task.sgd.momentum for task in tasks])
+        self.offset_TP = _stacked_offsets(tasks, start_TP)
+
+        self.is_adam = tasks[0].sgd.optimizer == "adam"
+        self.steps_taken = 0
+        if self.is_adam or self.momentum_T1 is not None:
+            self.first_moment_TP = torch.zeros_like(start_TP)
+        if self.is_adam:
+            self.second_moment_TP = torch.zeros_like(start_TP)
 
     def step(self, w_TP: Tensor, g_TP: Tensor) -> None:
-        """Change w_TP in place by one step on the loss's gradient g_TP, which is overwritten."""
-        a = len(w_TP)
-        if self.prox_T1 is not None:
-            g_TP += self.prox_T1[:a] * (w_TP - self.start_TP[:a])
-        if self.offset_TP is not None:
-            g_TP += self.offset_TP[:a]
-        if self.decay_T1 is not None:
-            g_TP += self.decay_T1[:a] * w_TP
-        if self.adam:
-            g_TP = self._adam(g_TP)
-        elif self.momentum_T1 is not None:
-            self.first_TP[:a] *= self.momentum_T1[:a]
-            g_TP = self.first_TP[:a].add_(g_TP).clone()
-        w_TP.addcmul_(g_TP, self.lr_T1[:a], value=-1)
+        """Take one step of the first tasks, in place.
 
-    def _adam(self, g_TP: Tensor) -> Tensor:
-        """The direction of Adam's next step, in units of the rate."""
-        self.steps += 1
-        first_TP, second_TP = self.first_TP[: len(g_TP)], self.second_TP[: len(g_TP)]
+        Args:
+            w_TP: [active tasks, P] their parameters, which are changed.
+            g_TP: the loss's gradients there, which are overwritten.
+        """
+        active = len(w_TP)
+        if self.prox_T1 is not None:
+            g_TP += self.prox_T1[:active] * (w_TP - self.start_TP[:active])
+        if self.offset_TP is not None:
+            g_TP += self.offset_TP[:active]
+        if self.decay_T1 is not None:
+            g_TP += self.decay_T1[:active] * w_TP
+
+        if self.is_adam:
+            g_TP = self._adam_direction(g_TP)
+        elif self.momentum_T1 is not None:
+            self.first_moment_TP[:active] *= self.momentum_T1[:active]
+            g_TP = self.first_moment_TP[:active].add_(g_TP).clone()
+        w_TP.addcmul_(g_TP, self.lr_T1[:active], value=-1)
+
+    def _adam_direction(self, g_TP: Tensor) -> Tensor:
+        """Update both moments, and return the direction of Adam's next step."""
+        self.steps_taken += 1
+        first_TP = self.first_moment_TP[: len(g_TP)]
+        second_TP = self.second_moment_TP[: len(g_TP)]
         first_TP.lerp_(g_TP, 1 - BETA1)
         second_TP.mul_(BETA2).addcmul_(g_TP, g_TP, value=1 - BETA2)
-        root_TP = (second_TP / (1 - BETA2**self.steps)).sqrt_()
-        return first_TP / (1 - BETA1**self.steps) / root_TP.add_(EPSILON)
+        root_TP = (second_TP / (1 - BETA2**self.steps_taken)).sqrt_()
+        return first_TP / (1 - BETA1**self.steps_taken) / root_TP.add_(EPSILON)
 
 
-def _offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
-    """The tasks' offsets stacked (absent ones zero), or None if no task has one."""
+def _stacked_offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
+    """Stack the tasks' offsets, with zeros for a task without one; None if none has one."""
     if all(task.offset_P is None for task in tasks):
         return None
     zero_P = torch.zeros_like(like_TP[0], device="cpu")
@@ -74,14 +105,23 @@ def _offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
     return torch.stack(rows).to(like_TP.device)
 
 
-def reach(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
-    """How many plain steps K steps of a constant gradient amount to; K without momentum.
+def plain_steps(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
+    """Compute how many plain steps each task's steps amount to on a constant gradient.
 
-    With momentum m the buffer adds up: the sum over k <= K of (1 - m^k) / (1 - m) is
-    (K - m (1 - m^K) / (1 - m)) / (1 - m).
+    Without momentum that is the number K of steps. With momentum m the buffer after k steps
+    holds (1 - m^k) / (1 - m) gradients, so that all steps together amount to
+
+        sum_{k=1}^{K} (1 - m^k) / (1 - m) = (K - m (1 - m^K) / (1 - m)) / (1 - m).
+
+    Args:
+        tasks: the tasks.
+        steps_T: [T] how many steps K each of them takes.
+
+    Returns:
+        [T] float32.
     """
     if not any(task.sgd.momentum for task in tasks):
         return steps_T.to(torch.float32)
     m_T = torch.tensor([task.sgd.momentum for task in tasks], dtype=torch.float64)
-    reach_T = (steps_T - m_T * (1 - m_T**steps_T) / (1 - m_T)) / (1 - m_T)
-    return reach_T.to(torch.float32)
+    plain_T = (steps_T - m_T * (1 - m_T**steps_T) / (1 - m_T)) / (1 - m_T)
+    return plain_T.to(torch.float32)

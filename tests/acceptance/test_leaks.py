@@ -111,7 +111,7 @@ def test_five_hundred_trials_leak_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_ray_of_our_own_starts_no_worker_before_one_is_asked_for() -> None:
     script = """
 import psutil
-from raysafl.sweep.tuning import ray_session
+from raysafl.runtime.ray_session import ray_session
 with ray_session(None):
     print(*[p.name() for p in psutil.Process().children(recursive=True)], sep="\\n")
 """

@@ -23,7 +23,7 @@ from raysafl.models import FlatModel
 from raysafl.runtime import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.training.inputs import batches
+from raysafl.training.inputs import draw_batches
 
 ROOT = Path(__file__).parents[2]
 SMALL = Run(
@@ -50,7 +50,7 @@ def test_a_workload_is_as_large_as_counted_by_hand(
 ) -> None:
     run = STANDARD[name].run
     shape = (3, 32, 32) if name == "W2" else (1, 28, 28)
-    assert FlatModel(run.model, shape, 10).size == parameters
+    assert FlatModel(run.model, shape, 10).num_parameters == parameters
     assert samples_per_round(run, samples) == seen
     assert run.participation.m * run.local.num_steps(samples // run.data.clients) == steps
     assert len(range(run.rounds)[steady_rounds(run)]) == timed
@@ -72,7 +72,7 @@ def seeded(run: Run) -> Draws:
     """raysafl's own cohorts and orders."""
 
     def order(round: int, client: int, n: int) -> torch.Tensor:
-        picks = batches(n, run.local, Key(run.seed, round)("batches 1", client))
+        picks = draw_batches(n, run.local, Key(run.seed, round)("batches 1", client))
         return torch.from_numpy(picks[picks >= 0])
 
     def cohort(round: int) -> list[int]:

@@ -95,7 +95,7 @@ def test_parameter_counts_by_hand(
     model: Model, shape: tuple[int, ...], classes: int, size: int
 ) -> None:
     flat = FlatModel(model, shape, classes)
-    assert flat.size == size == flat.init(Key(0)).numel()
+    assert flat.num_parameters == size == flat.init(Key(0)).numel()
     assert flat.logits(flat.init(Key(0)), torch.zeros(2, *shape)).shape == (2, classes)
 
 
@@ -103,12 +103,12 @@ def test_parameter_counts_by_hand(
 def test_logits_of_the_flat_vector_are_the_modules_own(model: Model) -> None:
     shape, rng = (2, 8, 8), torch.Generator().manual_seed(0)
     flat = FlatModel(model, shape, 4)
-    w_P = torch.randn(flat.size, generator=rng)
+    w_P = torch.randn(flat.num_parameters, generator=rng)
     x_B = torch.randn(5, *shape, generator=rng)
     module = model.build(shape, 4)
     nn.utils.vector_to_parameters(w_P, module.parameters())
     torch.testing.assert_close(flat.logits(w_P, x_B), module(x_B).detach())
-    joined = torch.cat([part.flatten() for part in flat.parts(w_P).values()])
+    joined = torch.cat([part.flatten() for part in flat.named_parameters(w_P).values()])
     assert torch.equal(joined, w_P)
 
 
@@ -136,7 +136,7 @@ def test_initial_parameters_are_torchs_default_unless_zero_is_asked() -> None:
 
 def test_initial_parameters_are_those_that_the_module_starts_with() -> None:
     flat = FlatModel(OwnModule(case="constant"), (1, 2, 2), 3)
-    named = flat.parts(flat.init(Key(0)))
+    named = flat.named_parameters(flat.init(Key(0)))
     assert {name: set(part.flatten().tolist()) for name, part in named.items()} == {
         "1.weight": {1.0},
         "1.bias": {2.0},
@@ -193,8 +193,8 @@ def test_a_width_below_one_is_refused(make: type[Model], fields: dict[str, list[
 
 
 def test_one_linear_layer_is_recognised() -> None:
-    assert FlatModel(Logistic(), (1, 28, 28), 10).linear == (10, 784)
-    assert FlatModel(OwnModule(case="plain"), (2, 3, 5), 4).linear == (4, 30)
+    assert FlatModel(Logistic(), (1, 28, 28), 10).linear_shape == (10, 784)
+    assert FlatModel(OwnModule(case="plain"), (2, 3, 5), 4).linear_shape == (4, 30)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_one_linear_layer_is_recognised() -> None:
     ids=repr,
 )
 def test_any_other_module_is_not_taken_for_a_linear_one(model: Model) -> None:
-    assert FlatModel(model, (1, 8, 8), 4).linear is None
+    assert FlatModel(model, (1, 8, 8), 4).linear_shape is None
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(2, 6), st.integers(0, 99))
@@ -222,10 +222,10 @@ def test_a_linear_model_is_weights_then_bias(
 ) -> None:
     flat = FlatModel(Logistic(), (channels, side, side), classes)
     rng = torch.Generator().manual_seed(seed)
-    w_P = torch.randn(flat.size, generator=rng)
+    w_P = torch.randn(flat.num_parameters, generator=rng)
     x_B = torch.randn(3, channels, side, side, generator=rng)
-    assert flat.linear is not None
-    weight = w_P[:-classes].view(*flat.linear)
+    assert flat.linear_shape is not None
+    weight = w_P[:-classes].view(*flat.linear_shape)
     expected = x_B.flatten(1) @ weight.T + w_P[-classes:]
     torch.testing.assert_close(flat.logits(w_P, x_B), expected)
 
@@ -234,4 +234,4 @@ def test_a_users_model_joins_by_being_defined() -> None:
     model = OwnModule(case="group norm")
     assert Model.kinds()["OwnModule"] is OwnModule
     assert Model.from_json(model.to_json()) == model
-    assert FlatModel(model, (2, 3, 3), 4).size == 2 * 2 + (18 + 1) * 4
+    assert FlatModel(model, (2, 3, 3), 4).num_parameters == 2 * 2 + (18 + 1) * 4

@@ -113,7 +113,7 @@ def test_masks_under_vmap_are_those_of_a_loop() -> None:
 def test_torchs_dropout_in_a_users_module_becomes_ours(case: str) -> None:
     flat = FlatModel(Own(case=case), (4, 8), 32)
     x_B, w_P = torch.ones(5, 4, 8), torch.empty(0)
-    assert flat.drops
+    assert flat.has_dropout
     assert torch.equal(flat.logits(w_P, x_B, SEEDS[0]), mask(0.5, SEEDS[0], 5, 4, 8))
     assert torch.equal(flat.logits(w_P, x_B), x_B)  # evaluation
     assert torch.equal(flat.logits(w_P, x_B, SEEDS[0]), mask(0.5, SEEDS[0], 5, 4, 8))
@@ -129,8 +129,8 @@ def test_every_use_of_dropout_in_a_pass_draws_anew(case: str) -> None:
 def test_limits_of_p() -> None:
     x_B = torch.ones(3, 4)
     none, every = (FlatModel(Own(case=case), (4,), 4) for case in ("none", "all"))
-    assert not none.drops and torch.equal(none.logits(torch.empty(0), x_B, SEEDS[0]), x_B)
-    assert every.drops and not every.logits(torch.empty(0), x_B, SEEDS[0]).any()
+    assert not none.has_dropout and torch.equal(none.logits(torch.empty(0), x_B, SEEDS[0]), x_B)
+    assert every.has_dropout and not every.logits(torch.empty(0), x_B, SEEDS[0]).any()
 
 
 def test_without_a_seed_it_is_torchs_own() -> None:

@@ -67,7 +67,7 @@ def test_fsls_networks_are_the_printed_tables(
     relus = [rows[i - 1][0] for i, row in enumerate(rows) if row[0] == "ReLU"]
     assert relus == ["Conv2d", "Conv2d", "Linear"]
     assert [m.p for m in net.modules() if isinstance(m, nn.Dropout)] == [0.25, 0.5]
-    assert FlatModel(model, shape, classes).size == total
+    assert FlatModel(model, shape, classes).num_parameters == total
 
 
 @pytest.mark.parametrize(("model", "shape", "classes", "table", "total"), PRINTED)
@@ -75,7 +75,7 @@ def test_fsls_networks_start_as_keras_does_or_as_torch_does(
     model: Model, shape: tuple[int, ...], classes: int, table: list[Row], total: int
 ) -> None:
     named = FlatModel(model, shape, classes)
-    for name, part in named.parts(named.init(Key(0))).items():
+    for name, part in named.named_parameters(named.init(Key(0))).items():
         if name.endswith("bias"):
             assert not part.any()
         else:  # Glorot: uniform with variance 2 / (fan_in + fan_out)
@@ -84,7 +84,7 @@ def test_fsls_networks_start_as_keras_does_or_as_torch_does(
             assert part.var() == pytest.approx(variance, rel=0.15)
             assert part.abs().max() <= (3 * variance) ** 0.5
     torchs = FlatModel(model.replace(start="torch"), shape, classes)
-    assert torchs.parts(torchs.init(Key(0)))["0.bias"].all()
+    assert torchs.named_parameters(torchs.init(Key(0)))["0.bias"].all()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_fasts_networks_have_the_layers_of_appendix_b(
 ) -> None:
     net = model.build(shape, 10)
     assert " ".join(type(layer).__name__ for layer in net.children()) == kinds
-    assert FlatModel(model, shape, 10).size == size
+    assert FlatModel(model, shape, 10).num_parameters == size
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_one_local_step_moves_every_layer(
     model: Model, shape: tuple[int, ...], classes: int
 ) -> None:
     flat = FlatModel(model, shape, classes)
-    assert flat.drops == isinstance(model, FslEmnistNet | FslCifarNet)
+    assert flat.has_dropout == isinstance(model, FslEmnistNet | FslCifarNet)
     update, _ = one_round(
         flat, images(shape, classes), LocalTraining(lr=0.1, batch_size=8, steps=1)
     )
-    assert all(part.any() for part in flat.parts(update.delta_MP[0]).values())
+    assert all(part.any() for part in flat.named_parameters(update.delta_MP[0]).values())
     assert update.delta_MP.isfinite().all()
 
 
@@ -154,7 +154,7 @@ def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
     local = LocalTrainer(flat, dataset, lambda r, client: everything)
     task = Task(0, 0, flat.init(Key(0)), sgd, 0, 0, 1, None, 0.0)
     update = local.train([task])
-    return update, local.evaluate((task.w_P - update.delta_MP[0]).unsqueeze(0))
+    return update, local.evaluator.evaluate((task.w_P - update.delta_MP[0]).unsqueeze(0))
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def text(period: int, length: int, n: int) -> Dataset:
 def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
     flat = FlatModel(CharLSTM(), (80,), 90)
     lstm = 4 * 256 * (8 + 256 + 2) + 4 * 256 * (256 + 256 + 2)
-    assert flat.size == 90 * 8 + lstm + (256 + 1) * 90
-    assert flat.drops and flat.recurrent
+    assert flat.num_parameters == 90 * 8 + lstm + (256 + 1) * 90
+    assert flat.has_dropout and flat.is_recurrent
     tokens = torch.randint(90, (3, 80), generator=torch.Generator().manual_seed(0))
     w_P = flat.init(Key(0))
     net = CharLSTM().build((80,), 90).eval()
@@ -194,7 +194,7 @@ def test_the_char_lstm_learns_a_text_that_repeats() -> None:
     flat = FlatModel(CharLSTM(hidden=24, dropout=0.2), (10,), 6)
     sgd = LocalTraining(lr=0.02, batch_size=16, steps=80, optimizer="adam")
     update, (accuracy_R, loss_R) = one_round(flat, text(6, 10, 48), sgd)
-    assert all(part.any() for part in flat.parts(update.delta_MP[0]).values())
+    assert all(part.any() for part in flat.named_parameters(update.delta_MP[0]).values())
     assert loss_R[0] < 0.2 * np.log(6) and accuracy_R[0] == 1  # chance: log 6, 1/6
 
 

@@ -207,15 +207,15 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto", 32)
     assert clients.worker is not None
     reference, made = Worker(tiny.data, dataset, tiny.model, tiny.seeds), list[int]()
-    sums = clients.worker.trainer.sums
+    sums = clients.worker.trainer.evaluator.span_sums
 
     def noted(w_RP: torch.Tensor, start: int) -> torch.Tensor:
         made.append(len(w_RP))
         return sums(w_RP, start)
 
-    clients.worker.trainer.sums = noted  # type: ignore[method-assign]
+    clients.worker.trainer.evaluator.span_sums = noted  # type: ignore[method-assign]
     w = reference.init()
-    expected = reference.trainer.sums(torch.stack(w), 0).numpy()
+    expected = reference.trainer.evaluator.span_sums(torch.stack(w), 0).numpy()
     tasks = [Task(r, 3, w_P, tiny.local, tiny.seeds[r], 0, 1, None, 0.0) for r, w_P in enumerate(w)]
     sent = {id(w_P): w_P.numpy().tobytes() for w_P in w}
     counts = averaged(tasks)

@@ -106,63 +106,16 @@ def test_the_start_is_left_as_it_was() -> None:
     assert torch.equal(asked[0].w_P, before)
 
 
-LOOP = """
-from raysafl.kernels.jit import compiled
-@compiled()
-def double(x): return 2 * x
-print(double(21), double(0.5), double.stats.cache_path, sum(double.stats.cache_hits.values()))
-"""
-
-
-def doubled(file: Path, **env: str) -> list[str]:
-    command = [sys.executable, str(file)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew(tmp_path: Path) -> None:
-    file = tmp_path / "loop.py"
-    file.write_text(LOOP)
-    values, kept = ["42", "1.0"], str(tmp_path / "kept")
-    assert doubled(file, NUMBA_CACHE_DIR=kept)[:2] == values
-    assert doubled(file, NUMBA_CACHE_DIR=kept)[3] == "2"
-    (tmp_path / "__pycache__").write_text("not a folder")
-    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null")
-    assert doubled(file, **nowhere) == [*values, "None", "0"]
-
-
-def test_a_loop_on_disk_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
-    file, kept = tmp_path / "loop.py", tmp_path / "kept"
-    file.write_text(LOOP)
-    doubled(file, NUMBA_CACHE_DIR=str(kept))
-    index, *_ = kept.glob("**/*.nbi")
-    index.write_bytes(b"")
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == ["42", "1.0"]
-    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[3] == "2"
-
-
-def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
-    file, env = tmp_path / "loop.py", {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
-    file.write_text(LOOP.replace("print(double(21), double(0.5)", "print(double(eval(input()))"))
-    command, env["PYTHONPATH"] = [sys.executable, str(file)], str(ROOT)
-    for hits in ("0", "1"):
-        both = [
-            subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1) for _ in range(2)
-        ]
-        out = [p.communicate(x)[0].split() for p, x in zip(both, ("21", "0.5"), strict=True)]
-        assert [(o[0], o[2]) for o in out] == [("42", hits), ("1.0", hits)]
-
-
 def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(tmp_path: Path) -> None:
     code = """
 import hashlib
 from test_linear import LocalTraining, tasks, trainer
-from raysafl.kernels.linear import _descend
+from raysafl.kernels.linear import descend
 local = trainer("fused", 10, 784, "uint8")
 update = local.train(tasks(local, LocalTraining(lr=0.1, batch_size=8, epochs=3), prox=0.1))
-bits = b"".join(column.numpy().tobytes() for column in (*update, *local.evaluate(update.delta_MP)))
-print(sum(_descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
+columns = (*update, *local.evaluator.evaluate(update.delta_MP))
+bits = b"".join(column.numpy().tobytes() for column in columns)
+print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
 """
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}

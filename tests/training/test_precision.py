@@ -52,5 +52,5 @@ def test_bfloat16_is_part_of_the_run_and_float32_is_the_default() -> None:
 
 
 def test_a_linear_model_in_bfloat16_is_not_done_by_hand() -> None:
-    assert FlatModel(Logistic(precision="bfloat16"), SHAPE, 4).linear is None
-    assert FlatModel(Logistic(), SHAPE, 4).linear == (4, 64)
+    assert FlatModel(Logistic(precision="bfloat16"), SHAPE, 4).linear_shape is None
+    assert FlatModel(Logistic(), SHAPE, 4).linear_shape == (4, 64)

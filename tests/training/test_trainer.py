@@ -30,7 +30,8 @@ from raysafl.models import FlatModel
 from raysafl.runtime import Worker
 from raysafl.training.engine_choice import ENGINES
 from raysafl.training.engines import Gradients
-from raysafl.training.inputs import batches
+from raysafl.training.evaluation import scores_of_sums, span_starts
+from raysafl.training.inputs import draw_batches
 from raysafl.training.trainer import LocalTrainer
 
 SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}  # ragged: several batches, a short one, less than one
@@ -70,7 +71,7 @@ def tasks(
             seed=r,
             round=3,
             call=1,
-            offset_P=0.01 * torch.randn(flat.size, generator=rng) if offset else None,
+            offset_P=0.01 * torch.randn(flat.num_parameters, generator=rng) if offset else None,
             prox=prox,
         )
         for r in (0, 1)
@@ -86,7 +87,9 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
     held = HELD[task.client]
     x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
     y = torch.from_numpy(DATASET.train.y[held])
-    for batch in batches(len(held), task.sgd, Key(task.seed, task.round)("batches 1", task.client)):
+    for batch in draw_batches(
+        len(held), task.sgd, Key(task.seed, task.round)("batches 1", task.client)
+    ):
         rows = batch[batch >= 0]
         loss = F.cross_entropy(module(x[rows]), y[rows])
         w_P = torch.nn.utils.parameters_to_vector(module.parameters())
@@ -192,7 +195,7 @@ def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
 def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
     local = trainer(Logistic(zero_init=False), engine)
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    accuracy_R, loss_R = local.evaluate(w_RP)
+    accuracy_R, loss_R = local.evaluator.evaluate(w_RP)
     x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
     y = torch.from_numpy(DATASET.test.y)
     for r in range(3):
@@ -208,13 +211,15 @@ def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
     monkeypatch.setattr("raysafl.training.evaluation.SPAN", 50)
     local = trainer(Logistic(zero_init=False), engine)
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    assert local.spans == [0, 50, 100]
-    backwards = {start: local.sums(w_RP, start) for start in reversed(local.spans)}
-    accuracy_R, loss_R = local.mean([backwards[start] for start in local.spans])
-    expected = local.evaluate(w_RP)
+    starts = span_starts(len(DATASET.test))
+    assert starts == [0, 50, 100]
+    backwards = {start: local.evaluator.span_sums(w_RP, start) for start in reversed(starts)}
+    sums_S2R = [backwards[start] for start in starts]
+    accuracy_R, loss_R = scores_of_sums(sums_S2R, len(DATASET.test))
+    expected = local.evaluator.evaluate(w_RP)
     assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
     monkeypatch.setattr("raysafl.training.evaluation.SPAN", 1000)
-    torch.testing.assert_close(torch.stack(local.evaluate(w_RP)), torch.stack(expected))
+    torch.testing.assert_close(torch.stack(local.evaluator.evaluate(w_RP)), torch.stack(expected))
 
 
 @pytest.mark.parametrize("label", [-1, 4])
@@ -250,7 +255,7 @@ def test_samples_may_be_stored_in_any_order_and_precision(dtype: type) -> None:
 def test_every_pass_sees_every_sample_once(
     samples: int, batch: int, epochs: int, seed: int
 ) -> None:
-    plan = batches(
+    plan = draw_batches(
         samples, LocalTraining(lr=1, batch_size=batch, epochs=epochs), np.random.default_rng(seed)
     )
     per_pass = -(-samples // batch)
@@ -264,7 +269,7 @@ def test_every_pass_sees_every_sample_once(
 def test_steps_are_as_many_as_asked_and_wrap_over_passes(
     samples: int, batch: int, steps: int
 ) -> None:
-    plan = batches(
+    plan = draw_batches(
         samples, LocalTraining(lr=1, batch_size=batch, steps=steps), np.random.default_rng(0)
     )
     assert len(plan) == steps and ((plan >= 0).sum(axis=1) > 0).all()
@@ -293,7 +298,8 @@ def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
     )
     seen = list[torch.Size]()
     monkeypatch.setattr(
-        "raysafl.training.engine_choice.choose", lambda model, x, y: seen.append(y.shape) or "loop"
+        "raysafl.training.trainer.choose_engine",
+        lambda model, x, y: seen.append(y.shape) or "loop",
     )
     dataset = run.data.load()
     worker = Worker(run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from raysafl import Key, LocalTraining, Model
 from raysafl.core.work import Task
 from raysafl.models.dropout import drawing_from
-from raysafl.training.inputs import batches
+from raysafl.training.inputs import draw_batches
 from raysafl.training.trainer import LocalTrainer
 
 LOCAL = LocalTraining(lr=0.1, batch_size=16, epochs=2)
@@ -58,7 +58,7 @@ def explicit(local: LocalTrainer, task: Task) -> Tensor:
     x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
     y = torch.from_numpy(DATASET.train.y[held])
     key = Key(task.seed, task.round)
-    plan = batches(len(held), task.sgd, key(f"batches {task.call}", task.client))
+    plan = draw_batches(len(held), task.sgd, key(f"batches {task.call}", task.client))
     seeds = key(f"dropout {task.call}", task.client).integers(2**62, size=len(plan))
     for batch, seed in zip(plan, seeds, strict=True):
         rows = batch[batch >= 0]
@@ -104,7 +104,7 @@ def test_every_step_draws_another_mask_and_every_client_too() -> None:
     local = trainer(Dropping(), "loop")
     asked = tasks(local.model, LOCAL)
     plan = local._plan(asked[0])
-    seeds_KT = local._seeds(asked, [plan] * len(asked))
+    seeds_KT = local._dropout_seeds(asked, [plan] * len(asked))
     assert seeds_KT.shape == (6, 8)  # two passes of 40 samples in batches of 16; 2 x 4 clients
     assert seeds_KT.numel() == len(seeds_KT.unique()) and seeds_KT.min() >= 0
 
@@ -114,9 +114,9 @@ def test_evaluation_drops_nothing() -> None:
     asked = tasks(local.model, LOCAL)
     local.train(asked)  # leaves the module in train mode
     w_P = asked[0].w_P
-    _, loss_R = local.evaluate(torch.stack([w_P, w_P]))
+    _, loss_R = local.evaluator.evaluate(torch.stack([w_P, w_P]))
     x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
-    w0_P, b0_P, w1_P, b1_P = local.model.parts(w_P).values()
+    w0_P, b0_P, w1_P, b1_P = local.model.named_parameters(w_P).values()
     hidden = F.relu(F.linear(x.flatten(1), w0_P, b0_P))
     loss = F.cross_entropy(F.linear(hidden, w1_P, b1_P), torch.from_numpy(DATASET.test.y))
     torch.testing.assert_close(loss_R, loss.double().repeat(2), rtol=1e-5, atol=0)
@@ -136,4 +136,6 @@ def test_dropout_from_the_global_generator_is_noticed(engine: str, text: str) ->
     local = trainer(Hidden(), engine)
     with pytest.raises(ValueError, match=text):
         local.train(tasks(local.model, LOCAL))
-    assert local.evaluate(torch.zeros(1, local.model.size))[1] == pytest.approx(1.3863, rel=1e-4)
+    assert local.evaluator.evaluate(torch.zeros(1, local.model.num_parameters))[1] == pytest.approx(
+        1.3863, rel=1e-4
+    )

@@ -9,8 +9,8 @@ from test_trainer import DATASET, HELD, SIZES, TOLERANCE, tasks, trainer
 from raysafl import MLP, Key, LocalTraining, Logistic, Model
 from raysafl.core.work import Task
 from raysafl.training.engine_choice import ENGINES
-from raysafl.training.inputs import batches
-from raysafl.training.optimizer import reach
+from raysafl.training.inputs import draw_batches
+from raysafl.training.optimizer import plain_steps
 
 BASE = LocalTraining(lr=0.05, batch_size=10, epochs=2)
 KINDS = [
@@ -40,7 +40,7 @@ def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
     held = HELD[task.client]
     x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
     y = torch.from_numpy(DATASET.train.y[held])
-    for batch in batches(len(held), sgd, Key(task.seed, task.round)("batches 1", task.client)):
+    for batch in draw_batches(len(held), sgd, Key(task.seed, task.round)("batches 1", task.client)):
         rows = batch[batch >= 0]
         w_P = torch.nn.utils.parameters_to_vector(module.parameters())
         loss = F.cross_entropy(module(x[rows]), y[rows])
@@ -126,5 +126,5 @@ def test_delta_over_rate_is_the_gradient_where_it_is_constant(momentum: float) -
     for _ in range(7):
         buffer = momentum * buffer + 3.0
         w -= 0.05 * buffer
-    rate = 0.05 * reach([task], torch.tensor([7])).item()
+    rate = 0.05 * plain_steps([task], torch.tensor([7])).item()
     assert -w / rate == pytest.approx(3.0)

@@ -1,0 +1,158 @@
+"""The only file that touches private parts of Ray and of Ray Tune.
+
+Ray offers no public setting for what is changed here, and a new release may rename any
+of these parts. So each use first checks that the part exists. If it does not, the
+function either does without it and logs a warning, or it refuses with a ValueError where
+doing without would be unsafe. What is changed is restored when the block ends.
+
+`pyproject.toml` bounds Ray's version for the sake of this file; raise the bound after
+`tests/runtime/test_ray_private.py` passes with the new release.
+"""
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import ray
+
+LOG = logging.getLogger(__name__)
+
+# Settings that Ray reads from the environment but does not document. A Ray that does not
+# know one ignores it, so they need no check.
+PRESTART_WORKER = "RAY_prestart_worker_first_driver"
+CONNECT_SECONDS = "RAY_gcs_server_port_wait_time_s"
+
+_warned: set[str] = set()
+
+
+@contextmanager
+def lean_local_ray() -> Iterator[None]:
+    """Make a Ray that is started inside the block listen on loopback only, and save work.
+
+    Ray itself listens on loopback only on macOS and Windows; here it does on Linux too.
+    The Ray also starts no worker in advance (an idle one costs 1 % of a core), no process
+    that forwards the workers' output to the driver, and none that watches for new nodes
+    (1 % of a core together): a sweep on one machine needs none of them.
+
+    Raises:
+        ValueError: this version of Ray has no such switch for loopback. It would accept
+            connections, and so code, from the network.
+    """
+    constants = _find("ray._private.ray_constants")
+    if not hasattr(constants, "ENABLE_RAY_CLUSTER"):
+        raise ValueError(
+            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of Ray "
+            "has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray that "
+            "constraints.txt names, or start a Ray yourself and give --address"
+        )
+    node = _find("ray._private.node", "Node")
+    with ExitStack() as changes:
+        changes.enter_context(_replaced(constants, "ENABLE_RAY_CLUSTER", False))
+        for start in ("start_log_monitor", "start_monitor"):
+            if hasattr(node, start):
+                changes.enter_context(_replaced(node, start, _do_nothing))
+            else:
+                _warn_once(f"Node.{start}", "Ray starts a process that a sweep does not need")
+        prestart = os.environ.get(PRESTART_WORKER, "0")
+        changes.enter_context(environment(**{PRESTART_WORKER: prestart}))
+        yield
+
+
+def head_address(address: str) -> tuple[str, int] | None:
+    """Return the host and port where Ray would look for a cluster's head node.
+
+    Ray looks up "auto", and turns loopback into this machine's address.
+
+    Args:
+        address: what the user gave as --address: "auto", "host:port" or "ray://host:port".
+
+    Returns:
+        None if Ray would not connect to a head node by host and port (Ray Client's
+        "ray://", or no cluster to be found), or if this version of Ray cannot tell.
+
+    Raises:
+        ConnectionError: the address is "auto", and no cluster is known on this machine.
+        ValueError: the address is not of the form host:port.
+    """
+    if "://" in address:
+        return None
+    canonicalize = _find("ray._private.services", "canonicalize_bootstrap_address")
+    host_and_port = _find("ray._private.services", "extract_ip_port")
+    if canonicalize is None or host_and_port is None:
+        _warn_once(
+            "services.canonicalize_bootstrap_address or extract_ip_port",
+            "if nothing listens at the address, Ray says so only after some minutes",
+        )
+        return None
+    bootstrap = canonicalize(address)
+    if bootstrap is None:
+        return None
+    host, port = host_and_port(bootstrap)
+    return host, port
+
+
+def forget_metric_history(trial: Any) -> None:
+    """Drop the metric histories that Tune keeps of a `ray.tune.experiment.Trial`.
+
+    They take 20 kB a trial until the sweep ends, and nothing reads them: Parquet has the
+    metrics.
+    """
+    metadata = getattr(trial, "run_metadata", None)
+    for name in ("metric_analysis", "metric_n_steps"):
+        if hasattr(metadata, name):
+            setattr(metadata, name, {})
+        else:
+            _warn_once(f"Trial.run_metadata.{name}", "the driver's memory grows by 20 kB a trial")
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set environment variables inside the block, and restore only these afterwards.
+
+    The rest of the environment is left alone, because other threads may change it
+    meanwhile.
+    """
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _find(module: str, name: str | None = None) -> Any:
+    """Return a module of Ray, or an attribute of it; None if this Ray does not have it."""
+    try:
+        found = importlib.import_module(module)
+    except ImportError:
+        return None
+    return getattr(found, name, None) if name else found
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute that exists, and restore it when the block ends."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    """Stand in for a method of Ray's node that starts a process."""
+
+
+def _warn_once(part: str, consequence: str) -> None:
+    """Log that this Ray lacks a private part, once a process."""
+    if part not in _warned:
+        _warned.add(part)
+        LOG.warning("Ray %s has no %s: %s", ray.__version__, part, consequence)

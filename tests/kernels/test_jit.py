@@ -1,0 +1,92 @@
+"""Compiled loops: their cache on disk, damaged, shared and missing."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numba
+import pytest
+
+from raysafl.kernels import jit
+
+ROOT = Path(__file__).parents[2]
+
+LOOP = """
+from raysafl.kernels.jit import compiled
+@compiled()
+def double(x): return 2 * x
+print(double(21), double(0.5), double.stats.cache_path, sum(double.stats.cache_hits.values()))
+"""
+
+
+def doubled(file: Path, **env: str) -> list[str]:
+    command = [sys.executable, str(file)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew(tmp_path: Path) -> None:
+    file = tmp_path / "loop.py"
+    file.write_text(LOOP)
+    values, kept = ["42", "1.0"], str(tmp_path / "kept")
+    assert doubled(file, NUMBA_CACHE_DIR=kept)[:2] == values
+    assert doubled(file, NUMBA_CACHE_DIR=kept)[3] == "2"
+    (tmp_path / "__pycache__").write_text("not a folder")
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null")
+    assert doubled(file, **nowhere) == [*values, "None", "0"]
+
+
+def test_a_loop_on_disk_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
+    file, kept = tmp_path / "loop.py", tmp_path / "kept"
+    file.write_text(LOOP)
+    doubled(file, NUMBA_CACHE_DIR=str(kept))
+    index, *_ = kept.glob("**/*.nbi")
+    index.write_bytes(b"")
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[:2] == ["42", "1.0"]
+    assert doubled(file, NUMBA_CACHE_DIR=str(kept))[3] == "2"
+
+
+def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
+    file, env = tmp_path / "loop.py", {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    file.write_text(LOOP.replace("print(double(21), double(0.5)", "print(double(eval(input()))"))
+    command, env["PYTHONPATH"] = [sys.executable, str(file)], str(ROOT)
+    for hits in ("0", "1"):
+        both = [
+            subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1) for _ in range(2)
+        ]
+        out = [p.communicate(x)[0].split() for p, x in zip(both, ("21", "0.5"), strict=True)]
+        assert [(o[0], o[2]) for o in out] == [("42", hits), ("1.0", hits)]
+
+
+@pytest.mark.parametrize("part", ["_cache", "_cache_file", *jit.CACHE_PARTS])
+def test_without_the_private_parts_of_numba_loops_are_compiled_but_not_kept(
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two processes that write an unlocked cache could mix up two loops."""
+    njit = numba.njit
+
+    def other_numba(cache: bool = False, **options: object) -> object:
+        if not cache:
+            return njit(**options)
+        parts = dict.fromkeys(jit.CACHE_PARTS)
+        file = SimpleNamespace(**{n: v for n, v in parts.items() if n != part})
+        cache_object = SimpleNamespace(**({} if part == "_cache_file" else {"_cache_file": file}))
+        loop = SimpleNamespace(**({} if part == "_cache" else {"_cache": cache_object}))
+        return lambda function: loop
+
+    monkeypatch.setattr(numba, "njit", other_numba)
+    with caplog.at_level(logging.WARNING):
+        double = jit.compiled()(lambda x: 2 * x)
+    assert double(21) == 42
+    assert "each process compiles again" in caplog.text
+    assert not sum(double.stats.cache_hits.values()) and double.stats.cache_path is None
+
+
+def test_the_private_parts_are_there() -> None:
+    from raysafl.kernels.sums import add_row
+
+    assert jit._cache_file(add_row) is not None
