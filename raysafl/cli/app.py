@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from raysafl.core.component import Component
-from raysafl.storage.paths import Place, place
+from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import SweepBusyError, find_sweeps
 
 app = typer.Typer(
@@ -153,7 +153,9 @@ def results(
     from raysafl.report.query import results as ask
 
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
-    found = ask([place(path) for path in paths or ["results"]], query, sort, ascending, top, wanted)
+    found = ask(
+        [parse_location(path) for path in paths or ["results"]], query, sort, ascending, top, wanted
+    )
     if csv or json:
         text = found.to_csv(index=False) if csv else found.to_json(orient="records", indent=1)
         typer.echo(text.rstrip())
@@ -170,7 +172,7 @@ def sync(
     from raysafl.report.figures.curves import curve_of_run
     from raysafl.tracking import sync as bring
 
-    count = bring(place(path), tracking_uri, console.print, curve=curve_of_run)
+    count = bring(parse_location(path), tracking_uri, console.print, curve=curve_of_run)
     console.print(f"{count} runs are in MLflow")
 
 
@@ -184,7 +186,7 @@ def ui(
     from raysafl.tracking.server import serve
 
     try:
-        serve(place(path), host, port)
+        serve(parse_location(path), host, port)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
 
@@ -250,7 +252,7 @@ def doctor(
     """What works on this machine, and how to mend what does not."""
     from raysafl.cli.doctor import examine
 
-    found = examine(place(root))
+    found = examine(parse_location(root))
     for name, good, said in found:
         console.print(f"{'ok  ' if good else 'FAIL'}  {name}: {said}", markup=False, soft_wrap=True)
     if not all(good for _, good, _ in found):
@@ -273,7 +275,7 @@ def _hardware(
 
 
 def _sweeps(path: str) -> list[Any]:
-    stores = find_sweeps(place(path))
+    stores = find_sweeps(parse_location(path))
     if not stores:
         raise ValueError(f"{path} holds no sweep: no manifest.json in it or one level below")
     return stores
@@ -305,11 +307,12 @@ def _run(sweep: Any, **options: Any) -> None:
         raise typer.Exit(1)
 
 
-def _short(path: Place) -> str:
+def _short(path: Location) -> str:
     """A path as the user would type it from here."""
-    if isinstance(path, Path) and path.is_relative_to(Path.cwd()):
+    try:
         return str(path.relative_to(Path.cwd()))
-    return str(path)
+    except ValueError:
+        return str(path)
 
 
 def main() -> None:

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import ray
 
 from raysafl.core.text import redacted
 from raysafl.data import data_root
 from raysafl.runtime.ray_session import ray_session
-from raysafl.storage.paths import Place
+from raysafl.storage.paths import Location
 from raysafl.tracking import default_uri, ping
 
 Check = Callable[[], str]
@@ -39,17 +38,16 @@ def data() -> str:
     return f"{', '.join(found)}; looked in {data_root()} (RAYSAFL_DATA)"
 
 
-def results(root: Place) -> str:
+def results(root: Location) -> str:
     """The results folder can be written."""
-    if isinstance(root, Path):
-        root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     probe = root / f".writable.{os.getpid()}"
     probe.write_bytes(b"")
     probe.unlink()
     return f"{root.resolve()} can be written"
 
 
-def mlflow_store(root: Place) -> str:
+def mlflow_store(root: Location) -> str:
     """The tracking store answers."""
     uri = default_uri(root.resolve())
     return f"{redacted(uri)} answers, {ping(uri)} experiments"
@@ -64,7 +62,7 @@ def ray_starts() -> str:
         return f"Ray {ray.__version__} starts on {where}: {cpus:g} CPUs, {gpus:g} GPUs"
 
 
-def checks(root: Place) -> dict[str, tuple[Check, str]]:
+def checks(root: Location) -> dict[str, tuple[Check, str]]:
     """Name to check and cure."""
     return {
         "torch": (
@@ -85,7 +83,7 @@ def checks(root: Place) -> dict[str, tuple[Check, str]]:
     }
 
 
-def examine(root: Place) -> list[tuple[str, bool, str]]:
+def examine(root: Location) -> list[tuple[str, bool, str]]:
     """Every check: its name, whether it passed, and what it found or how to mend it."""
     report = []
     for name, (check, cure) in checks(root).items():

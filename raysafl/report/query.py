@@ -14,7 +14,7 @@ from rich.text import Text
 
 from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
-from raysafl.storage.paths import Place
+from raysafl.storage.paths import Location
 from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import find_sweeps
 
@@ -28,7 +28,7 @@ ALLOWED = (
 
 
 def results(
-    paths: Sequence[Place],
+    paths: Sequence[Location],
     query: str = "",
     sort: str = "",
     ascending: bool = False,
@@ -64,7 +64,7 @@ def results(
     return frame[shown].iloc[:top].reset_index(drop=True)
 
 
-def load(paths: Iterable[Place]) -> pd.DataFrame:
+def load(paths: Iterable[Location]) -> pd.DataFrame:
     """One row per run of all sweeps in the folders.
 
     Its columns are those of `runs.parquet`, numbers as numbers: statistics are means over the

@@ -16,7 +16,7 @@ from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.page import Report, page
 from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Place
+from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 ELSEWHERE = "The numbers are in the table."
@@ -60,7 +60,7 @@ def load(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
     return store.manifest(), store.rounds(), store.runs()
 
 
-def write_report(store: Store) -> list[Place]:
+def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     `curves.png` (`curves-2.png`, ... if many), `heatmap.png`, `pareto.png`, `q.png` and

@@ -1,24 +1,27 @@
-"""files."""
+"""Reading and writing of single files: atomic, and with checksums that reveal damage."""
 
 import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysafl.storage.paths import Place, Remote, full_disk_told
+from raysafl.storage.paths import Location, Remote, explain_full_disk
 
 
-def atomic_write(path: Place, content: bytes) -> None:
-    """Replace a file whole: a reader sees the old content or the new, never a part.
+def atomic_write(path: Location, content: bytes) -> None:
+    """Replace a file as a whole: a reader sees the old content or the new one, never a part.
 
     Raises:
         StorageError: the disk is full, or the object store refuses.
     """
     if isinstance(path, Remote):
-        path.write_bytes(content)
+        path.write_bytes(content)  # an object appears when its upload is complete
         return
+
+    # The name starts with a dot so that readers of the folder skip it, and holds the process's id
+    # so that two writers do not disturb each other.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with full_disk_told(path.parent, len(content)):
+    with explain_full_disk(path.parent, len(content)):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(content)
@@ -28,22 +31,30 @@ def atomic_write(path: Place, content: bytes) -> None:
             raise
 
 
-def write_parquet(table: pa.Table, path: Place) -> None:
-    """Write a Parquet file atomically, with sums by which damage is noticed."""
+def write_parquet(table: pa.Table, path: Location) -> None:
+    """Write a Parquet file atomically, with page checksums that reveal damage."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     atomic_write(path, sink.getvalue().to_pybytes())
 
 
 def read_parquet(content: bytes, schema: pa.Schema | None = None) -> pa.Table:
-    """The table in a Parquet file's bytes. Raises ValueError if they are damaged."""
+    """Read the content of a Parquet file as a table.
+
+    Args:
+        content: the bytes of the file.
+        schema: the columns that the table is to have; a missing one is filled with nulls.
+
+    Raises:
+        ValueError: the content is damaged, or has a column that the schema has not.
+    """
     try:
         source = pa.BufferReader(content)
         table = pq.read_table(source, schema=schema, page_checksum_verification=True)
         table.validate(full=True)
-        strange = set(pq.read_schema(pa.BufferReader(content)).names) - set(table.column_names)
+        unknown = set(pq.read_schema(pa.BufferReader(content)).names) - set(table.column_names)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
-    if strange:
-        raise ValueError(f"it has a column {min(strange)!r}, which is not one of ours")
+    if unknown:
+        raise ValueError(f"it has a column {min(unknown)!r}, which is not one of ours")
     return table

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from raysafl.storage.paths import Place, Remote, StorageError
+from raysafl.storage.paths import Location, Remote, StorageError
 
 FRESH = 5.0  # seconds between two signs of life
 STALE = 30.0  # seconds without one, and the holder is gone
@@ -113,7 +113,7 @@ class RemoteLock:
         return found if isinstance(found, dict) else None
 
 
-def lock(file: Place) -> FileLock | RemoteLock:
+def lock(file: Location) -> FileLock | RemoteLock:
     """The lock that lies at this place."""
     if isinstance(file, Remote):
         return RemoteLock(file)

@@ -1,9 +1,11 @@
-"""Where results lie: a folder of this machine (`Path`), or of an object store (`Remote`).
+"""Locations of results: folders of this machine (`Path`) or of an object store (`Remote`).
 
-pyarrow's filesystems do the work: S3, Google and Azure are in its wheel, and Ray uses them too.
+`Remote` has the methods of `Path` that results need, so that other modules treat both alike.
+pyarrow's filesystems access the stores: S3, Google and Azure are in its wheel.
 """
 
 import errno
+import io
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,21 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
+from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pyarrow as pa
 from pyarrow import fs
 
-from raysafl.core.text import redacted, size
+from raysafl.core.text import format_bytes, redacted
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-DEFAULTS = {  # one PUT for what fits into it; no endless attempts
-    "s3": "allow_delayed_open=true",
-    "gs": "retry_limit_seconds=10",
+DEFAULTS = {  # options of pyarrow's filesystems, added to a URI that does not set them
+    "s3": "allow_delayed_open=true",  # a small file is written by a single PUT request
+    "gs": "retry_limit_seconds=10",  # by default a lost server is tried for 15 minutes
 }
-HINTS = {
+HINTS = {  # pattern in an error message of pyarrow -> what the user may do
     r"NO_SUCH_BUCKET|bucket does not exist": "make the bucket first",
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|FORBIDDEN|[Cc]redential": "check the credentials "
     "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of this machine) and their rights",
@@ -38,19 +41,29 @@ class StorageError(ValueError):
     """Results cannot be written or read: a full disk, a missing bucket, a lost network."""
 
 
+class RemoteStat(NamedTuple):
+    """What is known of an object without reading it; a part of `os.stat_result`."""
+
+    st_size: int
+
+
 @dataclass(frozen=True, order=True)
 class Remote:
-    """A file or folder of an object store, with the little of `Path` that results need.
+    """A file or folder of an object store, with the methods of `Path` that results need.
 
-    A file is written whole or not at all: a reader, or a writer killed while it writes, leaves
-    the old content or the new.
+    A file is replaced as a whole: readers see the old content or the new one, and a writer that
+    is killed while it writes leaves the old content.
+
+    Args:
+        uri: the URI that the user gave; it may hold credentials and is therefore never shown.
+        key: the path within the store, `bucket/folder/file`.
 
     Raises:
-        StorageError: the store cannot be reached, or refuses; said with what to do.
+        StorageError: the store cannot be reached or refuses; the message says what to do.
     """
 
-    uri: str = field(repr=False, compare=False)  # as named; may hold credentials
-    key: str  # bucket/folder/file
+    uri: str = field(repr=False, compare=False)
+    key: str
 
     def __str__(self) -> str:
         return f"{self.uri.partition(':')[0]}://{self.key}"
@@ -60,53 +73,101 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
+        """The last part of the key, which is the file's name."""
         return PurePosixPath(self.key).name
 
     @property
     def stem(self) -> str:
-        """The name without its suffix."""
+        """The file's name without its suffix."""
         return PurePosixPath(self.key).stem
 
     @property
     def parent(self) -> "Remote":
-        """The folder around it; a bucket's is itself."""
+        """The folder that holds it; the parent of a bucket is the bucket itself."""
         return Remote(self.uri, self.key.rpartition("/")[0] or self.key)
 
+    @property
+    def parents(self) -> list["Remote"]:
+        """All folders that hold it, the nearest first and the bucket last."""
+        return [Remote(self.uri, str(key)) for key in PurePosixPath(self.key).parents][:-1]
+
     def resolve(self) -> "Remote":
-        """Itself: there are no links in an object store."""
+        """Return the same location, as there are no links in an object store."""
         return self
 
+    def relative_to(self, other: "PurePath | Remote") -> PurePosixPath:
+        """Return the path that leads from another location to this one.
+
+        Raises:
+            ValueError: this location does not lie below the other one.
+        """
+        if not f"{self}/".startswith(f"{other}/"):
+            raise ValueError(f"{self} does not lie below {other}")
+        return PurePosixPath(str(self)).relative_to(str(other))
+
+    def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
+        """Do nothing: in an object store a folder exists as soon as a file in it does."""
+
     def is_file(self) -> bool:
-        """Whether there is an object of this name."""
-        with self._asked() as store:
+        """Whether the store has an object with this key."""
+        with self._connected() as store:
             return bool(store.get_file_info(self.key).type == fs.FileType.File)
 
+    def stat(self) -> RemoteStat:
+        """Return the number of bytes of the object, in the field that `Path.stat` has for it.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with self._connected() as store:
+            info = store.get_file_info(self.key)
+        if info.type != fs.FileType.File:
+            raise FileNotFoundError(str(self))
+        return RemoteStat(int(info.size))
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Open the object for reading; its content is fetched as a whole, by one request."""
+        assert mode == "rb"
+        return io.BytesIO(self.read_bytes())
+
     def read_bytes(self) -> bytes:
-        """The content. Raises FileNotFoundError if there is none."""
-        with self._asked() as store, store.open_input_file(self.key) as source:
+        """Return the content of the object.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with self._connected() as store, store.open_input_file(self.key) as source:
             return bytes(source.readall())
 
     def read_text(self) -> str:
-        """The content as text."""
+        """Return the content of the object, decoded as UTF-8."""
         return self.read_bytes().decode()
 
     def write_bytes(self, content: bytes) -> None:
-        """Replace the content."""
-        with self._asked() as store, store.open_output_stream(self.key) as sink:
+        """Create the object, or replace its content as a whole."""
+        with self._connected() as store, store.open_output_stream(self.key) as sink:
             sink.write(content)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Delete the object."""
+        """Delete the object.
+
+        Raises:
+            FileNotFoundError: there is no such object, unless `missing_ok`.
+        """
         try:
-            with self._asked() as store:
+            with self._connected() as store:
                 store.delete_file(self.key)
         except FileNotFoundError:
             if not missing_ok:
                 raise
 
     def glob(self, pattern: str) -> Iterator["Remote"]:
-        """The files below whose path matches; each part of the pattern is one level."""
+        """Yield the files below this folder whose path matches the pattern.
+
+        Args:
+            pattern: parts separated by `/`, one for each level of folders. A part may hold the
+                wildcards of `fnmatch`.
+        """
         first, _, rest = pattern.partition("/")
         if not re.search(r"[*?\[]", first):
             inside = self / first
@@ -115,7 +176,7 @@ class Remote:
             elif inside.is_file():
                 yield inside
             return
-        with self._asked() as store:
+        with self._connected() as store:
             found = store.get_file_info(fs.FileSelector(self.key, allow_not_found=True))
         for info in found:
             if fnmatchcase(info.base_name, first):
@@ -125,23 +186,27 @@ class Remote:
                     yield self / info.base_name
 
     @contextmanager
-    def _asked(self) -> Iterator[fs.FileSystem]:
+    def _connected(self) -> Iterator[fs.FileSystem]:
         try:
             yield _opened(self.uri)[0]
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise StorageError(f"{self}: {_told(error)}") from error
+            raise StorageError(f"{self}: {_explained(error)}") from error
 
 
-Place = Path | Remote
+Location = Path | Remote
 
 
-def place(where: str | Path | Remote) -> Place:
-    """A folder named by a path, a `file://` URI, or the URI of an object store.
+def parse_location(where: str | Path | Remote) -> Location:
+    """Return the folder that a path, a `file://` URI, or the URI of an object store names.
+
+    Example:
+        >>> parse_location("/tmp/../tmp/results").name
+        'results'
 
     Raises:
-        StorageError: the URI is not one, or names a kind of store that pyarrow does not know.
+        StorageError: the URI is malformed, or names a kind of store that pyarrow does not know.
     """
     if isinstance(where, Remote):
         return where
@@ -157,9 +222,20 @@ def place(where: str | Path | Remote) -> Place:
     return Remote(text, _opened(text)[1].rstrip("/"))
 
 
+def local_folder(location: Location) -> Path:
+    """Return the folder of this machine for files that cannot lie in an object store.
+
+    That is the location itself, or for `s3://bucket/folder` the folder
+    `results/s3/bucket/folder` below the current one.
+    """
+    if isinstance(location, Remote):
+        return Path("results", *str(location).replace(":", "").split("/"))
+    return location
+
+
 @lru_cache
 def _opened(uri: str) -> tuple[fs.FileSystem, str]:
-    """The filesystem and the path in it; cached, as a connection is worth keeping."""
+    """Return the filesystem and the path in it. It is cached to keep its connection open."""
     scheme = uri.partition(":")[0]
     extra = DEFAULTS.get(scheme, "")
     given = urlsplit(uri).query
@@ -168,30 +244,36 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot use {redacted(uri)} for results: {_told(error)}") from error
+        raise StorageError(
+            f"cannot use {redacted(uri)} for results: {_explained(error)}"
+        ) from error
     return found
 
 
-def _told(error: Exception) -> str:
-    """An error of pyarrow's in one line, with what may help."""
+def _explained(error: Exception) -> str:
+    """Return an error of pyarrow as one line without credentials, with a hint if there is one."""
     text = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
     hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
     return f"{text}; {hint}" if hint else text
 
 
 @contextmanager
-def full_disk_told(folder: Place, needed: int | None = None) -> Iterator[None]:
-    """Turn "no space left" into a StorageError that says where, how much, and what to do."""
+def explain_full_disk(folder: Location, needed: int | None = None) -> Iterator[None]:
+    """Turn "no space left on device" into a StorageError that says where and what to do.
+
+    Args:
+        folder: the folder that is written to.
+        needed: how many bytes were to be written, if it is known.
+    """
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
-        where, wanted = folder if isinstance(folder, Path) else Path.cwd(), ""
+        where = local_folder(folder).absolute()
         usage = shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists()))
-        if needed is not None:
-            wanted = f", {size(needed)} were to be written"
+        wanted = f", {format_bytes(needed)} were to be written" if needed is not None else ""
         raise StorageError(
-            f"the disk of {error.filename or folder} is full: {size(usage.free)} of "
-            f"{size(usage.total)} are free{wanted}. Make room there"
+            f"the disk of {error.filename or folder} is full: {format_bytes(usage.free)} of "
+            f"{format_bytes(usage.total)} are free{wanted}. Make room there"
         ) from error

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
-from raysafl.storage.paths import Place, StorageError
+from raysafl.storage.paths import Location, StorageError, local_folder
 
 RUN_ID = Column("string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY)
 ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}  # of the files in rounds/, in this order
@@ -55,10 +54,15 @@ class SweepBusyError(RuntimeError):
 class Store:
     """One sweep's folder."""
 
-    path: Place
+    path: Location
 
     @property
-    def rounds_path(self) -> Place:
+    def is_remote(self) -> bool:
+        """Whether the folder lies in an object store."""
+        return local_folder(self.path) != self.path
+
+    @property
+    def rounds_path(self) -> Location:
         """The folder of Parquet parts; `pandas.read_parquet` reads it whole."""
         return self.path / "rounds"
 
@@ -66,8 +70,7 @@ class Store:
         """Make the folder. Raises ValueError if it cannot be written."""
         probe = self.path / f".writable.{os.getpid()}"
         try:
-            if isinstance(self.path, Path):
-                (self.path / "rounds").mkdir(parents=True, exist_ok=True)
+            self.rounds_path.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"")
             probe.unlink()
         except (OSError, StorageError) as error:
@@ -96,26 +99,25 @@ class Store:
         """For a trial to be the only one of its run."""
         return lock(self.file("tune", f"{run_id}.lock"))
 
-    def file(self, *names: str) -> Place:
+    def file(self, *names: str) -> Location:
         """A file of the sweep. Raises ValueError if a name, or a link, leads out of the folder."""
         found = self.path
         for name in names:
             if not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
                 raise ValueError(f"{name!r} in {self.path} cannot be the name of a file of results")
             found = found / name
-        if isinstance(found, Path) and isinstance(self.path, Path):
-            if not found.resolve().is_relative_to(self.path.resolve()):
-                raise ValueError(f"{found} is a link out of {self.path}; results stay inside")
+        if self.path.resolve() not in found.resolve().parents:
+            raise ValueError(f"{found} is a link out of {self.path}; results stay inside")
         return found
 
-    def checkpoint(self, run_id: str) -> Place:
+    def checkpoint(self, run_id: str) -> Location:
         """Where a run that is not finished goes on."""
         return self.file("checkpoints", f"{run_id}.safetensors")
 
     def size(self) -> int:
-        """Bytes of all ended runs, in rounds/ and ledger/; 0 in an object store."""
+        """Return how many bytes the files in rounds/ and ledger/ have together."""
         files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger/*.json")]
-        return sum(f.stat().st_size for f in files if isinstance(f, Path))
+        return sum(file.stat().st_size for file in files)
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Store what the sweep is."""
@@ -187,12 +189,12 @@ class Store:
         entries = {file.stem: _parsed_entry(file, content) for file, content in files}
         return {run_id: entry for run_id, entry in entries.items() if entry is not None}
 
-    def _found(self, pattern: str) -> list[Place]:
+    def _found(self, pattern: str) -> list[Location]:
         """The files of the sweep that match, by name; those behind links out of it raise."""
-        found: list[Place] = sorted(self.path.glob(pattern), key=str)
+        found: list[Location] = sorted(self.path.glob(pattern), key=str)
         return [self.file(file.parent.name, file.name) for file in found]
 
-    def _parts(self, run_id: str = "*") -> list[Place]:
+    def _parts(self, run_id: str = "*") -> list[Location]:
         """The files with rows of a run, or of every run; others in this folder are not ours."""
         found = self._found(f"rounds/{run_id}-*.parquet")
         return [part for part in found if re.fullmatch(r".+-[0-9]+", part.stem)]
@@ -219,13 +221,13 @@ class Store:
         return frame
 
 
-def _contents(files: list[Place]) -> list[tuple[Place, bytes]]:
+def _contents(files: list[Location]) -> list[tuple[Location, bytes]]:
     """What is in these files; many at once, as an object store is far away.
 
     A file that is gone by now is left out: a run that goes on drops rows it will write again.
     """
 
-    def read(file: Place) -> bytes | None:
+    def read(file: Location) -> bytes | None:
         try:
             return file.read_bytes()
         except FileNotFoundError:
@@ -236,7 +238,7 @@ def _contents(files: list[Place]) -> list[tuple[Place, bytes]]:
         return [(file, content) for file, content in both if content is not None]
 
 
-def _joined(parts: list[Place]) -> pa.Table:
+def _joined(parts: list[Location]) -> pa.Table:
     """The rows of these parts in one piece: a table of its own takes 18 KB however few."""
     tables = [ROUNDS.empty_table()]
     for part, content in _contents(parts):
@@ -261,7 +263,7 @@ def _rows(content: bytes, run_id: str) -> pa.Table:
     return table
 
 
-def _parsed_entry(file: Place, content: bytes) -> LedgerEntry | None:
+def _parsed_entry(file: Location, content: bytes) -> LedgerEntry | None:
     """Parse a ledger entry; None, with a warning that names the file, if it is damaged."""
     try:
         return LedgerEntry.from_json(content)
@@ -271,9 +273,9 @@ def _parsed_entry(file: Place, content: bytes) -> LedgerEntry | None:
         return None
 
 
-def find_sweeps(root: Place) -> list[Store]:
+def find_sweeps(root: Location) -> list[Store]:
     """The sweeps in a folder, or the folder itself if it is one."""
     if (root / "manifest.json").is_file():
         return [Store(root)]
-    found: list[Place] = sorted(root.glob("*/manifest.json"), key=str)
+    found: list[Location] = sorted(root.glob("*/manifest.json"), key=str)
     return [Store(file.parent) for file in found]

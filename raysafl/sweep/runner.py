@@ -12,7 +12,7 @@ import pandas as pd
 from rich.console import Console
 
 from raysafl.core.problem import Dataset
-from raysafl.core.text import redacted, size
+from raysafl.core.text import format_bytes, redacted
 from raysafl.models import FlatModel
 from raysafl.report.figures.curves import curve_of_run
 from raysafl.report.write import write_report
@@ -21,7 +21,7 @@ from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Place, Remote, StorageError, full_disk_told, place
+from raysafl.storage.paths import Location, StorageError, explain_full_disk, parse_location
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
@@ -78,7 +78,7 @@ class Runner:
     """
 
     sweep: Sweep
-    out: str | Place | None = None
+    out: str | Location | None = None
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
     resume: bool = True
@@ -95,7 +95,7 @@ class Runner:
     def store(self) -> Store:
         """The folder of the results."""
         suffix = "" if self.sweep.scale == "paper" else f"-{self.sweep.scale}"
-        return Store(place(self.out or f"results/{self.sweep.name}{suffix}"))
+        return Store(parse_location(self.out or f"results/{self.sweep.name}{suffix}"))
 
     def run(self) -> Outcome:
         """Run the sweep.
@@ -115,7 +115,7 @@ class Runner:
             )
         chosen = manifest.select(self.only)
         store.create()
-        with full_disk_told(store.path), store.lock():
+        with explain_full_disk(store.path), store.lock():
             self._check_folder(manifest)
             ledger = store.ledger() if self.resume else {}
             done = {i for i, entry in ledger.items() if entry.status.decided}
@@ -183,7 +183,7 @@ class Runner:
 
     def _tracker(self, todo: Mapping[str, Run]) -> Tracker:
         uri = self.tracking_uri or default_uri(self.store.path.parent)
-        if isinstance(self.store.path, Remote) and not self.quiet:
+        if self.store.is_remote and not self.quiet:
             self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
         configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
         return Tracker(self.store, uri, self._say, configs, curve_of_run)
@@ -232,9 +232,9 @@ def _report(store: Store) -> None:
 def _advice(store: Store, planned: int) -> str:
     """What to do when results could not be written, and how much room the rest takes."""
     goes_on = "The same command goes on where it was"
-    if isinstance(store.path, Remote) or not (ended := len(store.ledger())):
+    if store.is_remote or not (ended := len(store.ledger())):
         return goes_on
-    return f"{goes_on}; {planned} runs need about {size(planned * store.size() / ended)}"
+    return f"{goes_on}; {planned} runs need about {format_bytes(planned * store.size() / ended)}"
 
 
 def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:

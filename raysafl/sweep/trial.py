@@ -22,7 +22,7 @@ from raysafl.runtime.on_actors import rides, settled, start_actors
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import RemoteLock
-from raysafl.storage.paths import Place, StorageError
+from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.session import Session
@@ -32,7 +32,7 @@ from raysafl.sweep.session import Session
 class Context:
     """What every trial of a sweep shares. `datasets` are in Ray's object store, by JSON."""
 
-    store: Place
+    store: Location
     make: Make
     hardware: Hardware
     datasets: dict[str, "ray.ObjectRef[Dataset]"]

@@ -14,13 +14,13 @@ from ray import tune
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysafl.core.problem import Dataset
-from raysafl.core.text import size
+from raysafl.core.text import format_bytes
 from raysafl.runtime import Hardware
 from raysafl.runtime.provenance import commit, provenance
 from raysafl.runtime.ray_private import environment
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
-from raysafl.storage.paths import StorageError
+from raysafl.storage.paths import StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, Sweep
 from raysafl.sweep.progress import Display
@@ -138,9 +138,9 @@ def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset
             part.x.nbytes for data in datasets.values() for part in (data.train, data.test)
         )
         raise ValueError(
-            f"the datasets, {size(needed)}, do not fit the memory that Ray's processes share: "
-            f"{str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger --shm-size) and "
-            "the folder of Ray's files (/tmp/ray, or RAY_TMPDIR)"
+            f"the datasets, {format_bytes(needed)}, do not fit the memory that Ray's processes "
+            f"share: {str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger "
+            "--shm-size) and the folder of Ray's files (/tmp/ray, or RAY_TMPDIR)"
         ) from error
 
 
@@ -150,11 +150,13 @@ def _scratch(store: Store) -> Iterator[Path]:
 
     Tune pickles into it; nothing is ever read from it, and it goes with the block.
     """
-    if not isinstance(store.path, Path):
+    if store.is_remote:
         with tempfile.TemporaryDirectory(prefix="raysafl-", ignore_cleanup_errors=True) as folder:
             yield Path(folder) / "tune"
         return
     try:
-        yield store.path / "tune"  # with the locks of runs, perhaps held by a killed sweep's trials
+        yield (
+            local_folder(store.path) / "tune"
+        )  # with the locks of runs, perhaps held by a killed sweep's trials
     finally:
-        shutil.rmtree(store.path / "tune", ignore_errors=True)
+        shutil.rmtree(local_folder(store.path) / "tune", ignore_errors=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from raysafl.core.text import redacted
-from raysafl.storage.paths import Place, Remote
+from raysafl.storage.paths import Location, local_folder
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,14 +27,13 @@ __all__ = ["artifacts", "connect", "database", "default_uri", "disconnect", "exp
 __all__ += ["reason", "redacted"]
 
 
-def default_uri(root: Place) -> str:
+def default_uri(root: Location) -> str:
     """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
 
     A database cannot lie in an object store: for `s3://a/b` it is in `results/s3/a/b` here.
     """
-    if isinstance(root, Remote):
-        root = Path("results", *str(root).replace(":", "").split("/"))
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
+    file = local_folder(root).resolve() / "mlflow.db"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{file}"
 
 
 def database(uri: str) -> Path | None:

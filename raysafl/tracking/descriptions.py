@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Place
+from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 COMMIT = "mlflow.source.git.commit"
@@ -42,7 +42,7 @@ def outcome(entries: Iterable[LedgerEntry]) -> str:
     return "FAILED" if any(e.status is Status.FAILED for e in entries) else "FINISHED"
 
 
-def papers(store: Store) -> list[Place]:
+def papers(store: Store) -> list[Location]:
     """The files about the whole sweep, as far as they are there."""
     names = ["manifest.json", "runs.parquet", "table.md", "report.html"]
     names += sorted(file.name for file in store.path.glob("*.png"))

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import IO
 
 from raysafl.core.text import redacted
-from raysafl.storage.paths import Place
+from raysafl.storage.paths import Location
 from raysafl.tracking.client import artifacts, database, default_uri
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -27,7 +27,7 @@ PATIENCE = 120.0  # seconds; a busy machine takes 20
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-def serve(root: Place, host: str = "127.0.0.1", port: int = 5000) -> None:
+def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
     """Show the results in a folder of sweeps until Ctrl-C. Another port serves if this is taken.
 
     Raises:

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from contextlib import closing
 
 from raysafl.core.text import redacted
-from raysafl.storage.paths import Place
+from raysafl.storage.paths import Location
 from raysafl.storage.store import Store, SweepBusyError, find_sweeps
 from raysafl.tracking.client import default_uri, explained
 from raysafl.tracking.projection import Curve, Projection
 
 
 def sync(
-    path: Place, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
+    path: Location, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
 ) -> int:
     """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
 

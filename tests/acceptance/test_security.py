@@ -17,7 +17,7 @@ from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.storage.manifest import Entry, Manifest, Table
-from raysafl.storage.paths import StorageError, place
+from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
@@ -240,5 +240,7 @@ def test_secrets_are_in_no_file_and_no_argument(
 
 def test_an_error_of_a_store_shows_no_secret() -> None:
     with pytest.raises(StorageError) as error:
-        Store(place(f"s3://me:{SECRET}@bucket/x?endpoint_override=http://127.0.0.1:1")).create()
+        Store(
+            parse_location(f"s3://me:{SECRET}@bucket/x?endpoint_override=http://127.0.0.1:1")
+        ).create()
     assert SECRET not in str(error.value) and "s3://bucket/x" in str(error.value)

@@ -13,7 +13,7 @@ import pytest
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.core.text import size
+from raysafl.core.text import format_bytes
 from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
@@ -147,4 +147,4 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(tmp_path: 
     ("count", "words"), [(0, "0 B"), (999, "999 B"), (3_400_000, "3.4 MB"), (2e15, "2e+03 TB")]
 )
 def test_sizes_are_said_in_words(count: float, words: str) -> None:
-    assert size(count) == words
+    assert format_bytes(count) == words

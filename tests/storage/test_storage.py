@@ -23,7 +23,7 @@ from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
-from raysafl.storage.paths import Remote, StorageError, place
+from raysafl.storage.paths import Remote, StorageError, parse_location
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import Store, SweepBusyError, find_sweeps
 from raysafl.sweep.definition import Sweep
@@ -56,15 +56,21 @@ def through(line: Line, uri: str) -> str:
 def test_a_remote_file_is_written_read_found_and_deleted_like_a_local_one(
     bucket: str, tmp_path: Path
 ) -> None:
-    for root in (place(bucket), place(tmp_path)):
+    for root in (parse_location(bucket), parse_location(tmp_path)):
         assert not (root / "a.json").is_file() and list(root.glob("*.json")) == []
         for name in ("a.json", "b.json", "c.txt"):
-            if isinstance(root, Path):
-                (root / "in").mkdir(exist_ok=True)
+            (root / "in").mkdir(exist_ok=True)
             (root / name).write_bytes(name.encode())
             (root / "in" / name).write_bytes(b"x")
         assert (root / "a.json").read_text() == "a.json" and (root / "a.json").is_file()
         assert not (root / "in").is_file()
+        assert (root / "a.json").stat().st_size == len("a.json")
+        with (root / "a.json").open("rb") as opened:
+            assert opened.read() == b"a.json"
+        assert str((root / "in" / "a.json").relative_to(root)) == "in/a.json"
+        assert root in (root / "in" / "a.json").parents
+        with pytest.raises(ValueError):
+            root.relative_to(Path("/nowhere"))
         assert sorted(f.name for f in root.glob("*.json")) == ["a.json", "b.json"]
         assert [f.parent.name for f in root.glob("*/a.json")] == ["in"]
         assert [f.stem for f in root.glob("in/[bc].*")] in (["b", "c"], ["c", "b"])
@@ -74,7 +80,12 @@ def test_a_remote_file_is_written_read_found_and_deleted_like_a_local_one(
             (root / "a.json").unlink()
         with pytest.raises(FileNotFoundError):
             (root / "a.json").read_bytes()
-    assert str(place(f"{bucket}/")) == bucket and place(f"file://{tmp_path}") == tmp_path
+        with pytest.raises(FileNotFoundError):
+            (root / "a.json").stat()
+    assert (
+        str(parse_location(f"{bucket}/")) == bucket
+        and parse_location(f"file://{tmp_path}") == tmp_path
+    )
 
 
 def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
@@ -82,13 +93,13 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
 ) -> None:
     tables = []
     for root in (bucket, str(tmp_path / "here")):
-        store = Store(place(f"{root}/sweep"))
+        store = Store(parse_location(f"{root}/sweep"))
         store.create()
         with store.lock():
             store.write_manifest(Sweep("sweep", [tiny]).manifest())
             in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
         collect(store)
-        assert [s.path for s in find_sweeps(place(root))] == [store.path]
+        assert [s.path for s in find_sweeps(parse_location(root))] == [store.path]
         assert [f.name for f in write_report(store)][:1] == ["table.md"]
         assert not list(store.path.glob("checkpoints/*")) and list(store.ledger()) == [tiny.id]
         tables.append((store.rounds()[FACTS], store.runs()["final"], store.file("curves.png")))
@@ -99,9 +110,9 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
 
 WRITE = """
 import sys
-from raysafl.storage.paths import place
+from raysafl.storage.paths import parse_location
 print("go", flush=True)
-(place(sys.argv[1]) / "file").write_bytes(b"new" * int(sys.argv[2]))
+(parse_location(sys.argv[1]) / "file").write_bytes(b"new" * int(sys.argv[2]))
 print("written", flush=True)
 """
 
@@ -110,7 +121,7 @@ print("written", flush=True)
 def test_a_writer_killed_in_mid_upload_leaves_the_old_file(
     server: str, bucket: str, size: int
 ) -> None:
-    old = place(bucket) / "file"
+    old = parse_location(bucket) / "file"
     old.write_bytes(b"old")
     line = Line(urlsplit(server).port or 0, limit=size * 2)
     writer = subprocess.Popen(
@@ -128,11 +139,11 @@ def test_a_writer_killed_in_mid_upload_leaves_the_old_file(
 RUN = """
 import sys
 from raysafl import Run
-from raysafl.storage.paths import place
+from raysafl.storage.paths import parse_location
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
-run, store = Run.from_json(sys.argv[2]), Store(place(sys.argv[1]))
+run, store = Run.from_json(sys.argv[2]), Store(parse_location(sys.argv[1]))
 work = Worker(run.data, run.data.load(), run.model, run.seeds)
 Session(run, store, work, {}, flush_seconds=0.0).advance(float("inf"))
 """
@@ -153,7 +164,7 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
         trial.send_signal(signal.SIGKILL)
         kills += trial.wait() == -signal.SIGKILL
         line.close()
-    whole, cut = Store(tmp_path), Store(place(bucket))
+    whole, cut = Store(tmp_path), Store(parse_location(bucket))
     in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
     assert kills == 3 and trial.returncode == 0
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
@@ -164,28 +175,28 @@ def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StorageError, match=r"s3://nowhere/x .*NO_SUCH_BUCKET.* make the bucket"):
-        Store(place("s3://nowhere/x")).create()
-    assert find_sweeps(place("s3://nowhere/x")) == []
+        Store(parse_location("s3://nowhere/x")).create()
+    assert find_sweeps(parse_location("s3://nowhere/x")) == []
     closed = "s3://bucket/x?endpoint_override=http://127.0.0.1:1"
     with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.* AWS_ENDPOINT_URL"):
-        Store(place(closed)).create()
+        Store(parse_location(closed)).create()
     with pytest.raises(StorageError, match="cannot use ftp://a/b for results"):
-        place("ftp://a/b")
+        parse_location("ftp://a/b")
     with pytest.raises(StorageError, match="give it as text"):
-        place(Path("s3://bucket/x"))
-    assert find_sweeps(place(f"s3://bucket/{tmp_path.name}-nothing")) == []
+        parse_location(Path("s3://bucket/x"))
+    assert find_sweeps(parse_location(f"s3://bucket/{tmp_path.name}-nothing")) == []
 
 
 def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     server: str, bucket: str, tiny: Run
 ) -> None:
     line = Line(urlsplit(server).port or 0)
-    store = Store(place(through(line, bucket)))
+    store = Store(parse_location(through(line, bucket)))
     store.create()
     line.close()
     with pytest.raises(StorageError, match="NETWORK_CONNECTION"):
         in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
-    assert Store(place(bucket)).ledger() == {}
+    assert Store(parse_location(bucket)).ledger() == {}
 
 
 @pytest.mark.usefixtures("ray_local")
@@ -196,7 +207,7 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     port = urlsplit(server).port or 0
     line, runs = Line(port), {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
     uri = bucket.replace("s3://", "s3://test:test@") + "/k?region=us-east-1&endpoint_override="
-    sweep, store = Sweep("k", runs, axes=("i",)), Store(place(f"{uri}{server}"))
+    sweep, store = Sweep("k", runs, axes=("i",)), Store(parse_location(f"{uri}{server}"))
 
     def cut() -> int:
         while not store.ledger():
@@ -221,10 +232,10 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
 HOLD = """
 import sys
 from raysafl.storage import locks
-from raysafl.storage.paths import place
+from raysafl.storage.paths import parse_location
 from raysafl.storage.store import Store
 locks.FRESH = 0.3
-with Store(place(sys.argv[1])).lock():
+with Store(parse_location(sys.argv[1])).lock():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -244,7 +255,7 @@ def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
         stdout=subprocess.PIPE,
     )
     assert holder.stdout and holder.stdout.readline() == b"held\n"
-    store = Store(place(bucket))
+    store = Store(parse_location(bucket))
     with pytest.raises(SweepBusyError, match=f"another raysafl process is writing to {bucket}"):
         with store.lock():
             pass
@@ -259,10 +270,10 @@ def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
 
 
 def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
-    first = Store(place(bucket)).run_lock("aaaa")
+    first = Store(parse_location(bucket)).run_lock("aaaa")
     assert isinstance(first, RemoteLock)
     first.acquire()
-    second = Store(place(bucket)).run_lock("aaaa")
+    second = Store(parse_location(bucket)).run_lock("aaaa")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.acquire)
         with pytest.raises(TimeoutError):
@@ -270,9 +281,9 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
         first.release()
         waiting.result(timeout=30)
         first.release()  # it is not its own any more
-        assert (place(bucket) / "tune" / "aaaa.lock").is_file()
+        assert (parse_location(bucket) / "tune" / "aaaa.lock").is_file()
         second.release()
-    assert not (place(bucket) / "tune" / "aaaa.lock").is_file()
+    assert not (parse_location(bucket) / "tune" / "aaaa.lock").is_file()
 
 
 @pytest.mark.parametrize(
@@ -295,8 +306,8 @@ def test_the_database_of_a_sweep_in_a_store_lies_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "results" / "s3" / "bucket" / tmp_path.name
-    assert default_uri(place(bucket)) == f"sqlite:///{folder}/mlflow.db"
-    assert np.isfinite(len(default_uri(place("s3://other/x"))))
+    assert default_uri(parse_location(bucket)) == f"sqlite:///{folder}/mlflow.db"
+    assert np.isfinite(len(default_uri(parse_location("s3://other/x"))))
 
 
 EXPERIMENT = """
@@ -316,13 +327,13 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     driver = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 240
-    while not Store(place(f"{bucket}/k")).ledger() and time.monotonic() < deadline:
+    while not Store(parse_location(f"{bucket}/k")).ledger() and time.monotonic() < deadline:
         assert driver.poll() is None
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     # a killed driver's two trials may end their runs: one more must be left to do
-    assert len(Store(place(f"{bucket}/k")).ledger()) < 4
+    assert len(Store(parse_location(f"{bucket}/k")).ledger()) < 4
     told = ""
     for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):
         done = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True, timeout=400)
@@ -333,7 +344,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
     assert f"{bucket}/k/table.md" in told and "6 runs are in MLflow" in told
     assert (tmp_path / "results/s3/bucket" / tmp_path.name / "mlflow.db").is_file()
     assert not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
-    reference, store = Store(tmp_path / "reference"), Store(place(f"{bucket}/k"))
+    reference, store = Store(tmp_path / "reference"), Store(parse_location(f"{bucket}/k"))
     for run in (BASE.replace(seed=i, rounds=250) for i in range(6)):
         in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
     pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])
