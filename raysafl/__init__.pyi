@@ -18,8 +18,18 @@ from .algorithms import (
     FSLParallel,
     ServerOnly,
 )
-from .core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train, Update
-from .core.participation import Participation
+from .core.algorithm import (
+    Algorithm,
+    LocalTraining,
+    MeanUpdate,
+    Round,
+    Setting,
+    State,
+    Train,
+    TrainMean,
+    Update,
+)
+from .core.participation import Cohort, Participation
 from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
 from .core.randomness import Key
 from .data import (
@@ -111,6 +121,7 @@ __all__ = [
     "Cifar10",
     "Claim",
     "ClassesPerClient",
+    "Cohort",
     "Cyclic",
     "Dataset",
     "Digits",
@@ -147,6 +158,7 @@ __all__ = [
     "LocalTraining",
     "Logistic",
     "Markov",
+    "MeanUpdate",
     "Mnist",
     "Model",
     "OtherDatasetServer",
@@ -177,6 +189,7 @@ __all__ = [
     "Table",
     "Trace",
     "Train",
+    "TrainMean",
     "Uniform",
     "Update",
     "Weibull",

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -30,7 +30,7 @@ class AFL(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
         if not self.max_delay:
-            update = yield Train(state.w_P, ids)
+            update: Update = yield Train(state.w_P, ids)
         else:
             past_DP = torch.cat([state.w_P[None], state.server["past"]])
             delays = [int(key("delay", i).integers(len(past_DP))) for i in ids]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysafl.core.algorithm import Algorithm, LocalTraining, Round, State, Train
+from raysafl.core.algorithm import Algorithm, LocalTraining, Round, State, Train, Update
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 
@@ -20,7 +20,7 @@ class ServerOnly(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """The server's update; nobody is asked."""
-        update = yield Train.server(state.w_P, self.server_update)
+        update: Update = yield Train.server(state.w_P, self.server_update)
         return replace(state, w_P=state.w_P - update.delta_MP[0])
 
 
@@ -35,5 +35,5 @@ class Centralised(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One update on everyone's data; nobody is asked."""
-        update = yield Train(state.w_P, [EVERYONE], sgd=self.sgd)
+        update: Update = yield Train(state.w_P, [EVERYONE], sgd=self.sgd)
         return replace(state, w_P=state.w_P - update.delta_MP[0])

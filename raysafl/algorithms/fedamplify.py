@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
 from raysafl.core.randomness import Key
 
 
@@ -28,7 +28,8 @@ class FedAmplify(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        w_P = state.w_P - (yield Train(state.w_P, ids, mean=True)).delta_MP.mean(0)
+        update: MeanUpdate = yield TrainMean(state.w_P, ids)
+        w_P = state.w_P - update.delta_P
         start_P, count = state.server["start"], state.server["count"] + 1
         if int(count) == self.P:
             w_P = w_P + (self.eta - 1) * (w_P - start_P)

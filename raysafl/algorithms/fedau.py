@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -31,7 +31,8 @@ class FedAU(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        delta_MP = (yield Train(state.w_P, ids)).delta_MP
+        update: Update = yield Train(state.w_P, ids)
+        delta_MP = update.delta_MP
         at, weight_N = torch.tensor(ids), state.server["weight"]
         waited_N = state.server["waited"] + 1
         ends_N = waited_N >= self.K

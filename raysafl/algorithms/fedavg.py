@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
 from raysafl.core.randomness import Key
 
 
@@ -37,8 +37,9 @@ class FedAvg(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        update = yield Train(state.w_P, ids, prox=self.prox, mean=True)
-        lr, v_P = global_rate(self.lr, ids), update.delta_MP.mean(0)
+        update: MeanUpdate = yield TrainMean(state.w_P, ids, prox=self.prox)
+        lr = global_rate(self.lr, ids)
+        v_P = update.delta_P
         if not self.momentum:
             return replace(state, w_P=state.w_P - lr * v_P)
         v_P = self.momentum * state.server["v"] + v_P

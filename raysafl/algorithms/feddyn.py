@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysafl.algorithms.client_memory import recall, remember
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -33,7 +33,8 @@ class FedDyn(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
         h_MP = recall(state, ids)
-        delta_MP = (yield Train(state.w_P, ids, -h_MP, prox=self.alpha)).delta_MP
+        update: Update = yield Train(state.w_P, ids, -h_MP, prox=self.alpha)
+        delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]
         h_P = state.server["h"] + self.alpha * delta_MP.sum(0) / num_clients
         return State(

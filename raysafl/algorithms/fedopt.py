@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
 from raysafl.core.randomness import Key
 
 
@@ -36,7 +36,8 @@ class FedOpt(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        d_P = (yield Train(state.w_P, ids, mean=True)).delta_MP.mean(0)
+        update: MeanUpdate = yield TrainMean(state.w_P, ids)
+        d_P = update.delta_P
         m_P = self.beta1 * state.server["m"] + (1 - self.beta1) * d_P
         v_P = self.second(state.server["v"], d_P)
         w_P = state.w_P - self.lr * m_P / (v_P.sqrt() + self.tau)

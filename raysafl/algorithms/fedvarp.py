@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysafl.algorithms.client_memory import recall, remember
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -28,7 +28,8 @@ class FedVARP(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round."""
-        delta_MP = (yield Train(state.w_P, ids)).delta_MP
+        update: Update = yield Train(state.w_P, ids)
+        delta_MP = update.delta_MP
         mean_P, num_clients = state.server["mean"], state.server["num_clients"]
         change_MP = delta_MP - recall(state, ids)
         return State(

@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train
+from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -64,7 +64,8 @@ class FSL(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round, and the server's learning from its end."""
         if "pretrain" in state.server:
-            update = yield Train.server(state.w_P, self._sgd(self.pretrain_lr, self.pretrain))
+            sgd = self._sgd(self.pretrain_lr, self.pretrain)
+            update: Update = yield Train.server(state.w_P, sgd)
             num_clients = int(state.server["pretrain"])
             state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
         after = yield from self.inner.round(state, ids, key)

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysafl.algorithms.client_memory import recall, remember
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -31,7 +31,8 @@ class MIFA(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """One client round; the mean of the rows is kept up to date rather than summed anew."""
-        delta_MP = (yield Train(state.w_P, ids)).delta_MP
+        update: Update = yield Train(state.w_P, ids)
+        delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]
         mean_P = state.server["mean"] + (delta_MP - recall(state, ids)).sum(0) / num_clients
         rows = remember(state, ids, delta_MP)

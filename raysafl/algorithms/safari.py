@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train
+from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -44,5 +44,5 @@ class SAFARI(Algorithm):
         """A client round with probability q, else a server round."""
         if key("safari").random() < self.client_prob:
             return (yield from self.inner.round(state, ids, key))
-        update = yield Train.server(state.w_P, self.server_update)
+        update: Update = yield Train.server(state.w_P, self.server_update)
         return replace(state, w_P=state.w_P - update.delta_MP[0])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raysafl.algorithms.client_memory import recall, remember
 from raysafl.algorithms.fedavg import global_rate
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
 
@@ -35,7 +35,7 @@ class SCAFFOLD(Algorithm):
         """One client round."""
         c_P, num_clients = state.server["c"], state.server["num_clients"]
         own_MP = recall(state, ids)
-        update = yield Train(state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1)
+        update: Update = yield Train(state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1)
         change_MP = update.delta_MP / update.rate_M.to(c_P)[:, None] - c_P
         return State(
             state.w_P - global_rate(self.lr, ids) * update.delta_MP.mean(0),

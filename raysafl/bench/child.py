@@ -90,7 +90,7 @@ def _stepper(simulation: Simulation) -> Step:
     def step() -> float | None:
         records, first = simulation.advance(), simulation.round == 1
         # the first round is not timed: no evaluation of it is left to the rounds that are
-        records += simulation.settle() if first or simulation.done else []
+        records += simulation.finish_evaluations() if first or simulation.done else []
         last = [r.test_accuracy for r in records if r.round == records[-1].round]
         return _mean(last) if last else None
 

@@ -112,7 +112,7 @@ def _came(run: Run, rounds: int) -> NDArray[np.bool_]:
     for number in range(rounds):
         key = Key(run.seed, number)
         state, cohort = run.participation.pick(state, run.data.clients, key, None)
-        came[number, cohort] = True
+        came[number, cohort.ids] = True
     return came
 
 

@@ -1,47 +1,90 @@
-"""The vocabulary of the package: what an algorithm asks for, and what comes back.
+"""What an algorithm is: its state, the local training it requests, and the updates it gets.
 
-Suffixes name axes: _P flat model parameters, _M this round's cohort, _T local-training
-tasks, _R replicates (seeds) of one run.
+One round, seen from an algorithm:
+
+1. The simulation starts `Algorithm.round(state, ids, key)`, a generator, with the ids of this
+   round's cohort (see `raysafl.core.participation`).
+2. The generator yields a request: `Train` for one update per client, or `TrainMean` where the
+   mean of the updates is enough. A request is data. It names the clients and the parameters
+   they start from, and does not say where they train.
+3. The simulation has the request carried out (see `raysafl.core.work`) and sends the answer
+   back into the generator: an `Update` or a `MeanUpdate`.
+4. The generator may yield further requests (to the server, say), and returns the new `State`.
+
+Because requests are data, the simulation can collect those of all replicates (seeds) of a run
+and have them trained as one batch.
 """
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from raysafl.core.component import Component
 from raysafl.core.problem import SERVER
-from raysafl.core.randomness import Key as Key
+from raysafl.core.randomness import Key
 
 
 class LocalTraining(Component):
-    """Local training: mini-batch steps on g + offset + prox * (w - w_start) + weight_decay * w.
+    """How a client (or the server) trains on its own data: the optimizer and its settings.
 
-    `optimizer="sgd"` is w <- w - lr * v with v <- momentum * v + (the above); "adam" is
-    Kingma & Ba's with torch's constants (0.9, 0.999, 1e-8). Both are those of torch.optim,
-    weight decay (an L2 term in either) included. Their buffers start at zero in every round
-    and at every client, and are not sent: the usual choice where a paper names none.
+    Each local step draws a mini-batch and follows the direction
 
-    The rate of round t is lr * decay^(number of milestones <= t): milestones=[5000] halves it at
-    round 5,000 (FAST). Rounds count from 0.
+        d = g + offset + prox * (w - w_start) + weight_decay * w,
 
-    Give `epochs` (passes over the client's data, reshuffled each pass; the last batch of a
-    pass may be short) or `steps` (mini-batches, wrapping over passes), not both.
+    where g is the mini-batch gradient, and offset and prox come from the algorithm's request.
+    With `optimizer="sgd"`, v <- momentum * v + d and w <- w - lr * v; with "adam", d goes
+    through Adam with torch's constants (betas 0.9 and 0.999, eps 1e-8). Both equal
+    `torch.optim`. Momentum and Adam's moments start at zero in every round and at every
+    client, and are not sent. The papers leave this open; it is the usual choice.
+
+    The learning rate of round t (counted from 0) is
+    lr * decay^(number of milestones <= t). For example, `milestones=[5000]` halves it from
+    round 5,000 on, as FAST does (docs/papers.md#fast).
+
+    Raises:
+        ValueError: Not exactly one of `epochs` and `steps` is given, or `momentum` is given
+            for Adam.
+
+    Example:
+        >>> local = LocalTraining(lr=0.1, batch_size=32, epochs=2, milestones=[10])
+        >>> local.num_steps(samples=100)  # 4 mini-batches a pass, 2 passes
+        8
+        >>> local.rate(9), local.rate(10)
+        (0.1, 0.05)
     """
 
     kind: ClassVar[str] = "SGD"
-    lr: float = Field(gt=0)
-    batch_size: int = Field(gt=0)
-    epochs: int | None = Field(default=None, gt=0)
-    steps: int | None = Field(default=None, gt=0)
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    milestones: list[PositiveInt] = Field(default=[])
-    decay: float = Field(default=0.5, gt=0)
+    lr: float = Field(gt=0, description="learning rate of a local step, before any decay")
+    batch_size: int = Field(gt=0, description="samples per mini-batch")
+    epochs: int | None = Field(
+        default=None,
+        gt=0,
+        description="passes over the client's data, reshuffled for each pass; the last "
+        "mini-batch of a pass may be smaller (give this or `steps`)",
+    )
+    steps: int | None = Field(
+        default=None,
+        gt=0,
+        description="number of mini-batches; drawing continues with a new pass where the data "
+        "end (give this or `epochs`)",
+    )
+    optimizer: Literal["sgd", "adam"] = Field(
+        default="sgd", description="the rule of a local step, as in torch.optim"
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of SGD, from 0 to 1")
+    weight_decay: float = Field(
+        default=0.0, ge=0, description="weight of the L2 term, added to the gradient"
+    )
+    milestones: list[PositiveInt] = Field(
+        default=[], description="rounds from which on the learning rate decays once more"
+    )
+    decay: float = Field(
+        default=0.5, gt=0, description="factor of the learning rate at each milestone"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "LocalTraining":
@@ -49,90 +92,184 @@ class LocalTraining(Component):
             raise ValueError("give epochs=... or steps=..., exactly one of them")
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
-                f'momentum={self.momentum} has no meaning for optimizer="adam", which has its own '
-                '(0.9); leave it out, or take optimizer="sgd"'
+                f'momentum={self.momentum} has no meaning for optimizer="adam", which has '
+                'its own (0.9); leave it out, or take optimizer="sgd"'
             )
         return self
 
     def num_steps(self, samples: int) -> int:
-        """Local steps K on a data set of this many samples."""
-        return self.steps or (self.epochs or 0) * -(-samples // self.batch_size)
+        """Return the number K of local steps on a data set with this many samples."""
+        batches_per_pass = -(-samples // self.batch_size)  # rounded up
+        return self.steps or (self.epochs or 0) * batches_per_pass
 
     def rate(self, round: int) -> float:
-        """The learning rate of every local step of this round."""
+        """Return the learning rate of every local step of a round, counted from 0."""
         return self.lr * self.decay ** sum(start <= round for start in self.milestones)
 
 
 @dataclass(frozen=True)
 class State:
-    """An algorithm's whole checkpoint: nothing else is carried from round to round."""
+    """Everything an algorithm carries from one round to the next; it is its checkpoint.
 
-    w_P: Tensor  # never changed in place by the next round: it may be yet to be evaluated
-    server: Mapping[str, Tensor] = field(default_factory=dict)  # momentum, control variate, ...
-    clients: Mapping[int, Tensor] = field(default_factory=dict)  # memory of the clients seen
+    Args:
+        w_P: The global model's parameters. The next round must not change this tensor in
+            place, because its evaluation may still be under way.
+        server: Named tensors that the server keeps: momentum, a control variate and so on.
+        clients: One vector [P] for each client that has taken part and has memory.
+    """
+
+    w_P: Tensor
+    server: Mapping[str, Tensor] = field(default_factory=dict)
+    clients: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Train:
-    """An algorithm's request: these clients train from w_P on g + offset + prox*(w - w_P).
+class Request:
+    """What an algorithm asks for: local training of some clients from given parameters.
 
-    An offset is a client's own memory and moves nothing; what is sent besides w_P is declared.
-    With `mean`, the update's delta_MP has one row, the mean over the clients asked: where a rule
-    needs no more, each machine sums what it has trained, and only sums travel.
+    Each client i starts from w_P and follows g + offset_i + prox * (w - w_start), see
+    `LocalTraining`. Algorithms yield one of the two kinds, `Train` or `TrainMean`.
+
+    Args:
+        w_P: The parameters [P] that all of the clients start from.
+        ids: The clients to train: ids of the cohort, SERVER (the server's data D0) or
+            EVERYONE (the union of all clients' data).
+        offset_MP: A vector [P] for each client, added to its gradients. It counts as the
+            client's own memory: no traffic is recorded for it unless it is declared below.
+        prox: Weight of the pull towards the start (mu in FedProx).
+        sgd: The local training; None means the run's own.
+        extra_up: Number of vectors [P] that each client sends besides its update.
+        extra_down: Number of vectors [P] that each client is sent besides its start.
+        w_MP: A start for each client, used in place of w_P.
     """
 
     w_P: Tensor
     ids: Sequence[int]
     offset_MP: Tensor | None = None
     prox: float = 0.0
-    sgd: LocalTraining | None = None  # None: the run's local training
-    extra_up: int = 0  # vectors of P parameters a client sends up besides its update
-    extra_down: int = 0  # vectors of P parameters a client is sent besides its start
-    w_MP: Tensor | None = None  # each client's own start, in place of w_P
-    mean: bool = False  # only the mean of the updates is needed
+    sgd: LocalTraining | None = None
+    extra_up: int = 0
+    extra_down: int = 0
+    w_MP: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Train(Request):
+    """A request that is answered by an `Update`: one row for each client."""
 
     @classmethod
     def server(cls, w_P: Tensor, sgd: LocalTraining) -> "Train":
-        """The server trains on its own data D0."""
+        """Return the request that the server train on its own data D0."""
         return cls(w_P, [SERVER], sgd=sgd)
 
 
+@dataclass(frozen=True)
+class TrainMean(Request):
+    """A request that is answered by a `MeanUpdate`: the mean over the clients, without rows.
+
+    Use it where a rule needs no single client's update. Each machine then sums the updates
+    that it has trained, and only sums travel. The mean does not depend on the number of
+    machines, bit for bit (see `raysafl.runtime.exact_mean`).
+    """
+
+
 class Update(NamedTuple):
-    """What comes back: one row per client asked, in the order asked."""
+    """The answer to `Train`: one row for each client, in the order of the request's ids.
 
-    delta_MP: Tensor  # w_start - w_end: points like a gradient; one row if `Train.mean`
-    steps_M: Tensor  # local steps taken
-    rate_M: Tensor  # sum of these steps' rates, momentum included: delta / rate is a mean gradient
-    #                 (of plain SGD; with momentum or Adam a mean step direction)
-    samples_M: Tensor  # samples seen
-    loss_M: Tensor  # mean over the samples seen, while training
-    accuracy_M: Tensor  # fraction in [0, 1], over the samples seen, while training
+    Args:
+        delta_MP: w_start - w_end of each client: it points like a gradient.
+        steps_M: The number of local steps that each client took.
+        rate_M: The sum of these steps' learning rates, with momentum's factor where there is
+            momentum. For plain SGD, delta / rate is the mean of the gradients followed; for
+            momentum and Adam it is a mean step direction.
+        samples_M: The number of training samples seen, counting repetitions.
+        loss_M: The mean loss of the samples seen, while training.
+        accuracy_M: The share of the samples seen that was classified correctly, in [0, 1].
+    """
+
+    delta_MP: Tensor
+    steps_M: Tensor
+    rate_M: Tensor
+    samples_M: Tensor
+    loss_M: Tensor
+    accuracy_M: Tensor
 
 
-Round: TypeAlias = Generator[Train, Update, State]
-"""One round of an algorithm: it yields requests, is sent updates, and returns its new state.
+class MeanUpdate(NamedTuple):
+    """The answer to `TrainMean`: the mean of the clients' updates.
 
-Requests are data, so many replicates' rounds run in lock-step and train as one batch.
+    Args:
+        delta_P: The mean over the clients of w_start - w_end.
+        steps_M: The following fields are those of `Update`: one number for each client.
+        rate_M: See `Update`.
+        samples_M: See `Update`.
+        loss_M: See `Update`.
+        accuracy_M: See `Update`.
+    """
+
+    delta_P: Tensor
+    steps_M: Tensor
+    rate_M: Tensor
+    samples_M: Tensor
+    loss_M: Tensor
+    accuracy_M: Tensor
+
+
+Round: TypeAlias = Generator[Request, Any, State]
+"""One round of an algorithm: it yields requests, is sent their answers, returns a new state.
+
+The answer to `Train` is an `Update`, that to `TrainMean` a `MeanUpdate`; Python's type of a
+generator cannot say so. Write the answer's type where the round yields:
+`update: Update = yield Train(...)`.
 """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an algorithm may know of a run beforehand, to fill in defaults that depend on it."""
+    """What an algorithm may know of a run beforehand, for defaults that depend on it.
+
+    Args:
+        num_clients: The number M of all clients.
+        client_samples: The mean number of training samples over the clients.
+        server_samples: The number n_0 of samples that the server holds.
+        local: The run's local training.
+    """
 
     num_clients: int
-    client_samples: float  # mean over the clients
+    client_samples: float
     server_samples: int
     local: LocalTraining
 
 
 class Algorithm(Component):
-    """An update rule. Define `round`; `init` if there is more state than the parameters."""
+    """A rule by which the server makes new global parameters of its clients' updates.
+
+    Define `round`; define `init` too if there is more state than the parameters. An algorithm
+    must keep nothing in itself between rounds: all of it belongs into `State`.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import replace
+        >>> class HalfStep(Algorithm):
+        ...     def round(self, state, ids, key):
+        ...         update: MeanUpdate = yield TrainMean(state.w_P, ids)
+        ...         return replace(state, w_P=state.w_P - 0.5 * update.delta_P)
+        >>> algorithm = HalfStep()
+        >>> round = algorithm.round(State(torch.ones(2)), [3, 4], Key(seed=0))
+        >>> next(round).ids
+        [3, 4]
+        >>> one_M = torch.ones(2)
+        >>> try:
+        ...     round.send(MeanUpdate(torch.tensor([1.0, 2.0]), *[one_M] * 5))
+        ... except StopIteration as end:
+        ...     end.value.w_P
+        tensor([0.5000, 0.0000])
+    """
 
     abstract: ClassVar[bool] = True
 
     def prepare(self, setting: Setting) -> Self:
-        """This algorithm with every default filled in that depends on the run."""
+        """Return this algorithm with every default filled in that depends on the run."""
         return self
 
     @property
@@ -141,12 +278,18 @@ class Algorithm(Component):
         return False
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """The state before round 0."""
+        """Return the state before round 0, for the initial parameters w_P."""
         return State(w_P)
 
     @abstractmethod
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One communication round with the cohort `ids`."""
+        """Carry out one communication round, as the module's docstring describes.
 
+        Args:
+            state: The state after the round before.
+            ids: The cohort: distinct client ids in ascending order.
+            key: The source of randomness for this seed and round.
 
-"""Test accuracy and mean loss by replicate."""
+        Returns:
+            A generator that yields requests and returns the new state.
+        """

@@ -1,37 +1,86 @@
-"""participation."""
+"""What a participation policy is: it decides which clients take part in each round.
+
+Once a round, before any training, the simulation calls `Participation.pick` and hands the
+cohort that it returns to the algorithm. A policy knows the number of clients, the round and
+the seed, but neither the model's parameters nor the algorithm. Runs that share a seed
+therefore see the same cohorts under every algorithm, and differences between their results
+come from the algorithms alone. (The only feedback is a training accuracy, for policies that
+adapt to it, such as FAST's.)
+"""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from raysafl.core.component import Component
-from raysafl.core.randomness import Key as Key
+from raysafl.core.randomness import Key
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that take part in one round, and what the results say about the choice.
+
+    Args:
+        ids: The client ids, from 0 to M - 1: distinct, in ascending order, at least one.
+        enforced: Whether the server enforced this cohort (a snapshot round of FAST). Policies
+            that are uniform in every round count each of their rounds as enforced, so that
+            FAST's ratio of rounds without enforcement is 0 % for plain FedAvg.
+        snapshot_prob: The probability with which this round was enforced (FAST's q), or None
+            for policies that have no such probability. It is the column `q` of the results.
+
+    Example:
+        >>> Cohort([2, 5, 7])
+        Cohort(ids=[2, 5, 7], enforced=False, snapshot_prob=None)
+    """
+
+    ids: list[int]
+    enforced: bool = False
+    snapshot_prob: float | None = None
 
 
 class Participation(Component):
-    """A policy: who comes at round `key.round`. It never sees parameters or algorithms."""
+    """A policy that chooses the clients of each round; subclasses define `pick`.
+
+    Example:
+        >>> class TurnTaking(Participation):
+        ...     def pick(self, state, num_clients, key, accuracy):
+        ...         return state, Cohort(list(range(key.round % 2, num_clients, 2)))
+        >>> _, cohort = TurnTaking().pick(None, 6, Key(seed=0, round=3), None)
+        >>> cohort.ids
+        [1, 3, 5]
+    """
 
     abstract: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
-        """Raise ValueError if the policy cannot serve this many clients."""
+        """Raise a ValueError if the policy cannot serve this number of clients."""
 
     def init(self) -> Any:
-        """The policy's state (JSON-like) before round 0."""
+        """Return the policy's state before round 0; it must be convertible to JSON."""
         return None
 
-    def note(self, state: Any) -> tuple[float | None, bool]:
-        """After `pick`: the probability q of an enforced round, and whether this one was."""
-        return None, False
-
     def measured_on(self, cohort: list[int]) -> list[int] | None:
-        """Whose samples the new parameters' accuracy is measured on; None: as the cohort trains."""
+        """Return the clients on whose samples the accuracy given to `pick` is measured.
+
+        After the round, the new global model is evaluated on the training samples of these
+        clients ([EVERYONE] means all clients). With None, nothing is evaluated: the accuracy
+        is then the one that the cohort saw on its mini-batches while it trained.
+        """
         return None
 
     @abstractmethod
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
-        """The new state and this round's cohort: distinct client ids, sorted, never empty.
+    ) -> tuple[Any, Cohort]:
+        """Choose the clients of round `key.round`.
 
-        `accuracy`: training accuracy, of the last cohort or as `measured_on` says (None before).
+        Args:
+            state: What the call for the round before returned, or `init()` in round 0.
+            num_clients: M; client ids go from 0 to M - 1.
+            key: The source of randomness for this seed and round.
+            accuracy: A training accuracy (a fraction), measured as `measured_on` says; None
+                before any client has trained.
+
+        Returns:
+            The policy's new state, and the cohort.
         """

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, SerializeAsAny
 
-from raysafl.core.participation import Participation
+from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
 from raysafl.participation.distributions import Distribution
 from raysafl.participation.sampling import Floats, check_m, come, weighted
@@ -53,9 +53,9 @@ class Arbitrary(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """A weighted draw without replacement."""
-        return state, weighted(masses(self.dist, num_clients), self.m, key("arbitrary"))
+        return state, Cohort(weighted(masses(self.dist, num_clients), self.m, key("arbitrary")))
 
 
 class ArbitraryRates(Participation):
@@ -78,10 +78,10 @@ class ArbitraryRates(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """By the clients' rates."""
         rate_M = rates(self.dist, num_clients, key.seed)
         rng = key("arbitrary rates")
         if self.m is not None:
-            return state, weighted(rate_M, self.m, rng)
-        return state, come(rate_M, rng)[1].tolist()
+            return state, Cohort(weighted(rate_M, self.m, rng))
+        return state, Cohort(come(rate_M, rng)[1].tolist())

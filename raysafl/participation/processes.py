@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysafl.core.participation import Participation
+from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
 from raysafl.participation.sampling import Floats, Ints, at_most, check_m, come
 
@@ -43,10 +43,10 @@ class Bernoulli(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """One coin for each client."""
         _, ids = come(per_client("rate", self.rate, num_clients), key("bernoulli"))
-        return state, at_most(ids, self.m, key)
+        return state, Cohort(at_most(ids, self.m, key))
 
 
 class Markov(Participation):
@@ -84,7 +84,7 @@ class Markov(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """One step of every chain."""
         mean_M, rho = per_client("mean", self.mean, num_clients), self.correlation
         chance_M = mean_M
@@ -92,7 +92,7 @@ class Markov(Participation):
             on_M = np.asarray(state, bool)
             chance_M = np.where(on_M, mean_M + rho * (1 - mean_M), mean_M * (1 - rho))
         on_M, ids = come(chance_M, key("markov"))
-        return on_M.astype(int).tolist(), at_most(ids, self.m, key)
+        return on_M.astype(int).tolist(), Cohort(at_most(ids, self.m, key))
 
 
 class Cyclic(Participation):
@@ -137,8 +137,8 @@ class Cyclic(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """The group whose turn it is."""
         count = self.groups if isinstance(self.groups, int) else len(self.groups)
         turn = key.round // self.length % count
-        return state, at_most(self.group(turn, num_clients), self.m, key)
+        return state, Cohort(at_most(self.group(turn, num_clients), self.m, key))

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.participation import Participation
+from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 
@@ -30,7 +30,7 @@ class Snapshot(Participation):
     global model gets right, of the cohort's samples ("cohort") or of all clients' ("clients",
     an evaluation of the whole training set each round). docs/reproduction.md compares them.
 
-    The state holds both policies' states, q, the last accuracy and whether it was a snapshot.
+    The state holds both policies' states, q and the last accuracy.
     """
 
     base: SerializeAsAny[Participation]
@@ -63,12 +63,7 @@ class Snapshot(Participation):
             "uniform": self.uniform.init(),
             "q": 1 / self.every if self.every is not None else self.snapshot_prob or 0.0,
             "accuracy": None,
-            "snapshot": False,
         }
-
-    def note(self, state: Any) -> tuple[float | None, bool]:
-        """q of the round, and whether it was a snapshot."""
-        return state["q"], state["snapshot"]
 
     def measured_on(self, cohort: list[int]) -> list[int] | None:
         """As `accuracy` says."""
@@ -76,7 +71,7 @@ class Snapshot(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """One cohort of the two."""
         q = self._q(state["q"], state["accuracy"], accuracy)
         if self.every is not None:
@@ -84,15 +79,10 @@ class Snapshot(Participation):
         else:
             enforced = bool(key("snapshot").random() < q)
         base, arbitrary = self.base.pick(state["base"], num_clients, key, accuracy)
-        uniform, ids = self.uniform.pick(state["uniform"], num_clients, key, accuracy)
-        after = {
-            "base": base,
-            "uniform": uniform,
-            "q": q,
-            "accuracy": accuracy,
-            "snapshot": enforced,
-        }
-        return after, ids if enforced else arbitrary
+        uniform, drawn = self.uniform.pick(state["uniform"], num_clients, key, accuracy)
+        after = {"base": base, "uniform": uniform, "q": q, "accuracy": accuracy}
+        ids = drawn.ids if enforced else arbitrary.ids
+        return after, Cohort(ids, enforced, snapshot_prob=q)
 
     def _q(self, q: float, before: float | None, now: float | None) -> float:
         """Algorithm 2, line 5."""

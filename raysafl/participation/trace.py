@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
 
-from raysafl.core.participation import Participation
+from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
 from raysafl.core.text import nearest
 from raysafl.participation.sampling import Ints, at_most, check_m
@@ -123,9 +123,9 @@ class Trace(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """Whoever has an interval around this round."""
         client, start, end = intervals(self.file, self.sha256).T
         t = key.round % end.max()
         there = np.unique(client[(start <= t) & (t < end)])
-        return state, at_most(there, self.m, key)
+        return state, Cohort(at_most(there, self.m, key))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raysafl.core.participation import Participation
+from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
 from raysafl.participation.sampling import ascending, check_m, draw
 
@@ -13,15 +13,11 @@ from raysafl.participation.sampling import ascending, check_m, draw
 class Full(Participation):
     """Every client comes in every round (FedAvg with C = 1, McMahan et al. 2017)."""
 
-    def note(self, state: Any) -> tuple[float | None, bool]:
-        """Every round is one that a snapshot would enforce (FAST's ratio is 0 % for FedAvg)."""
-        return None, True
-
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """All of them."""
-        return state, list(range(num_clients))
+        return state, Cohort(list(range(num_clients)), enforced=True)
 
 
 class Uniform(Participation):
@@ -33,15 +29,11 @@ class Uniform(Participation):
         """m is at most M."""
         check_m(self.m, num_clients)
 
-    def note(self, state: Any) -> tuple[float | None, bool]:
-        """Every round is one that a snapshot would enforce (FAST's ratio is 0 % for FedAvg)."""
-        return None, True
-
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """A uniform draw."""
-        return state, ascending(draw(num_clients, self.m, key))
+        return state, Cohort(ascending(draw(num_clients, self.m, key)), enforced=True)
 
 
 class Absent(Participation):
@@ -78,10 +70,10 @@ class Absent(Participation):
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
-    ) -> tuple[Any, list[int]]:
+    ) -> tuple[Any, Cohort]:
         """A uniform draw from those that can come."""
         ids = draw(num_clients - self.s, self.m, key)  # among those that can come, by number
         if self.clients is not None:
             away = np.sort(self.clients)
             ids += np.searchsorted(away - np.arange(self.s), ids, side="right")
-        return state, ascending(ids)
+        return state, Cohort(ascending(ids))

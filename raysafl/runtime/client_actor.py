@@ -68,11 +68,12 @@ class Clients:
         assert self.worker is not None
         tasks, counts, asked = _unpack(message, offsets, w)
         found = self._found()
-        columns_5T, delta_KP, means_GP = self.worker.reply(tasks, counts)
+        result = self.worker.train_share(tasks, counts)
         if asked.spans:
             self._late = asked.number, self._behind.submit(self._sums, asked.spans, asked.w)
         late = [found.number, *found.sums.ravel()] if found else []
-        return tuple(map(sent_form, (np.append(columns_5T, late), delta_KP, *means_GP)))
+        columns = np.append(result.columns_5T, late)
+        return tuple(map(sent_form, (columns, result.rows_TP, *result.means)))
 
     def evaluate(self, number: int, spans: Sequence[int], *w: Sent) -> Array:
         """An evaluation's sums; if it came with the last training, they are not made again."""
@@ -87,7 +88,7 @@ class Clients:
         self._done()
         share = slice(part, None, parts)
         return [
-            self.worker.correct(r, as_tensor(array_of(w_P)), ids[r], share)
+            self.worker.count_correct(r, as_tensor(array_of(w_P)), ids[r], share)
             for r, w_P in zip(ids, w, strict=True)
         ]
 

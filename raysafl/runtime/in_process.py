@@ -1,26 +1,45 @@
-"""The readable reference of `Work`: everything in this process."""
+"""The readable reference of `Work`: everything is computed in this process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.algorithm import Update
 from raysafl.core.problem import Dataset, FederatedData, Model
 from raysafl.core.randomness import Key
-from raysafl.core.work import Scores, Task
+from raysafl.core.work import Scores, Task, Trained
 from raysafl.models import FlatModel
-from raysafl.runtime.exact_mean import Reply, averaged, combine, reduce
+from raysafl.runtime.exact_mean import (
+    ShareResult,
+    combine_shares,
+    count_averaged,
+    reduce_share,
+)
 from raysafl.runtime.malloc import keep_freed_memory
 from raysafl.training.trainer import LocalTrainer
 
 
 class Worker:
-    """Hosts all clients and the server of a run's replicates on one device.
+    """All clients and the server of a run's replicates, on one device of this process.
+
+    Args:
+        data: How the dataset is split among clients and server.
+        dataset: The training and test samples.
+        model: The recipe of the model.
+        seeds: One seed for each replicate.
+        device: The torch device that trains and evaluates.
+        engine: The engine's name, or "auto" to measure which is the fastest.
+        batch_size: The usual batch size, for which an engine is chosen with "auto".
 
     Raises:
-        ValueError: the partition or server data does not fit the dataset, or the model does not.
+        ValueError: The partition, the server data or the model does not fit the dataset.
+
+    Example:
+        >>> from raysafl.quickstart import BASE
+        >>> worker = Worker(BASE.data, BASE.data.load(), BASE.model, seeds=[0, 1])
+        >>> [tuple(w_P.shape) for w_P in worker.init()]
+        [(650,), (650,)]
     """
 
     def __init__(
@@ -34,9 +53,14 @@ class Worker:
         batch_size: int = 32,
     ) -> None:
         keep_freed_memory()
-        made = {own: data.split(dataset, own) for own in set(map(data.split_seed, seeds))}
-        self.splits = [made[data.split_seed(seed)] for seed in seeds]
         self.seeds = seeds
+
+        # Replicates may share a partition; each distinct one is made once.
+        by_split_seed = {
+            seed: data.split(dataset, seed) for seed in set(map(data.split_seed, seeds))
+        }
+        self.splits = [by_split_seed[data.split_seed(seed)] for seed in seeds]
+
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
         largest = max(int(split.clients.sizes.max()) for split in self.splits)
         batch_size = min(batch_size, largest)
@@ -45,64 +69,85 @@ class Worker:
         )
 
     def init(self) -> list[Tensor]:
-        """The initial parameters w_P of each replicate."""
+        """Return the initial parameters w_P of each replicate."""
         return [self.trainer.model.init(Key(seed)) for seed in self.seeds]
 
     def sizes(self) -> list[tuple[list[int], int]]:
-        """How many samples each client and the server hold, in each replicate."""
+        """Return each replicate's number of samples: of every client, and of the server."""
         return [(s.clients.sizes.tolist(), len(s.server)) for s in self.splits]
 
-    def train(self, tasks: Sequence[Task]) -> Update:
-        """Train all tasks; rows in the order given, means where tasks ask for them."""
-        return combine(tasks, [range(len(tasks))], [self.reply(tasks, averaged(tasks))])
+    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
+        """Carry out the tasks; see `Work.train`."""
+        counts = count_averaged(tasks, averaged)
+        result = self.train_share(tasks, counts)
+        return combine_shares(tasks, counts, [range(len(tasks))], [result])
 
-    def reply(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> Reply:
-        """Train tasks that may be a share of all, whose `averaged` are given.
+    def train_share(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> ShareResult:
+        """Carry out a share of a round's tasks, for `combine_shares`.
 
-        `combine` makes the update of it.
+        Args:
+            tasks: The share.
+            counts: The `count_averaged` of all of the round's tasks.
         """
-        return reduce(tasks, self.trainer.train(tasks), counts)
+        return reduce_share(tasks, self.trainer.train(tasks), counts)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
-        """Test accuracy and mean loss of each replicate's parameters, at once."""
+        """Evaluate each replicate's parameters; see `Work.evaluate`.
+
+        Here the evaluation is done before the function is returned.
+        """
         accuracy_R, loss_R = self.trainer.evaluator.evaluate(torch.stack(list(w.values())))
-        scores = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
-        found = dict(zip(w, scores, strict=True))
-        return lambda: found
+        pairs = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
+        scores = dict(zip(w, pairs, strict=True))
+        return lambda: scores
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
-        """What share of some clients' training samples each replicate's parameters get right."""
-        return {r: self.correct(r, w[r], ids[r]) / self.samples(r, ids[r]) for r in ids}
+        """Return each replicate's accuracy (a fraction) on some clients' training samples."""
+        return {r: self.count_correct(r, w[r], ids[r]) / self.samples(r, ids[r]) for r in ids}
 
-    def correct(
+    def count_correct(
         self, replicate: int, w_P: Tensor, ids: Sequence[int], share: slice = slice(None)
     ) -> int:
-        """How many of some clients' training samples, or of a share, are classified rightly."""
+        """Return how many of some clients' training samples are classified correctly.
+
+        Args:
+            replicate: The number of the replicate, which determines who holds which samples.
+            w_P: The parameters to evaluate.
+            ids: The clients.
+            share: The part of their samples, joined in the order of `ids`, that is counted.
+        """
         held = np.concatenate([self.splits[replicate].of(i) for i in ids])
         return self.trainer.evaluator.count_correct(w_P, held[share])
 
     def samples(self, replicate: int, ids: Sequence[int]) -> int:
-        """How many training samples these clients hold."""
+        """Return the number of training samples that these clients hold together."""
         return sum(self.splits[replicate].size(i) for i in ids)
 
     def gradients(self, replicate: int, w_NP: Tensor) -> Tensor:
-        """Full gradients of all clients' objectives, client i at w_NP[i]; [N, P]."""
+        """Return the full gradient of every client's objective, of client i at w_NP[i]; [N, P]."""
         return self.trainer.gradients(w_NP, self.splits[replicate].clients)
 
     def server_gradient(self, replicate: int, w_P: Tensor) -> Tensor | None:
-        """Full gradient of the server's objective, or None if it holds no data."""
+        """Return the full gradient [P] of the server's objective, or None if it has no data."""
         held = self.splits[replicate].server
         return self.trainer.gradients(w_P[None], [held])[0] if len(held) else None
 
     def batch_gradients(
         self, replicate: int, client: int, w_P: Tensor, size: int, draws: int, key: Key
     ) -> Tensor:
-        """Gradients of `draws` independent mini-batches of a client (or SERVER), [draws, P].
+        """Return the gradients at w_P of independent mini-batches of one client; [draws, P].
 
-        Each is drawn without replacement, `size` samples or all there are.
+        Args:
+            replicate: The number of the replicate, which determines who holds which samples.
+            client: The client's id, or SERVER.
+            w_P: The parameters at which gradients are taken.
+            size: Samples per mini-batch, drawn without replacement (all, if there are fewer).
+            draws: Number of mini-batches.
+            key: The source of randomness.
         """
-        held, rng = self.splits[replicate].of(client), key("gradient noise", client)
+        held = self.splits[replicate].of(client)
+        rng = key("gradient noise", client)
         picks = [rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)]
         return self.trainer.gradients(w_P.expand(draws, -1), picks)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.work import Task
-from raysafl.runtime.exact_mean import Reply, averaged
+from raysafl.runtime.exact_mean import ShareResult, count_averaged
 from raysafl.training.inputs import as_tensor
 
 Array = NDArray[Any]
@@ -68,20 +68,23 @@ def _unpack(
     offsets = iter(as_tensor(array_of(offset_KP).reshape(-1, len(w[0]))))
     bare, counts, (number, spans, models) = ray.cloudpickle.loads(message)
     tasks = list[Task]()
-    for r, client, start, *more, offset, prox, mean in bare:
+    for r, client, start, *more, offset, prox in bare:
         offset_P = next(offsets) if offset else None
-        tasks.append(Task._make((r, client, w[start], *more, offset_P, prox, mean)))
+        tasks.append(Task._make((r, client, w[start], *more, offset_P, prox)))
     return tasks, counts, Asked(number, spans, [w[k] for k in models])
 
 
 def unpack_reply(
     tasks: Sequence[Task], parts: Sequence[Sent], counts: Mapping[int, int]
-) -> tuple[Reply, Found | None]:
+) -> tuple[ShareResult, Found | None]:
     """The reply to a share of the tasks, and the evaluation that came with the training before."""
     (first, delta, *means), size = parts, tasks[0].w_P.numel()
     columns_5T, late = np.split(array_of(first, np.float64), [5 * len(tasks)])
-    kinds = [np.float32 if n == counts[r] else np.float64 for r, n in averaged(tasks).items()]
-    reply = Reply(
+    kinds = [
+        np.float32 if n == counts[r] else np.float64
+        for r, n in count_averaged(tasks, counts).items()
+    ]
+    reply = ShareResult(
         columns_5T.reshape(5, -1),
         array_of(delta).reshape(-1, size),
         [array_of(mean, kind) for mean, kind in zip(means, kinds, strict=True)],

@@ -8,7 +8,7 @@ actors.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,12 +17,11 @@ import ray
 import torch
 from torch import Tensor
 
-from raysafl.core.algorithm import Update
 from raysafl.core.problem import FederatedData, Model
-from raysafl.core.work import Scores, Task
+from raysafl.core.work import Scores, Task, Trained
 from raysafl.runtime.actor_pool import Call, Fleet
 from raysafl.runtime.client_actor import Clients
-from raysafl.runtime.exact_mean import averaged, combine
+from raysafl.runtime.exact_mean import combine_shares, count_averaged
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import Array, Asked, pack, sent_form, unpack_reply
@@ -98,15 +97,15 @@ class OnActors:
         held = self.reference.splits[task.replicate].size(task.client)
         return task.sgd.num_steps(held) * min(held, task.sgd.batch_size)
 
-    def train(self, tasks: Sequence[Task]) -> Update:
-        """Train all tasks; rows in the order given, means where tasks ask for them."""
+    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
+        """Carry out the tasks; see `Work.train`."""
         costs = [self._samples(task) for task in tasks]
         work = sum(costs) * self.reference.trainer.model.num_parameters
         loads = self._loads if work > WORTH else self._loads[:1]
         shares = place_replicates([task.replicate for task in tasks], costs, loads)
         self._loads = [0] * len(self.actors)
         self._kept = {}  # an algorithm may have changed them in place since
-        counts = averaged(tasks)
+        counts = count_averaged(tasks, averaged)
         busy = {i: [tasks[at] for at in share] for i, share in enumerate(shares) if share}
         asked = self._send(busy, counts)
         self._send_held()
@@ -116,7 +115,7 @@ class OnActors:
             replies.append(reply)
             if found and (part := self._riding.pop(found.number, None)):
                 part.sums = found.sums
-        return combine(tasks, [shares[i] for i in busy], replies)
+        return combine_shares(tasks, counts, [shares[i] for i in busy], replies)
 
     def _send(self, busy: Mapping[int, Sequence[Task]], counts: Mapping[int, int]) -> list[Call]:
         """Send each actor its tasks, and what it is to evaluate behind them."""
@@ -132,7 +131,7 @@ class OnActors:
                 self._riding[part.number] = part
                 part.sent = [sent[id(w_P)] for w_P in part.w]
                 also = Asked(part.number, part.spans, part.w)
-            parts = 2 + len(averaged(own))
+            parts = 2 + len(count_averaged(own, counts))
             calls.append(self.actors.send(i, "train", *pack(own, counts, sent, also), parts=parts))
         return calls
 

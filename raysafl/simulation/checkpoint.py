@@ -1,9 +1,13 @@
-"""A simulation between two rounds as one safetensors file: tensors, and JSON for the rest."""
+"""Save a simulation between two rounds as one safetensors file, and restore it.
+
+The file holds the replicates' tensors by name, and everything else as JSON in its metadata,
+with a SHA-256 of both.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import safetensors
@@ -13,65 +17,99 @@ import torch
 from raysafl.core.algorithm import State
 from raysafl.simulation.simulation import Counts, Replicate, Simulation
 
-DAMAGE = (safetensors.SafetensorError, LookupError, TypeError, ValueError, RecursionError)
+# Everything that reading a damaged file may raise.
+DAMAGE = (
+    safetensors.SafetensorError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+# The fields of a replicate that go into the JSON as they are.
+PLAIN_FIELDS = [f.name for f in fields(Replicate) if f.name not in ("state", "counts")]
 
 
 def dump(simulation: Simulation, **extra: Any) -> bytes:
-    """The whole state; `extra` (JSON) comes back from `restore`."""
-    assert simulation.settled, "records that wait for an evaluation would be lost"
+    """Return the whole state of a simulation as the content of a file.
+
+    Args:
+        simulation: The simulation, with no record pending.
+        extra: JSON-like values that `restore` gives back.
+    """
+    assert simulation.nothing_pending, "records that wait for an evaluation would be lost"
     tensors: dict[str, torch.Tensor] = {}
-    rest = []
-    for r, rep in enumerate(simulation.replicates):
-        tensors[f"{r}/w"] = rep.state.w_P
-        tensors |= {f"{r}/server/{name}": value for name, value in rep.state.server.items()}
-        tensors |= {f"{r}/client/{i}": row for i, row in rep.state.clients.items()}
-        fields = {k: v for k, v in vars(rep).items() if k not in ("state", "counts")}
-        rest.append(fields | {"counts": asdict(rep.counts)})
-    meta = json.dumps({"round": simulation.round, "replicates": rest, "extra": extra})
+    replicates = []
+    for r, replicate in enumerate(simulation.replicates):
+        state = replicate.state
+        tensors[f"{r}/w"] = state.w_P
+        tensors |= {f"{r}/server/{name}": value for name, value in state.server.items()}
+        tensors |= {f"{r}/client/{i}": row for i, row in state.clients.items()}
+        plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
+        replicates.append(plain | {"counts": asdict(replicate.counts)})
+
+    content = {"round": simulation.round, "replicates": replicates, "extra": extra}
+    text = json.dumps(content)
+    # safetensors refuses tensors that share memory.
     copies = {name: value.contiguous().clone() for name, value in tensors.items()}
-    told = {"raysafl": meta, "sha256": _digest(meta, copies)}
-    return safetensors.torch.save(copies, metadata=told)
+    metadata = {"raysafl": text, "sha256": _digest(text, copies)}
+    return safetensors.torch.save(copies, metadata=metadata)
 
 
 def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
-    """Put a simulation of the same run where it was; returns `extra`.
+    """Give a simulation of the same run the state that `dump` saved.
+
+    Args:
+        simulation: A simulation of the run that was saved.
+        content: What `dump` returned.
+
+    Returns:
+        The `extra` that was given to `dump`.
 
     Raises:
-        ValueError: the content is damaged or belongs to another run.
+        ValueError: The content is damaged or belongs to another run.
     """
     try:
         tensors = safetensors.torch.load(content)
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size])
-        told = header["__metadata__"]
-        if told["sha256"] != _digest(told["raysafl"], tensors):
-            raise ValueError("its sum does not fit its content")
-        meta = json.loads(told["raysafl"])
-        seeds = [fields["seed"] for fields in meta["replicates"]]
+        # A safetensors file begins with its header's length (8 bytes) and the header (JSON).
+        header_size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
+        if metadata["sha256"] != _digest(metadata["raysafl"], tensors):
+            raise ValueError("its checksum does not fit its content")
+
+        saved = json.loads(metadata["raysafl"])
+        seeds = [replicate["seed"] for replicate in saved["replicates"]]
         if seeds != simulation.run.seeds:
             raise ValueError(f"it holds seeds {seeds}, the run has {simulation.run.seeds}")
         replicates = [
-            Replicate(state=_state(tensors, r), **{**fields, "counts": Counts(**fields["counts"])})
-            for r, fields in enumerate(meta["replicates"])
+            Replicate(
+                state=_state(tensors, r),
+                counts=Counts(**replicate["counts"]),
+                **{name: replicate[name] for name in PLAIN_FIELDS},
+            )
+            for r, replicate in enumerate(saved["replicates"])
         ]
     except DAMAGE as error:
         raise ValueError(f"the checkpoint cannot be used: {error}") from error
-    simulation.round, simulation.replicates = meta["round"], replicates
-    extra: dict[str, Any] = meta["extra"]
+
+    simulation.round = saved["round"]
+    simulation.replicates = replicates
+    extra: dict[str, Any] = saved["extra"]
     return extra
 
 
-def _digest(meta: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """A fingerprint of all that is in a checkpoint, by which damage is noticed."""
-    sums = hashlib.sha256(meta.encode())
+def _digest(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of everything in a checkpoint, by which damage is noticed."""
+    sums = hashlib.sha256(text.encode())
     for name, value in sorted(tensors.items()):
         sums.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         sums.update(value.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return sums.hexdigest()
 
 
-def _state(tensors: dict[str, torch.Tensor], r: int) -> State:
-    server, clients = {}, {}
+def _state(tensors: Mapping[str, torch.Tensor], r: int) -> State:
+    """Return replicate r's state from the tensors' names."""
+    server = {}
+    clients = {}
     for name, value in tensors.items():
         match name.split("/"):
             case [replicate, "server", key] if replicate == str(r):

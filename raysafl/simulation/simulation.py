@@ -1,7 +1,15 @@
-"""A run, and its rounds: what is simulated, with no word of where.
+"""The rounds of a run: who is asked what in each round, without saying where it is computed.
 
-All replicates (seeds) of a run advance together: each round of an algorithm is a generator of
-training requests, and the requests of all replicates go to `Work` as one batch.
+One round (`Simulation.advance`) goes as follows, for all replicates (seeds) of the run at once:
+
+1. `Participation.pick` chooses each replicate's cohort, and `Algorithm.round` is started with
+   it as a generator.
+2. Every generator yields a request, `Train` or `TrainMean`. The requests of all replicates
+   become one batch of tasks, `Work.train` carries it out, and each generator is sent its
+   answer. This repeats until every generator has returned its replicate's new state.
+3. Replicates whose parameters are no longer finite are stopped.
+4. If the round is due to be evaluated, `Work.evaluate` begins to evaluate the new parameters.
+   Their test scores complete the round's `Record`s, which become rows of the results.
 """
 
 import math
@@ -13,20 +21,37 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from raysafl.core.algorithm import Round, Setting, State, Train, Update
+from raysafl.core.algorithm import (
+    MeanUpdate,
+    Request,
+    Round,
+    Setting,
+    State,
+    TrainMean,
+    Update,
+)
+from raysafl.core.participation import Cohort
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.record import Record
 from raysafl.core.work import Scores, Task, Work
 from raysafl.simulation.run import Run
 
-BYTES = 4  # per parameter sent: float32
-KINDS = {SERVER: "server", EVERYONE: "central"}  # who trained, if not a client
+BYTES_PER_PARAMETER = 4  # parameters are sent as float32
+KINDS = {SERVER: "server", EVERYONE: "central"}  # who trained, if it was not a client
 
 
 @dataclass
 class Counts:
-    """What was spent since the last record."""
+    """What a replicate has spent since its last record.
+
+    Args:
+        snapshots: Rounds with an enforced cohort in which clients trained.
+        server_rounds: Rounds in which the server trained.
+        steps: Local steps, of clients and server.
+        bytes_down: Bytes sent to clients.
+        bytes_up: Bytes sent by clients.
+    """
 
     snapshots: int = 0
     server_rounds: int = 0
@@ -37,31 +62,40 @@ class Counts:
 
 @dataclass
 class Replicate:
-    """One seed of a run, between two rounds: this and the round number are the checkpoint."""
+    """One seed of a run between two rounds; a checkpoint holds these and the round's number.
+
+    Args:
+        seed: The seed of all its randomness.
+        state: The algorithm's state.
+        policy: The participation policy's state.
+        train_accuracy: The training accuracy that the policy is given next; None before any
+            client has trained.
+        train_loss: The mean training loss of the last cohort that trained, likewise.
+        counts: What was spent since the last record.
+        diverged: Why the replicate was stopped; empty as long as it was not.
+    """
 
     seed: int
     state: State
     policy: Any
     train_accuracy: float | None = None
     train_loss: float | None = None
-    q: float | None = None
     counts: Counts = field(default_factory=Counts)
-    diverged: str = ""  # why it was stopped; empty while all is well
+    diverged: str = ""
 
 
 @dataclass
-class _Turn:
-    """One replicate's round in progress."""
+class _RoundInProgress:
+    """One replicate's round: the algorithm's generator, and what it has asked for so far."""
 
-    round: Round
-    cohort: list[int]
-    enforced: bool
+    generator: Round
+    cohort: Cohort
     calls: int = 0
-    trained: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)  # who trained: "client", "server", "central"
 
 
-class _Pending(NamedTuple):
-    """An evaluation under way, and the records that wait for its scores."""
+class _PendingEvaluation(NamedTuple):
+    """An evaluation that has begun, and the records that still lack its scores."""
 
     round: int
     scores: Callable[[], Scores]
@@ -69,20 +103,41 @@ class _Pending(NamedTuple):
 
 
 class Simulation:
-    """The rounds of a run. `step` does one; `round`, `replicates` are the whole state.
+    """The rounds of a run, with all of its replicates in lock-step.
 
-    `advance` does not wait for a round's evaluation, which so runs beside the next round; its
-    records come two rounds later or from `settle`. A checkpoint needs them settled.
+    The attributes `round` (the number of the next round) and `replicates` are its whole state.
+    `advance` runs a round without waiting for its evaluation, which goes on beside the next
+    round; `step` waits. Before a checkpoint, `finish_evaluations` must have been called, since
+    a checkpoint holds no records.
+
+    Args:
+        run: The configuration.
+        work: The machine that trains and evaluates.
+
+    Example:
+        >>> from raysafl.quickstart import BASE
+        >>> from raysafl.runtime.in_process import Worker
+        >>> run = BASE.replace(rounds=2, replicates=1)
+        >>> work = Worker(run.data, run.data.load(), run.model, run.seeds)
+        >>> simulation = Simulation(run, work)
+        >>> while not simulation.done:
+        ...     (record,) = simulation.step()
+        >>> record.round, record.kind, len(record.cohort)
+        (1, 'client', 5)
     """
 
     def __init__(self, run: Run, work: Work) -> None:
-        self.run, self.work, self.round = run, work, 0
-        self._since = time.monotonic()
-        self._pending: list[_Pending] = []  # evaluations under way, the oldest first
-        self._found: list[Record] = []  # with their scores, but not given yet
+        self.run = run
+        self.work = work
+        self.round = 0
+        self._last_record_time = time.monotonic()
+        self._pending: list[_PendingEvaluation] = []  # in the order of their rounds
+        self._complete: list[Record] = []  # records with scores that were not returned yet
         self.algorithms = [
-            run.algorithm.prepare(Setting(len(held), sum(held) / len(held), server, run.local))
-            for held, server in work.sizes()
+            run.algorithm.prepare(
+                Setting(len(sizes), sum(sizes) / len(sizes), server_size, run.local)
+            )
+            for sizes, server_size in work.sizes()
         ]
         self.replicates = [
             Replicate(seed, algorithm.init(w_P, run.data.clients), run.participation.init())
@@ -91,189 +146,240 @@ class Simulation:
 
     @property
     def done(self) -> bool:
-        """All rounds are run, or every replicate has diverged."""
+        """Whether all rounds have been run, or every replicate has diverged."""
         return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
 
     @property
-    def settled(self) -> bool:
-        """Whether no record waits for its evaluation."""
-        return not self._pending and not self._found
+    def nothing_pending(self) -> bool:
+        """Whether every record was returned, so that none waits for its evaluation."""
+        return not self._pending and not self._complete
 
     @property
-    def evaluated(self) -> bool:
-        """Whether the last round was due to be evaluated."""
-        return self._due(self.round - 1)
-
-    def _due(self, number: int) -> bool:
-        return (number + 1) % self.run.eval_every == 0 or number + 1 == self.run.rounds
+    def last_round_evaluated(self) -> bool:
+        """Whether the last round that was run is one that is evaluated."""
+        return self._is_evaluated(self.round - 1)
 
     def step(self) -> list[Record]:
-        """Run one round of every replicate; records if it is an evaluated one."""
-        return [*self.advance(), *self.settle()]
+        """Run one round of every replicate; return its records if it is evaluated."""
+        return [*self.advance(), *self.finish_evaluations()]
 
     def advance(self) -> list[Record]:
-        """Run one round of every replicate, and have it evaluated if it is due.
+        """Run one round of every replicate, and begin its evaluation if it is due.
 
-        Returns the records of evaluations before the last round's: an actor does that one while
-        it waits for this round's other actors, and for the next round.
+        Returns:
+            Records of earlier rounds whose evaluation has ended. Those of the last round are
+            not among them: on actors, its evaluation goes on while the next round trains.
         """
-        turns = self._begin()
-        self._train(turns)
-        self._measure(turns)
-        records = self._records(self.round - 1)
-        for r, turn in turns.items():
-            self._check(r, turn)
-        if self._due(self.round):
-            self._evaluate(turns)
+        rounds = self._start_rounds()
+        self._train(rounds)
+        self._measure_accuracy(rounds)
+
+        records = self._records_before(self.round - 1)
+        for r, in_progress in rounds.items():
+            self._finish_round(r, in_progress)
+        if self._is_evaluated(self.round):
+            self._evaluate(rounds)
         self.round += 1
         return records
 
-    def settle(self) -> list[Record]:
-        """Wait for the evaluations under way; their records."""
-        return self._records(self.round)
+    def finish_evaluations(self) -> list[Record]:
+        """Wait for the evaluations that have begun, and return their records."""
+        return self._records_before(self.round)
 
-    def _records(self, before: int) -> list[Record]:
-        """The records of rounds before this one that were not given yet; waits for them.
+    def _is_evaluated(self, round: int) -> bool:
+        return (round + 1) % self.run.eval_every == 0 or round + 1 == self.run.rounds
 
-        If an evaluation fails, those before it come with the next call, and none behind it.
+    def _records_before(self, round: int) -> list[Record]:
+        """Return the records of all rounds before this one, waiting for their evaluations.
+
+        If an evaluation fails, its error is raised. The records before it come with the next
+        call; those after it are dropped.
         """
-        while self._pending and self._pending[0].round < before:
-            _, scores, drafts = self._pending.pop(0)
+        while self._pending and self._pending[0].round < round:
+            _, wait_for_scores, drafts = self._pending.pop(0)
             try:
-                found = scores()
+                scores = wait_for_scores()
             except Exception:
                 self._pending.clear()
                 raise
             for draft in drafts:
-                accuracy, loss = found[draft.replicate]
-                self._found.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
-        records, self._found = self._found, []
+                accuracy, loss = scores[draft.replicate]
+                self._complete.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
+        records = self._complete
+        self._complete = []
         return records
 
-    def _begin(self) -> dict[int, _Turn]:
-        """Pick the cohorts and start the algorithm's round in each live replicate."""
-        turns = {}
-        for r, rep in enumerate(self.replicates):
-            if rep.diverged:
+    def _start_rounds(self) -> dict[int, _RoundInProgress]:
+        """Choose the cohorts and start the algorithm's round, in each live replicate."""
+        rounds = {}
+        for r, replicate in enumerate(self.replicates):
+            if replicate.diverged:
                 continue
-            key = Key(rep.seed, self.round)
-            rep.policy, cohort = self.run.participation.pick(
-                rep.policy, self.run.data.clients, key, rep.train_accuracy
+            key = Key(replicate.seed, self.round)
+            replicate.policy, cohort = self.run.participation.pick(
+                replicate.policy, self.run.data.clients, key, replicate.train_accuracy
             )
-            assert cohort, "a policy picked nobody"
-            rep.q, enforced = self.run.participation.note(rep.policy)
-            turns[r] = _Turn(self.algorithms[r].round(rep.state, cohort, key), cohort, enforced)
-        return turns
+            assert cohort.ids, "a policy must pick at least one client"
+            generator = self.algorithms[r].round(replicate.state, cohort.ids, key)
+            rounds[r] = _RoundInProgress(generator, cohort)
+        return rounds
 
-    def _train(self, turns: Mapping[int, _Turn]) -> None:
+    def _train(self, rounds: Mapping[int, _RoundInProgress]) -> None:
         """Answer the requests of all replicates together until every round has returned."""
-        replies: dict[int, Update | None] = dict.fromkeys(turns)
-        while replies:
-            requests: dict[int, Train] = {}
-            for r, reply in replies.items():
+        # A generator is started by sending None.
+        answers: dict[int, Update | MeanUpdate | None] = dict.fromkeys(rounds)
+        while answers:
+            requests: dict[int, Request] = {}
+            for r, answer in answers.items():
                 try:
-                    requests[r] = turns[r].round.send(reply)  # type: ignore[arg-type]
+                    requests[r] = rounds[r].generator.send(answer)
                 except StopIteration as end:
                     self.replicates[r].state = end.value
-            replies = dict(self._answer(requests, turns)) if requests else {}
+            answers = self._answer(requests, rounds) if requests else {}
 
     def _answer(
-        self, requests: Mapping[int, Train], turns: Mapping[int, _Turn]
-    ) -> dict[int, Update]:
-        """One batch of training for the requests of several replicates."""
-        asked = {r: self._tasks(r, request, turns[r]) for r, request in requests.items()}
-        rows = self.work.train([task for tasks in asked.values() for task in tasks])
-        updates, first, delta = {}, 0, 0
-        for r, tasks in asked.items():
-            last, deltas = first + len(tasks), delta + (1 if tasks[0].mean else len(tasks))
-            updates[r] = Update(rows[0][delta:deltas], *(column[first:last] for column in rows[1:]))
-            first, delta = last, deltas
-            self._count(r, requests[r], updates[r])
-        return updates
+        self, requests: Mapping[int, Request], rounds: Mapping[int, _RoundInProgress]
+    ) -> dict[int, Update | MeanUpdate | None]:
+        """Carry out the requests of several replicates as one batch of tasks."""
+        tasks = {r: self._tasks(r, request, rounds[r]) for r, request in requests.items()}
+        # One client's update is the mean over it, bit for bit, so it is taken from its row.
+        averaged = [
+            r
+            for r, request in requests.items()
+            if isinstance(request, TrainMean) and len(request.ids) > 1
+        ]
+        trained = self.work.train([task for own in tasks.values() for task in own], averaged)
 
-    def _tasks(self, r: int, request: Train, turn: _Turn) -> list[Task]:
-        assert len(request.ids) > 0, "an algorithm asked nobody to train"
-        turn.trained |= {KINDS.get(i, "client") for i in request.ids}
-        turn.calls += 1
-        sgd, seed = request.sgd or self.run.local, self.replicates[r].seed
-        offsets: Sequence[Tensor | None] = (
-            [None] * len(request.ids)
-            if request.offset_MP is None
-            else list(request.offset_MP.float())
-        )
-        starts = (
-            [request.w_P.float()] * len(request.ids)
-            if request.w_MP is None
-            else list(request.w_MP.float())
-        )
-        mean = request.mean and len(request.ids) > 1  # one row is its own mean
+        answers: dict[int, Update | MeanUpdate | None] = {}
+        start = 0
+        for r, request in requests.items():
+            answer: Update | MeanUpdate
+            if r in trained.means:
+                answer = trained.means[r]
+            else:
+                stop = start + len(tasks[r])
+                answer = Update(*(column[start:stop] for column in trained.rows))
+                start = stop
+                if isinstance(request, TrainMean):
+                    answer = MeanUpdate(answer.delta_MP[0], *answer[1:])
+            self._count(r, request, answer)
+            answers[r] = answer
+        return answers
+
+    def _tasks(self, r: int, request: Request, in_progress: _RoundInProgress) -> list[Task]:
+        """Return one task for each client that replicate r's algorithm asks for."""
+        count = len(request.ids)
+        assert count > 0, "an algorithm must ask at least one client to train"
+        in_progress.calls += 1
+        in_progress.kinds |= {KINDS.get(i, "client") for i in request.ids}
+
+        offsets: Sequence[Tensor | None] = [None] * count
+        if request.offset_MP is not None:
+            offsets = list(request.offset_MP.float())
+
+        # Tasks that start from the same tensor share it, so that it is sent only once.
+        starts = [request.w_P.float()] * count
+        if request.w_MP is not None:
+            starts = list(request.w_MP.float())
+
         return [
-            Task(r, i, w_P, sgd, seed, self.round, turn.calls, offset_P, request.prox, mean)
+            Task(
+                replicate=r,
+                client=i,
+                w_P=w_P,
+                sgd=request.sgd or self.run.local,
+                seed=self.replicates[r].seed,
+                round=self.round,
+                call=in_progress.calls,
+                offset_P=offset_P,
+                prox=request.prox,
+            )
             for i, w_P, offset_P in zip(request.ids, starts, offsets, strict=True)
         ]
 
-    def _count(self, r: int, request: Train, update: Update) -> None:
-        """Steps, traffic (only clients' training moves bytes) and the cohort's accuracy."""
-        rep = self.replicates[r]
-        rep.counts.steps += int(update.steps_M.sum())
-        rows = sum(i >= 0 for i in request.ids) * request.w_P.numel() * BYTES
-        rep.counts.bytes_down += rows * (1 + request.extra_down)
-        rep.counts.bytes_up += rows * (1 + request.extra_up)
-        weight_M = update.samples_M
+    def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
+        """Count steps and traffic, and note the training accuracy and loss.
+
+        Only clients' training moves bytes; training on the server's data leaves the training
+        accuracy and loss as they were.
+        """
+        replicate = self.replicates[r]
+        counts = replicate.counts
+        counts.steps += int(answer.steps_M.sum())
+
+        num_clients = sum(i >= 0 for i in request.ids)  # SERVER and EVERYONE are negative
+        vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
+        counts.bytes_down += vector_bytes * (1 + request.extra_down)
+        counts.bytes_up += vector_bytes * (1 + request.extra_up)
+
+        weight_M = answer.samples_M
         if SERVER in request.ids:
             weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
-        if seen := weight_M.sum():
-            rep.train_accuracy = float((update.accuracy_M * weight_M).sum() / seen)
-            rep.train_loss = float((update.loss_M * weight_M).sum() / seen)
+        if total := weight_M.sum():
+            replicate.train_accuracy = float((answer.accuracy_M * weight_M).sum() / total)
+            replicate.train_loss = float((answer.loss_M * weight_M).sum() / total)
 
-    def _measure(self, turns: Mapping[int, _Turn]) -> None:
-        """The new parameters' training accuracy, if the policy goes by it."""
-        measured = {r: self.run.participation.measured_on(turn.cohort) for r, turn in turns.items()}
-        ids = {r: clients for r, clients in measured.items() if clients is not None}
+    def _measure_accuracy(self, rounds: Mapping[int, _RoundInProgress]) -> None:
+        """Measure the new parameters' training accuracy, if the policy asks for that."""
+        ids = {}
+        for r, in_progress in rounds.items():
+            clients = self.run.participation.measured_on(in_progress.cohort.ids)
+            if clients is not None:
+                ids[r] = clients
         if ids:
             w = {r: self.replicates[r].state.w_P.float() for r in ids}
             for r, accuracy in self.work.train_accuracy(w, ids).items():
                 self.replicates[r].train_accuracy = accuracy
 
-    def _check(self, r: int, turn: _Turn) -> None:
-        rep = self.replicates[r]
-        rep.counts.server_rounds += "server" in turn.trained
-        rep.counts.snapshots += turn.enforced and "client" in turn.trained
-        if not _finite(rep.state.w_P):
-            rep.diverged = (
+    def _finish_round(self, r: int, in_progress: _RoundInProgress) -> None:
+        """Count the round, and stop the replicate if its parameters are not finite."""
+        replicate = self.replicates[r]
+        enforced = in_progress.cohort.enforced
+        replicate.counts.server_rounds += "server" in in_progress.kinds
+        replicate.counts.snapshots += enforced and "client" in in_progress.kinds
+        if not _all_finite(replicate.state.w_P):
+            replicate.diverged = (
                 f"round {self.round}: parameters are not finite (last training loss "
-                f"{rep.train_loss}); lower the learning rates"
+                f"{replicate.train_loss}); lower the learning rates"
             )
 
-    def _evaluate(self, turns: Mapping[int, _Turn]) -> None:
-        """Have the live replicates evaluated, and draft their records."""
-        live = {r: self.replicates[r] for r in turns if not self.replicates[r].diverged}
+    def _evaluate(self, rounds: Mapping[int, _RoundInProgress]) -> None:
+        """Begin to evaluate the live replicates, and draft their records."""
+        live = {r: self.replicates[r] for r in rounds if not self.replicates[r].diverged}
         if not live:
             return
         scores = self.work.evaluate({r: rep.state.w_P.float() for r, rep in live.items()})
-        now, drafts = time.monotonic(), list[Record]()
-        seconds, self._since = now - self._since, now
-        for r, rep in live.items():
+        now = time.monotonic()
+        seconds = now - self._last_record_time
+        self._last_record_time = now
+
+        drafts = list[Record]()
+        for r, replicate in live.items():
+            cohort = rounds[r].cohort
             drafts.append(
                 Record(
                     replicate=r,
-                    seed=rep.seed,
+                    seed=replicate.seed,
                     round=self.round,
-                    kind="+".join(sorted(turns[r].trained)),
-                    cohort=turns[r].cohort,
-                    test_accuracy=math.nan,
+                    kind="+".join(sorted(rounds[r].kinds)),
+                    cohort=cohort.ids,
+                    test_accuracy=math.nan,  # until the evaluation has ended
                     test_loss=math.nan,
-                    train_accuracy=rep.train_accuracy,
-                    train_loss=rep.train_loss,
-                    q=rep.q,
+                    train_accuracy=replicate.train_accuracy,
+                    train_loss=replicate.train_loss,
+                    q=cohort.snapshot_prob,
                     seconds=seconds,
-                    **vars(rep.counts),
+                    **vars(replicate.counts),
                 )
             )
-            rep.counts = Counts()
-        self._pending.append(_Pending(self.round, scores, drafts))
+            replicate.counts = Counts()
+        self._pending.append(_PendingEvaluation(self.round, scores, drafts))
 
 
-def _finite(w_P: Tensor) -> bool:
-    """Whether all are finite: so they are where their sum is, which takes a tenth of the time."""
+def _all_finite(w_P: Tensor) -> bool:
+    """Return whether every parameter is finite.
+
+    If the sum is finite, every parameter is; summing takes a tenth of the time of looking at
+    each. The sum of finite parameters may overflow, and only then each is looked at.
+    """
     return bool(w_P.sum().isfinite()) or bool(w_P.isfinite().all())

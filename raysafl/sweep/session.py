@@ -73,7 +73,7 @@ class Session:
             now = time.monotonic()
             if now - self._flushed > self.flush_seconds:
                 self.flush()
-            if self.simulation.evaluated and now - begin >= seconds:
+            if self.simulation.last_round_evaluated and now - begin >= seconds:
                 break
         if self.simulation.done:
             self._end()
@@ -96,7 +96,7 @@ class Session:
 
     def write_rows(self) -> None:
         """Write the rows since the last checkpoint, again if they were written before."""
-        self._take(self.simulation.settle())
+        self._take(self.simulation.finish_evaluations())
         if self._rows:
             self.store.write_part(self.run.id, self._interval, self._rows)
             self.writes += 1

@@ -116,7 +116,7 @@ def probe(run: Run, work: Worker, sim: Simulation) -> Probe:
     L_N = d.smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
     rep = sim.replicates[0]
     _, cohort = run.participation.pick(rep.policy, run.data.clients, key, rep.train_accuracy)
-    uniform = key("advice uniform").choice(run.data.clients, len(cohort), replace=False)
+    uniform = key("advice uniform").choice(run.data.clients, len(cohort.ids), replace=False)
     paths_NP, extra_N = paths(run, work, w_P, sim.round, torch.tensor(noise))
     server_noise = None
     if server_P is not None:
@@ -131,7 +131,7 @@ def probe(run: Run, work: Worker, sim: Simulation) -> Probe:
         sigma2=max(noise),
         server_sigma2=server_noise,
         L=float(L_N.max()),
-        path_cohort=_mean_square(paths_NP, extra_N, cohort),
+        path_cohort=_mean_square(paths_NP, extra_N, cohort.ids),
         path_all=_mean_square(paths_NP, extra_N, range(run.data.clients)),
         path_uniform=_mean_square(paths_NP, extra_N, uniform.tolist()),
     )
@@ -142,7 +142,7 @@ def paths(run: Run, work: Worker, w_P: Tensor, at: int, noise_N: Tensor) -> tupl
     clients = range(run.data.clients)
     update = work.train(
         [Task(0, i, w_P, run.local, run.seed, at, CALL, None, 0.0) for i in clients]
-    )
+    ).rows
     rate = run.local.rate(at)
     extra = [
         d.path_noise(float(noise), int(steps), n, run.local.batch_size)
@@ -175,9 +175,10 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     sgd, eta_c = server_update(run), run.local.lr
     eta_s = K * eta_c / 2 if sgd is None else sgd.lr
     start = run.participation.init()
-    m = len(run.participation.pick(start, run.data.clients, Key(run.seed), None)[1])
+    _, cohort = run.participation.pick(start, run.data.clients, Key(run.seed), None)
+    m = len(cohort.ids)
     L = max(over(probes, "L"), 1e-12)
-    q = getattr(run.algorithm, "q", None)
+    q = getattr(run.algorithm, "client_prob", None)
     advice = Advice(
         probes=probes,
         K=K,

@@ -329,7 +329,7 @@ def test_a_mutated_trace_is_a_policy_or_a_clear_error_with_its_name(
     def cohorts() -> list[list[int]]:
         trace = Trace(file=str(file))
         trace.check(3)
-        return [trace.pick(None, 3, Key(0, t), None)[1] for t in range(12)]
+        return [trace.pick(None, 3, Key(0, t), None)[1].ids for t in range(12)]
 
     found = tried(cohorts, file.name)
     assert found is None or all(0 <= i < 3 for ids in found for i in ids)

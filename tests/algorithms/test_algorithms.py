@@ -12,7 +12,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import SAFARI, SERVER, Algorithm, FedAvg, Key, LocalTraining, State, Train, Update
+from raysafl import (
+    SAFARI,
+    SERVER,
+    Algorithm,
+    FedAvg,
+    Key,
+    LocalTraining,
+    MeanUpdate,
+    State,
+    TrainMean,
+    Update,
+)
+from raysafl.core.algorithm import Request
 
 OPTIMA = torch.tensor([[1.0, 0.0], [0.0, 3.0], [5.0, -1.0]], dtype=torch.float64)
 SERVER_OPTIMUM = torch.tensor([2.0, 2.0], dtype=torch.float64)
@@ -21,7 +33,7 @@ ONE_STEP = LocalTraining(lr=0.25, batch_size=1, steps=1)
 START = torch.tensor([4.0, 4.0], dtype=torch.float64)
 
 
-def answer(request: Train) -> Update:
+def answer(request: Request) -> Any:
     sgd = request.sgd or LOCAL
     rows = []
     for i, client in enumerate(request.ids):
@@ -34,7 +46,10 @@ def answer(request: Train) -> Update:
         rows.append(request.w_P - w)
     ones = torch.ones(len(rows))
     steps = ones * sgd.num_steps(1)
-    return Update(torch.stack(rows), steps, steps * sgd.lr, ones, ones, ones)
+    columns = (steps, steps * sgd.lr, ones, ones, ones)
+    if isinstance(request, TrainMean):
+        return MeanUpdate(torch.stack(rows).mean(0), *columns)
+    return Update(torch.stack(rows), *columns)
 
 
 def play(algorithm: Algorithm, cohorts: Sequence[Sequence[int]], seed: int = 0) -> State:

@@ -176,9 +176,9 @@ def test_clients_may_start_from_models_of_their_own() -> None:
         def __init__(self) -> None:
             self.__dict__ = WORKER.__dict__
 
-        def train(self, tasks):  # type: ignore[no-untyped-def]
+        def train(self, tasks, averaged=()):  # type: ignore[no-untyped-def]
             seen.append(len({tuple(task.w_P.tolist()) for task in tasks if task.replicate == 0}))
-            return train(tasks)
+            return train(tasks, averaged)
 
     sim.work = Spy()
     steps(sim, RUN.rounds)

@@ -76,7 +76,7 @@ def seeded(run: Run) -> Draws:
         return torch.from_numpy(picks[picks >= 0])
 
     def cohort(round: int) -> list[int]:
-        return run.participation.pick(None, run.data.clients, Key(run.seed, round), None)[1]
+        return run.participation.pick(None, run.data.clients, Key(run.seed, round), None)[1].ids
 
     return Draws(cohort, order)
 

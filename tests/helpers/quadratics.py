@@ -10,7 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysafl import EVERYONE, SERVER, Algorithm, Key, LocalTraining, State, Train, Update
+from raysafl import (
+    EVERYONE,
+    SERVER,
+    Algorithm,
+    Key,
+    LocalTraining,
+    MeanUpdate,
+    State,
+    TrainMean,
+    Update,
+)
+from raysafl.core.algorithm import Request
 
 H = torch.stack(
     [
@@ -68,7 +79,7 @@ def local(
     return w
 
 
-def answer(request: Train, sgd: LocalTraining = LOCAL) -> Update:
+def answer(request: Request, sgd: LocalTraining = LOCAL) -> Any:
     sgd = request.sgd or sgd
     rows = []
     for k, client in enumerate(request.ids):
@@ -77,7 +88,10 @@ def answer(request: Train, sgd: LocalTraining = LOCAL) -> Update:
         rows.append(start - local(client, start, sgd, offset, request.prox))
     ones = torch.ones(len(rows))
     steps = ones.long() * sgd.num_steps(1)
-    return Update(torch.stack(rows), steps, steps * sgd.lr, ones, ones, ones)
+    columns = (steps, steps * sgd.lr, ones, ones, ones)
+    if isinstance(request, TrainMean):
+        return MeanUpdate(torch.stack(rows).mean(0), *columns)
+    return Update(torch.stack(rows), *columns)
 
 
 def play(

@@ -17,8 +17,8 @@ def cohorts(policy: Participation, num_clients: int, rounds: int, seed: int = 0)
     policy.check(num_clients)
     state, out = policy.init(), []
     for t in range(rounds):
-        state, ids = policy.pick(state, num_clients, Key(seed, t), None)
-        out.append(ids)
+        state, cohort = policy.pick(state, num_clients, Key(seed, t), None)
+        out.append(cohort.ids)
     return out
 
 
@@ -47,7 +47,8 @@ def test_a_cohort_is_m_distinct_sorted_ids_of_those_that_can_come(
 ) -> None:
     policy, num_clients, able = case
     policy.check(num_clients)
-    _, ids = policy.pick(policy.init(), num_clients, Key(seed, t), 0.5)
+    _, cohort = policy.pick(policy.init(), num_clients, Key(seed, t), 0.5)
+    ids = cohort.ids
     assert ids == sorted(set(ids)) and len(ids) == policy.m
     assert set(ids) <= able
     assert all(type(i) is int for i in ids)

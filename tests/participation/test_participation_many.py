@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 10**6)
 
 def pick(policy: Participation, num_clients: int, key: Key, state: Any = None) -> list[int]:
     policy.check(num_clients)
-    return policy.pick(state, num_clients, key, None)[1]
+    return policy.pick(state, num_clients, key, None)[1].ids
 
 
 def drawn(pool: list[int], m: int, key: Key, purpose: str = "cohort") -> list[int]:
@@ -105,7 +105,8 @@ def test_a_cohort_of_a_million_needs_no_list_of_them(policy: Participation) -> N
     policy.pick(None, MILLION, Key(0), None)
     tracemalloc.start()
     try:
-        _, ids = policy.pick(None, MILLION, Key(1, 2), None)
+        _, cohort = policy.pick(None, MILLION, Key(1, 2), None)
+        ids = cohort.ids
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

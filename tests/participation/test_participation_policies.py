@@ -58,9 +58,9 @@ def cohorts(
     policy.check(clients)
     state, out = policy.init(), []
     for t in range(rounds):
-        state, ids = policy.pick(state, clients, Key(seed, t), (t * 7 % 10) / 10)
+        state, cohort = policy.pick(state, clients, Key(seed, t), (t * 7 % 10) / 10)
         state = json.loads(json.dumps(state)) if through_json else state
-        out.append(ids)
+        out.append(cohort.ids)
     return out
 
 
@@ -89,7 +89,7 @@ def test_cohorts_are_a_function_of_the_seed(policy: Participation) -> None:
 
 @pytest.mark.parametrize("policy", INDEPENDENT, ids=repr)
 def test_a_policy_without_state_is_a_function_of_seed_and_round(policy: Participation) -> None:
-    alone = [policy.pick(None, M, Key(3, t), None)[1] for t in reversed(range(20))]
+    alone = [policy.pick(None, M, Key(3, t), None)[1].ids for t in reversed(range(20))]
     assert alone[::-1] == cohorts(policy, 20, 3)
 
 
@@ -213,7 +213,7 @@ def test_if_no_bernoulli_client_comes_the_nearest_does() -> None:
         by_chance = np.flatnonzero(u < rate).tolist()
         raised = u < factor * rate  # all rates raised together: who is the first to come?
         first = np.flatnonzero(raised[raised.any(axis=1)][0]).tolist()
-        assert policy.pick(None, 3, Key(0, t), None)[1] == (by_chance or first)
+        assert policy.pick(None, 3, Key(0, t), None)[1].ids == (by_chance or first)
 
 
 def test_at_most_m_of_those_that_came_stay_each_as_often() -> None:
@@ -244,7 +244,8 @@ def test_a_markov_chain_has_its_mean_and_correlation(mean: float, rho: float) ->
 def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
     policy, state, forced = Markov(mean=0.02, correlation=0.0), None, 0
     for t in range(100):
-        state, ids = policy.pick(state, 5, Key(0, t), None)
+        state, cohort = policy.pick(state, 5, Key(0, t), None)
+        ids = cohort.ids
         if not any(state):
             forced += 1
             assert len(ids) == 1

@@ -33,12 +33,12 @@ CHAINS = Markov(mean=0.3, correlation=0.8)
 def play(
     policy: Participation, accuracies: list[float | None], seed: int = 0, state: Any = None
 ) -> tuple[list[list[int]], list[tuple[float | None, bool]]]:
-    """Cohorts and notes when pick is told these accuracies."""
+    """Cohorts, and (probability, enforced) of each, when pick is given these accuracies."""
     state, ids_T, notes = state or policy.init(), [], []
     for t, accuracy in enumerate(accuracies):
-        state, ids = policy.pick(state, 10, Key(seed, t), accuracy)
-        ids_T.append(ids)
-        notes.append(policy.note(state))
+        state, cohort = policy.pick(state, 10, Key(seed, t), accuracy)
+        ids_T.append(cohort.ids)
+        notes.append((cohort.snapshot_prob, cohort.enforced))
     return ids_T, notes
 
 
@@ -129,8 +129,9 @@ def test_a_state_that_went_through_json_has_the_same_future(policy: Participatio
         state, _ = policy.pick(state, 10, Key(0, t), accuracies[t])
     state = json.loads(json.dumps(state))
     for t in range(20, 40):
-        state, ids = policy.pick(state, 10, Key(0, t), accuracies[t])
-        assert (ids, policy.note(state)) == (whole[t], notes[t])
+        state, cohort = policy.pick(state, 10, Key(0, t), accuracies[t])
+        assert cohort.ids == whole[t]
+        assert (cohort.snapshot_prob, cohort.enforced) == notes[t]
 
 
 def simulation_of(run: Run) -> Simulation:

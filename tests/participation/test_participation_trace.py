@@ -24,7 +24,7 @@ def csv(folder: Path, rows: list[tuple[float, ...]], *names: str) -> str:
 
 def there(policy: Participation, rounds: int, clients: int = 3) -> list[list[int]]:
     policy.check(clients)
-    return [policy.pick(None, clients, Key(0, t), None)[1] for t in range(rounds)]
+    return [policy.pick(None, clients, Key(0, t), None)[1].ids for t in range(rounds)]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

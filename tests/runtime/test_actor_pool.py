@@ -151,7 +151,7 @@ def test_an_evaluation_that_fails_beside_trainings_costs_no_record_before_it(tin
     assert sorted({record.round for record in records}) == [0, 1]
     with pytest.raises(RuntimeError, match="a user's mistake"):
         sim.advance()
-    assert sim.settle() == []
+    assert sim.finish_evaluations() == []
     fleet.kill()
 
 

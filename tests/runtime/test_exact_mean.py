@@ -12,7 +12,7 @@ from raysafl import SERVER, LocalTraining, Run
 from raysafl.core.work import Task
 from raysafl.kernels.sums import UNITS
 from raysafl.runtime import Worker
-from raysafl.runtime.exact_mean import averaged, combine, exact_sum
+from raysafl.runtime.exact_mean import combine_shares, count_averaged, exact_sum
 
 numbers = st.floats(-8, 8, width=32)
 
@@ -45,11 +45,14 @@ def test_numbers_that_are_not_finite_come_through() -> None:
     assert math.isinf(infinite) and large == pytest.approx(3e38)
 
 
-def tasks(worker: Worker, mean: bool) -> list[Task]:
+AVERAGED = (0, 2)
+
+
+def tasks(worker: Worker) -> list[Task]:
     """Seven clients of replicate 0, the server of replicate 1, two clients of replicate 2."""
     who = [*((0, i) for i in range(7)), (1, SERVER), (2, 1), (2, 4)]
     w, sgd = worker.init(), LocalTraining(lr=0.1, batch_size=32, epochs=2)
-    return [Task(r, i, w[r], sgd, r, 0, 1, None, 0.0, mean and i != SERVER) for r, i in who]
+    return [Task(r, i, w[r], sgd, r, 0, 1, None, 0.0) for r, i in who]
 
 
 @pytest.fixture
@@ -57,33 +60,40 @@ def worker(tiny: Run) -> Worker:
     return Worker(tiny.data, tiny.data.load(), tiny.model, [0, 1, 2])
 
 
-def test_the_mean_of_updates_is_that_of_their_rows_and_stands_in_their_place(
-    worker: Worker,
-) -> None:
-    rows, means = worker.train(tasks(worker, False)), worker.train(tasks(worker, True))
-    expected = [rows.delta_MP[:7].mean(0), rows.delta_MP[7], rows.delta_MP[8:].mean(0)]
-    torch.testing.assert_close(means.delta_MP, torch.stack(expected), rtol=0, atol=1e-6)
-    assert torch.equal(means.delta_MP[1], rows.delta_MP[7])
-    for mine, theirs in zip(means[1:], rows[1:], strict=True):
-        assert torch.equal(mine, theirs) and mine.dtype == theirs.dtype
+def test_the_mean_of_a_replicates_updates_is_that_of_their_rows(worker: Worker) -> None:
+    asked = tasks(worker)
+    rows = worker.train(asked).rows
+    trained = worker.train(asked, AVERAGED)
+    assert sorted(trained.means) == [0, 2] and torch.equal(
+        trained.rows.delta_MP, rows.delta_MP[7:8]
+    )
+    for replicate, of in ((0, slice(0, 7)), (2, slice(8, 10))):
+        delta_P, *columns = trained.means[replicate]
+        torch.testing.assert_close(delta_P, rows.delta_MP[of].mean(0), rtol=0, atol=1e-6)
+        for mine, theirs in zip(columns, rows[1:], strict=True):
+            assert torch.equal(mine, theirs[of]) and mine.dtype == theirs.dtype
 
 
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("averaged", [AVERAGED, ()])
 @pytest.mark.parametrize(
     "shares", [[[0, 2, 4, 6, 9], [1, 3, 5, 7, 8]], [[7], [9, 8], [*range(7)]]], ids=["2", "3"]
 )
 def test_an_update_does_not_depend_on_the_shares_bitwise(
-    worker: Worker, mean: bool, shares: list[list[int]]
+    worker: Worker, averaged: tuple[int, ...], shares: list[list[int]]
 ) -> None:
-    asked = tasks(worker, mean)
-    counts = averaged(asked)
-    replies = [worker.reply([asked[i] for i in share], counts) for share in shares]
-    for mine, theirs in zip(combine(asked, shares, replies), worker.train(asked), strict=True):
-        assert torch.equal(mine, theirs)
+    asked = tasks(worker)
+    counts = count_averaged(asked, averaged)
+    results = [worker.train_share([asked[i] for i in share], counts) for share in shares]
+    mine, theirs = combine_shares(asked, counts, shares, results), worker.train(asked, averaged)
+    assert all(map(torch.equal, mine.rows, theirs.rows))
+    assert mine.means.keys() == theirs.means.keys() == set(averaged)
+    for replicate in averaged:
+        assert all(map(torch.equal, mine.means[replicate], theirs.means[replicate]))
 
 
 def test_an_update_that_is_not_finite_makes_a_mean_that_is_not(worker: Worker) -> None:
-    asked = tasks(worker, True)
+    asked = tasks(worker)
     asked[3] = asked[3]._replace(w_P=torch.full((650,), math.nan))
-    update = worker.train(asked)
-    assert update.delta_MP[0].isnan().all() and update.delta_MP[1:].isfinite().all()
+    trained = worker.train(asked, AVERAGED)
+    assert trained.means[0].delta_P.isnan().all() and trained.means[2].delta_P.isfinite().all()
+    assert trained.rows.delta_MP.isfinite().all()

@@ -68,7 +68,7 @@ def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Ten
     sim, records = Simulation(run, work), []
     while not sim.done:
         records += sim.advance()
-    records += sim.settle()
+    records += sim.finish_evaluations()
     return [record.test_accuracy for record in records], [rep.state.w_P for rep in sim.replicates]
 
 
@@ -115,7 +115,10 @@ def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_
         assert sim.advance() == []
         assert {record.round for record in sim.advance()} == {0}
         assert sent == ["train"] * 3
-        assert {record.round for record in sim.settle()} == {1, 2} and sim.settled
+        assert {record.round for record in sim.finish_evaluations()} == {
+            1,
+            2,
+        } and sim.nothing_pending
         assert sent == ["train"] * 3 + ["evaluate"] * 2
 
 
@@ -139,7 +142,7 @@ def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
 
         monkeypatch.setattr(work.actors, "send", noted)
         monkeypatch.setattr(work.actors, "get", waited)
-        assert {record.round for record in sim.settle()} == {0, 1}
+        assert {record.round for record in sim.finish_evaluations()} == {0, 1}
     assert done == ["send", "wait", "wait"]
 
 
@@ -154,7 +157,7 @@ def test_evaluations_that_are_lost_with_their_actors_are_made_again(tiny: Run, a
             records += sim.advance()
             for actor in work.actors.actors if sim.round == 2 else ():
                 kill_actor(actor)
-        records += sim.settle()
+        records += sim.finish_evaluations()
     assert [record.test_accuracy for record in records] == expected
 
 

@@ -15,7 +15,7 @@ from raysafl.core.record import Record
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
-from raysafl.simulation.simulation import Simulation, _finite
+from raysafl.simulation.simulation import Simulation, _all_finite
 
 SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
 
@@ -107,7 +107,7 @@ def test_records_of_evaluations_that_end_later_are_the_same_in_the_same_order(
     while not sim.done:
         records += sim.advance()
         assert all(record.round < sim.round - 1 for record in records)  # not of this round
-    records += sim.settle()
+    records += sim.finish_evaluations()
     expected = finish(simulation(run))
     assert [(x.round, x.replicate) for x in records] == [(x.round, x.replicate) for x in expected]
     assert [facts(records, r) for r in (0, 1)] == [facts(expected, r) for r in (0, 1)]
@@ -120,8 +120,8 @@ def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(t
     records = [record for _ in range(4) for record in first.advance()]
     with pytest.raises(AssertionError, match="would be lost"):
         dump(first)
-    records += first.settle()
-    assert first.settled and first.settle() == []
+    records += first.finish_evaluations()
+    assert first.nothing_pending and first.finish_evaluations() == []
     restore(second, dump(first))
     records += finish(second)
     assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
@@ -143,14 +143,14 @@ def test_failed_evaluations_do_not_take_the_records_before_them_along(tiny: Run)
     assert [r.round for _ in range(3) for r in sim.advance()] == [0] * run.replicates
     sim.advance()
     with pytest.raises(KeyError):
-        sim.settle()
-    assert sim.settled and not sim.settle()
+        sim.finish_evaluations()
+    assert sim.nothing_pending and not sim.finish_evaluations()
     sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
     for _ in range(3):
         sim.advance()
     with pytest.raises(KeyError):
-        sim.settle()
-    assert {record.round for record in sim.settle()} == {1} and sim.settled
+        sim.finish_evaluations()
+    assert {record.round for record in sim.finish_evaluations()} == {1} and sim.nothing_pending
 
 
 def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:
@@ -243,7 +243,7 @@ def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(ti
     ],
 )
 def test_parameters_are_finite_if_each_of_them_is(numbers: list[float], finite: bool) -> None:
-    assert _finite(torch.tensor(numbers)) is finite
+    assert _all_finite(torch.tensor(numbers)) is finite
 
 
 def test_a_run_ends_when_every_replicate_has_diverged(tiny: Run) -> None:

@@ -17,7 +17,7 @@ from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.work import Task
 from raysafl.runtime import Clients, Worker
-from raysafl.runtime.exact_mean import averaged
+from raysafl.runtime.exact_mean import count_averaged
 from raysafl.runtime.messages import Asked, Found, pack, unpack_reply
 from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
@@ -218,12 +218,12 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     expected = reference.trainer.evaluator.span_sums(torch.stack(w), 0).numpy()
     tasks = [Task(r, 3, w_P, tiny.local, tiny.seeds[r], 0, 1, None, 0.0) for r, w_P in enumerate(w)]
     sent = {id(w_P): w_P.numpy().tobytes() for w_P in w}
-    counts = averaged(tasks)
+    counts = count_averaged(tasks, ())
 
     def train(number: int) -> Found | None:
         parts = clients.train(*pack(tasks, counts, sent, Asked(number, [0], w)))
         reply, found = unpack_reply(tasks, parts, counts)
-        torch.testing.assert_close(as_tensor(reply.delta_KP), reference.train(tasks).delta_MP)
+        torch.testing.assert_close(as_tensor(reply.rows_TP), reference.train(tasks).rows.delta_MP)
         return found
 
     assert train(1) is None
