@@ -1,4 +1,21 @@
-"""Models as recipes (`Model.build`), and any module as one flat vector (`FlatModel`)."""
+"""Models: recipes for modules (`Model.build`), and any module as one flat vector (`FlatModel`).
+
+A model of your own is a class with a `build`; it may stand in your own file.
+
+Example:
+    >>> import math
+    >>> import raysafl as fl
+    >>> from torch import nn
+    >>> class TwoLayers(fl.Model):
+    ...     units: int = 16
+    ...
+    ...     def build(self, input_shape, num_classes):
+    ...         first = nn.Linear(math.prod(input_shape), self.units)
+    ...         last = nn.Linear(self.units, num_classes)
+    ...         return nn.Sequential(nn.Flatten(), first, nn.Tanh(), last)
+    >>> TwoLayers(units=8).to_json()
+    '{"kind":"TwoLayers","precision":"float32","units":8}'
+"""
 
 from raysafl.models.basic import CNN, MLP, Logistic
 from raysafl.models.dropout import Dropout

@@ -1,4 +1,4 @@
-"""Models of no paper in particular: logistic regression, fully connected, convolutional."""
+"""Models of no particular paper: logistic regression, fully connected, convolutional."""
 
 import math
 
@@ -9,16 +9,33 @@ from raysafl.core.problem import Model
 
 
 class Logistic(Model):
-    """Multinomial logistic regression (SAFARI on MNIST): one linear layer, started at zero.
+    """Multinomial logistic regression: one linear layer on flattened inputs.
 
-    Open in the paper: the start. The problem is convex; zero is the usual choice and makes
-    replicates differ in cohorts and batches only. `zero_init=False` takes torch's default.
+    logits = W x + b, with W [classes, inputs]. SAFARI's experiment on MNIST uses it
+    (docs/papers.md#safari).
+
+    Left open by the paper: the start. Zero is the usual choice for this convex problem, and
+    makes replicates differ in their cohorts and batches only.
+
+    Example:
+        >>> model = Logistic()
+        >>> module = model.build(input_shape=(1, 28, 28), num_classes=10)
+        >>> sum(p.numel() for p in module.parameters())
+        7850
     """
 
-    zero_init: bool = True
+    zero_init: bool = Field(
+        default=True,
+        description="Start at zero; if false, with torch's random default for linear layers.",
+    )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Flatten, then a linear layer: 7,850 parameters on MNIST."""
+        """Build a module that flattens its input and applies one linear layer.
+
+        Args:
+            input_shape: the shape of one sample, of any number of dimensions.
+            num_classes: the number of logits.
+        """
         layer = nn.Linear(math.prod(input_shape), num_classes)
         if self.zero_init:
             nn.init.zeros_(layer.weight)
@@ -27,32 +44,66 @@ class Logistic(Model):
 
 
 class MLP(Model):
-    """Fully connected layers with ReLU between them."""
+    """Fully connected layers with a ReLU between each two of them.
 
-    hidden: list[PositiveInt] = Field(default=[64], min_length=1)
+    Example:
+        >>> MLP(hidden=[32]).build(input_shape=(1, 8, 8), num_classes=10)
+        Sequential(
+          (0): Flatten(start_dim=1, end_dim=-1)
+          (1): Linear(in_features=64, out_features=32, bias=True)
+          (2): ReLU()
+          (3): Linear(in_features=32, out_features=10, bias=True)
+        )
+    """
+
+    hidden: list[PositiveInt] = Field(
+        default=[64],
+        min_length=1,
+        description="Number of units of each hidden layer, from the input to the output.",
+    )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Flatten, then hidden layers, then logits."""
+        """Build a module: flatten, then the hidden layers with ReLU, then the logits.
+
+        Args:
+            input_shape: the shape of one sample, of any number of dimensions.
+            num_classes: the number of logits.
+        """
         layers: list[nn.Module] = [nn.Flatten()]
         width = math.prod(input_shape)
-        for size in self.hidden:
-            layers += [nn.Linear(width, size), nn.ReLU()]
-            width = size
+        for units in self.hidden:
+            layers += [nn.Linear(width, units), nn.ReLU()]
+            width = units
         return nn.Sequential(*layers, nn.Linear(width, num_classes))
 
 
 class CNN(Model):
     """A small convolutional network for images.
 
-    Per entry of `channels` a 3x3 convolution (same size), ReLU and 2x2 max-pooling; then one
-    hidden layer of `hidden` units with ReLU, then logits.
+    For each entry of `channels` it has a 3x3 convolution that keeps the image's size, a ReLU
+    and 2x2 max-pooling; then one hidden layer of `hidden` units with a ReLU, then the logits.
     """
 
-    channels: list[PositiveInt] = Field(default=[16, 32], min_length=1)
-    hidden: int = Field(default=64, gt=0)
+    channels: list[PositiveInt] = Field(
+        default=[16, 32],
+        min_length=1,
+        description="Output channels of each convolution; each is followed by 2x2 pooling.",
+    )
+    hidden: int = Field(
+        default=64, gt=0, description="Units of the hidden layer behind the convolutions."
+    )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Raises ValueError if the images are too small to be halved that often."""
+        """Build the module for images of one shape.
+
+        Args:
+            input_shape: channels, height and width of an image.
+            num_classes: the number of logits.
+
+        Raises:
+            ValueError: the data are no images, or they are too small to be halved once per
+                convolution.
+        """
         if len(input_shape) != 3 or min(input_shape[1:]) < 2 ** len(self.channels):
             raise ValueError(
                 f"{type(self).__name__} with {len(self.channels)} poolings needs images of at "
@@ -61,8 +112,10 @@ class CNN(Model):
             )
         depth, height, width = input_shape
         layers: list[nn.Module] = []
-        for size in self.channels:
-            layers += [nn.Conv2d(depth, size, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-            depth, height, width = size, height // 2, width // 2
+        for channels in self.channels:
+            layers += [nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            depth = channels
+            height //= 2
+            width //= 2
         layers += [nn.Flatten(), nn.Linear(depth * height * width, self.hidden), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(self.hidden, num_classes))

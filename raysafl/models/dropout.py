@@ -1,9 +1,9 @@
 """Dropout whose masks are a pure function of a seed, however many models run as one batch.
 
-torch's own dropout draws from one global stream, so what a client drops would depend on who
-was trained before it, and vmap refuses it. Here the bits of a mask are a hash of (seed, which
-dropout of the forward pass, position): integer arithmetic on tensors, the same in a loop, under
-vmap, on a CPU and on a GPU.
+torch's own dropout draws from one global stream: what a client drops would depend on who was
+trained before it, and `torch.func.vmap` refuses to draw. Here the bits of a mask are a hash of
+(seed, which dropout of the forward pass, position in the tensor). It is integer arithmetic on
+tensors, so the mask is the same in a loop, under vmap, on a CPU and on a GPU.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,17 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
-BITS = 31  # of a seed's halves, so that each is an int32 and not negative
-# torch's dropout layers; their common base is private
+# A seed is split into halves of 31 bits, so that each is an int32 that is not negative.
+BITS = 31
+
+# Multipliers of two well-known integer hashes (Chris Wellons' lowbias32, Thomas Mueller's);
+# they are odd, so that a product can be undone. GOLDEN is 2^32 divided by the golden ratio,
+# as an int32: its multiples are spread evenly over all words.
+MULTIPLY1 = 0x7FEB352D
+MULTIPLY2 = 0x45D9F3B
+GOLDEN = 0x9E3779B9 - 2**32
+
+# torch's dropout layers. Their common base class is private.
 DROPOUT_LAYERS = (
     nn.Dropout,
     nn.Dropout1d,
@@ -23,23 +32,35 @@ DROPOUT_LAYERS = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
-MULTIPLY1, MULTIPLY2, GOLDEN = 0x7FEB352D, 0x45D9F3B, 0x9E3779B9 - 2**32
 
 
 class Draws:
-    """The random bits of one forward pass."""
+    """The random bits of one forward pass.
+
+    Args:
+        seed: an int64 tensor without dimensions, at least 0 and below 2^62.
+    """
 
     def __init__(self, seed: Tensor) -> None:
-        half = 2**BITS - 1
-        self.low, self.high = (part.to(torch.int32) for part in (seed & half, seed >> BITS & half))
+        mask = 2**BITS - 1
+        self.low = (seed & mask).to(torch.int32)
+        self.high = (seed >> BITS & mask).to(torch.int32)
         self.count = 0
 
     def words(self, like: Tensor) -> Tensor:
-        """Uniform words, int32 [like.shape] of either sign, new ones at every call."""
+        """Draw uniform 32-bit words, new ones at every call.
+
+        Args:
+            like: a tensor that gives the shape and the device.
+
+        Returns:
+            int32 of that shape, over the whole range of either sign.
+        """
         self.count += 1
-        at = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
-        salt = self.count * GOLDEN % 2**BITS  # far apart: a bare count would meet other seeds
-        words = _mix(_mix(at * GOLDEN + self.low) ^ self.high ^ salt)
+        position = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
+        # Counts are spread far apart. A bare count could turn one seed into another.
+        salt = self.count * GOLDEN % 2**BITS
+        words = _mix(_mix(position * GOLDEN + self.low) ^ self.high ^ salt)
         return words.view(like.shape)
 
 
@@ -48,7 +69,12 @@ _DRAWS: ContextVar[Draws | None] = ContextVar("draws", default=None)
 
 @contextmanager
 def drawing_from(seed: Tensor | None) -> Iterator[None]:
-    """Inside, every `Dropout` draws from this int64 seed, below 2^62 (None: torch's generator)."""
+    """Make every `Dropout` inside the block draw from a seed.
+
+    Args:
+        seed: an int64 tensor without dimensions, at least 0 and below 2^62; None leaves torch's
+            global generator in use.
+    """
     token = _DRAWS.set(None if seed is None else Draws(seed))
     try:
         yield
@@ -57,44 +83,75 @@ def drawing_from(seed: Tensor | None) -> Iterator[None]:
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout, but its mask is a pure function of the seed given by `drawing_from`."""
+    """torch's dropout, with a mask that is a pure function of the seed of `drawing_from`.
+
+    Example:
+        >>> layer = Dropout(p=0.5)
+        >>> with drawing_from(torch.tensor(7)):
+        ...     first = layer(torch.ones(100))
+        >>> with drawing_from(torch.tensor(7)):
+        ...     second = layer(torch.ones(100))
+        >>> torch.equal(first, second)
+        True
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Zero each entry with probability p and scale the others by 1/(1-p), in training."""
+        """Zero each entry with probability p and scale the others by 1 / (1 - p).
+
+        It does so in training only; in evaluation the input is returned. Outside of
+        `drawing_from` it is torch's dropout.
+        """
         draws = _DRAWS.get()
         if draws is None or not self.training or self.p == 0:
             return super().forward(input)
-        least = min(round(self.p * 2**32) - 2**31, 2**31 - 1)
-        kept = draws.words(input) >= least
-        return input * (kept.to(input.dtype) * (0 if self.p == 1 else 1 / (1 - self.p)))
+        # Of 2^32 equally likely words, about p 2^32 are below this one.
+        threshold = min(round(self.p * 2**32) - 2**31, 2**31 - 1)
+        kept = draws.words(input) >= threshold
+        scale = 0 if self.p == 1 else 1 / (1 - self.p)
+        return input * (kept.to(input.dtype) * scale)
 
 
 def seed_dropout(module: nn.Module, name: str) -> bool:
-    """Turn every `nn.Dropout` of a module into ours; whether any drops.
+    """Replace every `nn.Dropout` of a module, in place, by the seeded `Dropout`.
+
+    Args:
+        module: the module, which is changed.
+        name: the model's name, for the message.
+
+    Returns:
+        Whether any of them has p > 0.
 
     Raises:
-        ValueError: the module has other random layers, which this cannot make repeatable.
+        ValueError: the module has other random layers (Dropout2d, dropout inside an RNN or an
+            attention layer, RReLU, ...), whose draws cannot be made repeatable.
     """
-    drops = False
+    has_dropout = False
     for path, part in module.named_modules():
         if type(part) is nn.Dropout:
-            part.__class__ = Dropout  # in place: the module may hold it under several names
-        drops = drops or (type(part) is Dropout and part.p > 0)
-        inside = isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout > 0
-        other = isinstance(part, DROPOUT_LAYERS) and type(part) is not Dropout
-        if inside or other or isinstance(part, nn.RReLU):
-            what = f"{type(part).__name__}(dropout={part.dropout})" if inside else repr(part)
+            # The class is exchanged, not the object: the module may hold it under several names.
+            part.__class__ = Dropout
+        if type(part) is Dropout:
+            has_dropout = has_dropout or part.p > 0
+            continue
+
+        description = repr(part)
+        is_random = isinstance(part, (*DROPOUT_LAYERS, nn.RReLU))
+        if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
+            description = f"{type(part).__name__}(dropout={part.dropout})"
+            is_random = part.dropout > 0
+        if is_random:
             raise ValueError(
-                f"model {name} draws random numbers in {path or 'itself'}: {what}; runs could not "
-                "be repeated. Use nn.Dropout layers, which raysafl seeds for every client"
+                f"model {name} draws random numbers in {path or 'itself'}: {description}; runs "
+                "could not be repeated. Use nn.Dropout layers, which raysafl seeds for every client"
             )
-    return drops
+    return has_dropout
 
 
 def _mix(word: Tensor) -> Tensor:
-    """A bijection of 32-bit words in which every input bit reaches every output bit.
+    """Apply a bijection of 32-bit words in which every input bit reaches every output bit.
 
-    Products wrap around; shifts keep the sign, so what they shift in is masked away.
+    Products wrap around. A right shift of an int32 repeats the sign, so the bits that it shifts
+    in are masked away.
     """
     word = (word ^ (word >> 16 & 0xFFFF)) * MULTIPLY1
     word = (word ^ (word >> 15 & 0x1FFFF)) * MULTIPLY2

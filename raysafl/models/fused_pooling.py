@@ -1,7 +1,7 @@
-"""ReLU and 2x2 max-pooling in one pass on a CPU, bitwise what torch does in two.
+"""ReLU and 2x2 max-pooling in one pass on a CPU, with the bits of torch's two passes.
 
-Between convolutions these two take half of a small network's time: torch reads and writes the
-large tensor for the ReLU, for the pooling, and twice more on the way back.
+Between convolutions these two take half of a small network's time: torch reads and writes
+the large tensor once for the ReLU and once for the pooling, and twice more on the way back.
 """
 
 from collections.abc import Iterator
@@ -11,61 +11,81 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysafl.kernels.pooling import (
-    relu_pool,
-    relu_pool_bfloat16,
-    relu_pool_gradient,
-)
+from raysafl.kernels.pooling import relu_pool, relu_pool_bfloat16, relu_pool_gradient
+
+KERNELS = {torch.float32: relu_pool, torch.bfloat16: relu_pool_bfloat16}
 
 
 class PooledSequential(nn.Sequential):
-    """An `nn.Sequential` that does each ReLU and the 2x2 pooling behind it at once, if `fused`.
+    """An `nn.Sequential` that computes a ReLU and the 2x2 pooling behind it in one pass.
 
-    `pairs`: where these ReLUs are. Its modules are what they were, for whoever uses them directly.
+    It does so while `fused` is true. Its modules stay what they were, for code that uses them
+    directly, and so do the names of its parameters.
+
+    Attributes:
+        fused: whether pairs are computed in one pass.
+        pairs: the positions of the ReLUs that a 2x2 pooling follows.
     """
 
     fused = False
     pairs: frozenset[int] = frozenset()
 
     def forward(self, x: Tensor) -> Tensor:
-        """What `nn.Sequential` gives, to the last bit."""
-        parts, i = list(self), 0
+        """Compute what `nn.Sequential` computes, to the last bit."""
+        parts = list(self)
+        i = 0
         while i < len(parts):
-            at_once = self.fused and i in self.pairs and _fits(x)
-            x = _Fused.apply(x) if at_once else parts[i](x)
-            i += 2 if at_once else 1
+            if self.fused and i in self.pairs and _has_kernel(x):
+                x = _FusedReluPool.apply(x)
+                i += 2
+            else:
+                x = parts[i](x)
+                i += 1
         return x
 
 
 def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
-    """Make every `nn.Sequential` in it with such a pair a `PooledSequential`; these."""
-    found = []
+    """Turn every `nn.Sequential` with a ReLU before a 2x2 pooling into a `PooledSequential`.
+
+    Args:
+        module: the module, which is changed in place.
+
+    Returns:
+        The `PooledSequential`s in it.
+    """
+    pooled = []
     for part in module.modules():
         pairs = frozenset(_pairs(list(part))) if type(part) is nn.Sequential else ()
         if isinstance(part, nn.Sequential) and pairs:
+            # The class is exchanged, not the object: the module may hold it under several names.
             part.__class__ = PooledSequential
             assert isinstance(part, PooledSequential)
             part.pairs = frozenset(pairs)
-            found.append(part)
-    return found
+            pooled.append(part)
+    return pooled
 
 
 def _pairs(parts: list[nn.Module]) -> Iterator[int]:
+    """Yield the position of each ReLU that is followed by a plain 2x2 max-pooling."""
     plain = nn.MaxPool2d(2)
     names = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
     for i, (first, second) in enumerate(pairwise(parts)):
         if type(first) is nn.ReLU and type(second) is nn.MaxPool2d:
-            wanted = [(w := getattr(plain, name), (w, w)) for name in names]
-            if all(getattr(second, n) in either for n, either in zip(names, wanted, strict=True)):
+            # torch takes a number or a pair of equal numbers: MaxPool2d(2) or MaxPool2d((2, 2))
+            values = [getattr(plain, name) for name in names]
+            if all(
+                getattr(second, name) in (value, (value, value))
+                for name, value in zip(names, values, strict=True)
+            ):
                 yield i
 
 
-def _fits(x: Tensor) -> bool:
-    """Whether x is a plain batch of images on a CPU, large enough to be pooled."""
+def _has_kernel(x: Tensor) -> bool:
+    """Return whether x is a batch of images on a CPU, of 2x2 pixels or more, in a known type."""
     return x.device.type == "cpu" and x.dtype in KERNELS and x.ndim == 4 and min(x.shape[2:]) > 1
 
 
-class _Fused(torch.autograd.Function):
+class _FusedReluPool(torch.autograd.Function):
     """The pass forward, which notes where each maximum was, and the pass back."""
 
     @staticmethod
@@ -73,23 +93,22 @@ class _Fused(torch.autograd.Function):
         x_BHWC = x.detach().contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         batch, height, width, channels = x_BHWC.shape
         out_BHWC = x.new_empty(batch, height // 2, width // 2, channels)
-        ctx.shape, ctx.where = x_BHWC.shape, torch.empty_like(out_BHWC, dtype=torch.uint8)
-        KERNELS[x.dtype](_array(x_BHWC), _array(out_BHWC), ctx.where.numpy())
+        ctx.shape = x_BHWC.shape
+        ctx.where = torch.empty_like(out_BHWC, dtype=torch.uint8)
+        KERNELS[x.dtype](_as_numpy(x_BHWC), _as_numpy(out_BHWC), ctx.where.numpy())
         return out_BHWC.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         g_BHWC = grads[0].contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-        odd = ctx.shape[1] % 2 or ctx.shape[2] % 2
-        out_BHWC = (g_BHWC.new_zeros if odd else g_BHWC.new_empty)(ctx.shape)
-        g = _array(g_BHWC)
-        relu_pool_gradient(g, ctx.where.numpy(), _array(out_BHWC), g.dtype.type(0))
+        # The kernel does not write to an odd last row or column, whose gradient is zero.
+        has_odd_side = ctx.shape[1] % 2 or ctx.shape[2] % 2
+        out_BHWC = (g_BHWC.new_zeros if has_odd_side else g_BHWC.new_empty)(ctx.shape)
+        g = _as_numpy(g_BHWC)
+        relu_pool_gradient(g, ctx.where.numpy(), _as_numpy(out_BHWC), g.dtype.type(0))
         return out_BHWC.permute(0, 3, 1, 2)
 
 
-def _array(x: Tensor) -> Any:
-    """As numpy, which has no bfloat16: its bits."""
+def _as_numpy(x: Tensor) -> Any:
+    """Return the tensor as an array on the same memory; bfloat16, which numpy lacks, as int16."""
     return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()
-
-
-KERNELS = {torch.float32: relu_pool, torch.bfloat16: relu_pool_bfloat16}

@@ -1,4 +1,4 @@
-"""The papers' networks, layer by layer where they are printed."""
+"""The networks of the FSL and FAST papers, layer by layer where they are printed."""
 
 from typing import Literal
 
@@ -12,21 +12,40 @@ from raysafl.models.basic import CNN
 class _FslNet(Model):
     """What both networks of FSL share: two convolutions, then two dense layers with dropout.
 
-    Open in the paper: the start. Its tables have the form of Keras's, so the default is Keras's
-    (weights uniform by Glorot, biases zero); `start="torch"` is torch's.
+    Left open by the paper: the start. Its tables have the form of Keras's, so the default is
+    Keras's (weights uniform by Glorot, biases zero); `start="torch"` is torch's.
     """
 
     abstract = True
-    start: Literal["keras", "torch"] = "keras"
-    dropout: tuple[float, float] = (0.25, 0.5)
+    start: Literal["keras", "torch"] = Field(
+        default="keras",
+        description="How parameters start: weights uniform by Glorot and biases zero, as in "
+        "Keras, or torch's defaults.",
+    )
+    dropout: tuple[float, float] = Field(
+        default=(0.25, 0.5),
+        description="Probabilities, in [0, 1], to drop an entry behind the convolutions and "
+        "behind the first dense layer.",
+    )
 
-    def _net(self, features: list[nn.Module], width: int, num_classes: int) -> nn.Module:
-        first, second = self.dropout
+    def _with_dense_layers(
+        self, features: list[nn.Module], width: int, num_classes: int
+    ) -> nn.Module:
+        """Put the dense layers behind the convolutions, and set the parameters' start.
+
+        Args:
+            features: the convolutions, with their ReLUs and poolings.
+            width: how many numbers they give per image.
+            num_classes: the number of logits.
+        """
+        dropout_features, dropout_dense = self.dropout
         net = nn.Sequential(
             *features,
-            nn.Dropout(first),
+            nn.Dropout(dropout_features),
             nn.Flatten(),
-            *(nn.Linear(width, 128), nn.ReLU(), nn.Dropout(second)),
+            nn.Linear(width, 128),
+            nn.ReLU(),
+            nn.Dropout(dropout_dense),
             nn.Linear(128, num_classes),
         )
         for layer in net:
@@ -36,7 +55,8 @@ class _FslNet(Model):
                 nn.init.zeros_(layer.bias)
         return net
 
-    def _check(self, input_shape: tuple[int, ...], least: int) -> None:
+    def _check_images(self, input_shape: tuple[int, ...], least: int) -> None:
+        """Raise ValueError unless samples are images of at least this many pixels a side."""
         if len(input_shape) != 3 or min(input_shape[1:]) < least:
             raise ValueError(
                 f"{type(self).__name__} needs images of at least {least} pixels, "
@@ -45,87 +65,164 @@ class _FslNet(Model):
 
 
 class FslEmnistNet(_FslNet):
-    """FSL's network for EMNIST (table II): 1,409,197 parameters on 28x28 images, 45 classes.
+    """FSL's network for EMNIST: 1,409,197 parameters on 28x28 images and 45 classes.
 
-    The printed shapes say that the first convolution keeps the size (28 to 28) and the second
-    does not (28 to 26).
+    Source: docs/papers.md#fsl, table II. The shapes printed there say that the first
+    convolution keeps the image's size (28 to 28) and the second does not (28 to 26).
+
+    Left open by the paper: how parameters start; see `start`.
+
+    Example:
+        >>> module = FslEmnistNet().build(input_shape=(1, 28, 28), num_classes=45)
+        >>> sum(p.numel() for p in module.parameters())
+        1409197
     """
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Convolution 32 (padded), convolution 64, pooling, dropout, dense 128, dropout, dense.
+        """Build the module for images of one shape.
 
-        Raises ValueError if the data is no images of at least 4 pixels.
+        Its layers are a padded convolution of 32 channels, a convolution of 64, pooling,
+        dropout, a dense layer of 128 units, dropout, and the logits.
+
+        Args:
+            input_shape: channels, height and width of an image.
+            num_classes: the number of logits.
+
+        Raises:
+            ValueError: the data are no images of at least 4 pixels a side.
         """
-        self._check(input_shape, 4)
+        self._check_images(input_shape, 4)
         depth, height, width = input_shape
         features: list[nn.Module] = [
-            *(nn.Conv2d(depth, 32, 3, padding=1), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Conv2d(depth, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
         ]
-        return self._net(features, 64 * ((height - 2) // 2) * ((width - 2) // 2), num_classes)
+        features_width = 64 * ((height - 2) // 2) * ((width - 2) // 2)
+        return self._with_dense_layers(features, features_width, num_classes)
 
 
 class FslCifarNet(_FslNet):
-    """FSL's network for CIFAR-10 (table III): 545,098 parameters on 32x32 images, 10 classes.
+    """FSL's network for CIFAR-10: 545,098 parameters on 32x32 images and 10 classes.
 
-    Table III prints (13, 13, 64) behind the first pooling, which is table II's row: a misprint.
-    Pooling (32, 32, 32) by two gives (16, 16, 32), and only that fits the next rows' shape
-    (16, 16, 64) and 18,496 parameters.
+    Source: docs/papers.md#fsl, table III. It prints (13, 13, 64) behind the first pooling,
+    which is table II's row: a misprint. Pooling (32, 32, 32) by two gives (16, 16, 32), and
+    only that fits the next row's shape (16, 16, 64) and its 18,496 parameters.
+
+    Left open by the paper: how parameters start; see `start`.
+
+    Example:
+        >>> module = FslCifarNet().build(input_shape=(3, 32, 32), num_classes=10)
+        >>> sum(p.numel() for p in module.parameters())
+        545098
     """
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Twice a padded convolution and pooling; dropout, dense 128, dropout, dense.
+        """Build the module for images of one shape.
 
-        Raises ValueError if the data is no images of at least 4 pixels.
+        Its layers are twice a padded convolution (32 channels, then 64) with pooling, then
+        dropout, a dense layer of 128 units, dropout, and the logits.
+
+        Args:
+            input_shape: channels, height and width of an image.
+            num_classes: the number of logits.
+
+        Raises:
+            ValueError: the data are no images of at least 4 pixels a side.
         """
-        self._check(input_shape, 4)
+        self._check_images(input_shape, 4)
         depth, height, width = input_shape
         features: list[nn.Module] = [
-            *(nn.Conv2d(depth, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Conv2d(depth, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
         ]
-        return self._net(features, 64 * (height // 4) * (width // 4), num_classes)
+        features_width = 64 * (height // 4) * (width // 4)
+        return self._with_dense_layers(features, features_width, num_classes)
 
 
 class FastFashionNet(CNN):
-    """FAST's network for Fashion-MNIST (appendix B.1.1): two convolutions, two dense layers.
+    """FAST's network for Fashion-MNIST: two convolutions and two dense layers.
 
-    Open in the paper ("provided in our source codes"): every size. 3x3 convolutions of 32 and 64
-    channels and 128 hidden units are a common choice, not measured against the paper's numbers.
+    Source: docs/papers.md#fast, appendix B.1.1.
+
+    Left open by the paper ("provided in our source codes"): the size of every layer. 3x3
+    convolutions of 32 and 64 channels and 128 hidden units are a common choice; they were not
+    measured against the paper's numbers.
     """
 
-    channels: list[PositiveInt] = Field(default=[32, 64], min_length=1)
-    hidden: int = Field(default=128, gt=0)
+    channels: list[PositiveInt] = Field(
+        default=[32, 64],
+        min_length=1,
+        description="Output channels of each convolution; each is followed by 2x2 pooling.",
+    )
+    hidden: int = Field(
+        default=128, gt=0, description="Units of the hidden layer behind the convolutions."
+    )
 
 
 class FastCifarNet(CNN):
-    """FAST's network for CIFAR-10 (appendix B.1.1): three convolutions, two dense layers.
+    """FAST's network for CIFAR-10: three convolutions and two dense layers.
 
-    Open in the paper ("provided in our source codes"): every size. 3x3 convolutions of 64, 128
-    and 256 channels and 256 hidden units are our guess at what reaches its 80 % with no more
-    layers; not measured against the paper's numbers.
+    Source: docs/papers.md#fast, appendix B.1.1.
+
+    Left open by the paper ("provided in our source codes"): the size of every layer. 3x3
+    convolutions of 64, 128 and 256 channels and 256 hidden units are our guess at what reaches
+    the paper's 80 % with that many layers; they were not measured against its numbers.
     """
 
-    channels: list[PositiveInt] = Field(default=[64, 128, 256], min_length=1)
-    hidden: int = Field(default=256, gt=0)
+    channels: list[PositiveInt] = Field(
+        default=[64, 128, 256],
+        min_length=1,
+        description="Output channels of each convolution; each is followed by 2x2 pooling.",
+    )
+    hidden: int = Field(
+        default=256, gt=0, description="Units of the hidden layer behind the convolutions."
+    )
 
 
 class CharLSTM(Model):
-    """FAST's next-character model for Shakespeare (appendix B.1.1): embedding, LSTM, dropout.
+    """FAST's next-character model for Shakespeare: embedding, LSTM, dropout, logits.
 
-    Open in the paper: sizes and the dropout rate. The defaults are LEAF's embedding (8), hidden
-    size (256) and two layers, and torch's dropout rate (0.5).
+    Source: docs/papers.md#fast, appendix B.1.1.
+
+    Left open by the paper: the sizes and the dropout rate. The defaults are the embedding (8),
+    hidden size (256) and two layers of LEAF, the benchmark that made the dataset, and torch's
+    dropout rate (0.5).
+
+    Example:
+        >>> import torch
+        >>> module = CharLSTM(hidden=16).build(input_shape=(80,), num_classes=90)
+        >>> module(torch.zeros(4, 80, dtype=torch.int64)).shape
+        torch.Size([4, 90])
     """
 
-    embedding: int = Field(default=8, gt=0)
-    hidden: int = Field(default=256, gt=0)
-    layers: int = Field(default=2, gt=0)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
+    embedding: int = Field(
+        default=8, gt=0, description="Dimensions of the vector that stands for a character."
+    )
+    hidden: int = Field(default=256, gt=0, description="Units of each LSTM layer.")
+    layers: int = Field(default=2, gt=0, description="Number of LSTM layers.")
+    dropout: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        description="Probability to drop an entry of the LSTM's last output.",
+    )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """From tokens [batch, length], each below num_classes, to logits of the next one.
+        """Build a module from tokens to the logits of the next one.
 
-        Raises ValueError if the data is not text.
+        Args:
+            input_shape: the number of tokens in a sample; each is below num_classes.
+            num_classes: the number of characters.
+
+        Raises:
+            ValueError: the data are no text.
         """
         if len(input_shape) != 1:
             raise ValueError(
@@ -135,12 +232,14 @@ class CharLSTM(Model):
 
 
 class _CharLSTM(nn.Module):
-    def __init__(self, sizes: CharLSTM, vocabulary: int) -> None:
+    """The module of `CharLSTM`: [batch, length] int64 tokens to [batch, vocabulary] logits."""
+
+    def __init__(self, recipe: CharLSTM, vocabulary: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, sizes.embedding)
-        self.lstm = nn.LSTM(sizes.embedding, sizes.hidden, sizes.layers, batch_first=True)
-        self.dropout = nn.Dropout(sizes.dropout)
-        self.out = nn.Linear(sizes.hidden, vocabulary)
+        self.embedding = nn.Embedding(vocabulary, recipe.embedding)
+        self.lstm = nn.LSTM(recipe.embedding, recipe.hidden, recipe.layers, batch_first=True)
+        self.dropout = nn.Dropout(recipe.dropout)
+        self.out = nn.Linear(recipe.hidden, vocabulary)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden, _ = self.lstm(self.embedding(x))

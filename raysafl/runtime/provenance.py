@@ -1,5 +1,6 @@
-"""provenance."""
+"""With which versions, and on which host, a run is made."""
 
+import importlib.metadata
 import platform
 import subprocess
 from pathlib import Path
@@ -8,20 +9,29 @@ from raysafl.version import __version__
 
 
 def provenance() -> dict[str, str]:
-    """With what and where a run is made."""
-    from importlib.metadata import version
+    """Return the versions of Python, raysafl, torch and Ray, and this host's name.
 
-    names = {name: version(name) for name in ("torch", "ray")}
+    The versions of torch and Ray are read from their metadata, since importing them would
+    take seconds.
+    """
     return {
         "python": platform.python_version(),
         "raysafl": __version__,
         "host": platform.node(),
-        **names,
+        "torch": importlib.metadata.version("torch"),
+        "ray": importlib.metadata.version("ray"),
     }
 
 
 def commit(folder: Path | None = None) -> str:
-    """The git commit of a folder (default: here), `-dirty` if changed; empty without git."""
+    """Return the git commit of a folder in 12 digits, followed by "-dirty" if it was changed.
+
+    Args:
+        folder: a folder in a git repository; None is the current folder.
+
+    Returns:
+        An empty string outside of a repository, or without git.
+    """
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],

@@ -26,7 +26,7 @@ from raysafl.sweep.definition import Make, Sweep
 from raysafl.sweep.progress import Display
 from raysafl.sweep.trial import Context, Trial
 from raysafl.sweep.tune_callback import Halt, Watch
-from raysafl.sweep.user_code import ship
+from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
 REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
@@ -60,7 +60,9 @@ class Tuning:
         """
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the ledger has the reasons
         with environment(**QUIET):
-            ship(self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])])
+            ship_user_code(
+                self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])]
+            )
             context = Context(
                 store=self.store.path,
                 make=self._make(),

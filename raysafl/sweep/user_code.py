@@ -1,4 +1,4 @@
-"""user_code."""
+"""Sending the user's own classes and functions to the workers."""
 
 import sys
 from collections.abc import Iterable
@@ -12,37 +12,49 @@ import ray.cloudpickle
 from raysafl.core.component import Component
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.experiment_file import outermost_package
 
 
-def _bases(part: Component) -> list[type[Component]]:
-    return [kind for kind in type(part).__mro__ if issubclass(kind, Component)]
+def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
+    """Make Ray send the user's own classes and functions to its workers by value.
 
+    What is sent by value need not exist on a worker: a script, an experiment file and the
+    modules in its folder. Installed packages (site-packages) are imported there instead.
 
-def ship(sweep: Sweep, runs: Iterable[Run]) -> None:
-    """Send the user's own classes and functions to Ray's workers by value.
+    A module is the user's if it lies in a folder, or below one, of a module that defines the
+    sweep's function or a class of a component in the runs.
 
-    Modules that are installed (site-packages) are imported there; a script, an experiment file
-    and the modules beside it, or in the same package, need not exist on the workers.
+    Args:
+        sweep: its function `make` may be the user's.
+        runs: their components may be the user's.
     """
-    owners: list[Any] = [
-        sweep.make,
-        *(kind for run in runs for c in run.components() for kind in _bases(c)),
-    ]
+    components = [component for run in runs for component in run.components()]
+    classes = [kind for component in components for kind in _component_classes(component)]
+    owners: list[Any] = [sweep.make, *classes]
     modules = (sys.modules.get(getattr(owner, "__module__", "")) for owner in owners)
-    files = [file for module in modules if (file := _own_file(module))]
-    folders = {outermost_package(file) or file.parent for file in files}
+    folders = {file.parent for module in modules if (file := _user_file(module))}
+
     for module in list(sys.modules.values()):
-        file = _own_file(module)
+        file = _user_file(module)
         if file and any(file.is_relative_to(folder) for folder in folders):
             ray.cloudpickle.register_pickle_by_value(module)
 
 
-def _own_file(module: ModuleType | None) -> Path | None:
-    """The file of a module of the user's; None for the script, ours and installed ones."""
-    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
+def _component_classes(component: Component) -> list[type[Component]]:
+    """Return the component's class and those of its base classes that are components."""
+    return [kind for kind in type(component).__mro__ if issubclass(kind, Component)]
+
+
+def _user_file(module: ModuleType | None) -> Path | None:
+    """Return the file of a module that the user wrote.
+
+    Returns:
+        None for the script that runs (Ray sends it by value in any case), for raysafl, for the
+        standard library and for installed packages.
+    """
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "")
     top = name.partition(".")[0]
     if not file or top in ("__main__", "__mp_main__", "raysafl", *sys.stdlib_module_names):
         return None
-    installed = "site-packages" in file or "dist-packages" in file
-    return None if installed else Path(file).resolve()
+    is_installed = "site-packages" in file or "dist-packages" in file
+    return None if is_installed else Path(file).resolve()

@@ -1,8 +1,8 @@
-"""Which engine trains a model fastest here: measured once per model, shape and device, then kept.
+"""Which engine trains a model fastest on this machine, measured once and then remembered.
 
-Linear models are done by hand and recurrent ones in a loop, without a measurement. The choice is
-kept in a file per user (`$RAYSAFL_CACHE`, else the cache folder), so that all actors of a machine
-and a run that goes on agree: engines are equal to float32 tolerance only.
+Linear models are trained by hand and recurrent ones in a loop, without a measurement. Other
+choices are kept in a file per user. So all actors of a machine agree, and so does a run that
+is resumed: engines are equal to float32 tolerance only.
 """
 
 import json
@@ -30,15 +30,32 @@ ENGINES: dict[str, type[Loop] | type[Linear]] = {
     "fused": Fused,
     "graph": Graph,
 }
-TASKS, REPEATS = 8, 3
-AGREE = 1e-3  # of the largest entry of the loop's gradient: half precision or a bug is more
+
+MEASURED_TASKS = 8  # stacked in a measurement, unless their samples are more than STEP
+REPEATS = 3  # timed calls of an engine, of which the fastest counts
+
+# How far an engine's gradient may be from the loop's, as a fraction of the largest entry. An
+# error above it is more than float32's rounding: half precision, or a bug.
+TOLERANCE = 1e-3
 
 
 def make_engine(name: str, model: FlatModel) -> Engine:
-    """The engine of this name for a model.
+    """Make the engine of this name for a model.
+
+    Args:
+        name: a key of ENGINES.
+        model: the model whose gradients the engine computes.
 
     Raises:
-        ValueError: there is none of this name, or it is not for this model.
+        ValueError: there is no engine of this name, or it is for models of one linear layer
+            and this one is not.
+
+    Example:
+        >>> import raysafl as fl
+        >>> from raysafl.models import FlatModel
+        >>> model = FlatModel(fl.MLP(hidden=[8]), input_shape=(1, 4, 4), num_classes=3)
+        >>> make_engine("loop", model).max_stack(32)
+        1
     """
     if name not in ENGINES:
         raise ValueError(f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}")
@@ -51,22 +68,32 @@ def make_engine(name: str, model: FlatModel) -> Engine:
 
 
 def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
-    """The fastest engine for a model on batches x_NB (N of them) with labels y_NB.
+    """Return the name of the fastest engine for a model.
 
-    `loop` is the reference: an engine that fails, or whose gradients differ from the loop's, is
-    out. On a CPU vmap gains on many tiny models and loses on convolutions; it cannot run
-    recurrent layers.
+    The engine "loop" is the reference: an engine that fails, or whose gradients differ from
+    the loop's, is not chosen. On a CPU, "vmap" is faster on many tiny models and slower on
+    convolutions; it cannot run recurrent layers.
+
+    Args:
+        model: the model to train.
+        x_NB: inputs of N batches, on the device of the training.
+        y_NB: their labels.
     """
     if model.linear_shape is not None:
         return "linear" if x_NB.is_cuda else "fused"
     if model.is_recurrent:
         return "loop"
-    device = torch.cuda.get_device_name() if x_NB.is_cuda else f"{torch.get_num_threads()} threads"
+
+    device = f"{torch.get_num_threads()} threads"
+    if x_NB.is_cuda:
+        device = torch.cuda.get_device_name()
     shape = "x".join(map(str, x_NB.shape[1:]))
     key = f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
+
     file = cache_file()
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{file}.lock"):  # one measures, and undisturbed by the others; they wait
+    # One process measures at a time, undisturbed by the others; these wait and read the result.
+    with FileLock(f"{file}.lock"):
         known = _read(file)
         if key not in known:
             known[key] = _measure(model, x_NB, y_NB)
@@ -76,13 +103,16 @@ def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
 
 
 def cache_file() -> Path:
-    """Where measured choices are kept; remove it to measure again."""
+    """Return the file that keeps the measured choices; remove it to measure again.
+
+    It is `engines.json` in `$RAYSAFL_CACHE`, or else in the user's cache folder.
+    """
     folder = os.environ.get("RAYSAFL_CACHE") or platformdirs.user_cache_path("raysafl")
     return Path(folder) / "engines.json"
 
 
 def _read(file: Path) -> dict[str, dict[str, float]]:
-    """What was measured before; nothing if the file is damaged."""
+    """Return the seconds of each engine by model and machine; empty if the file is damaged."""
     try:
         known = json.loads(file.read_text())
         return known if isinstance(known, dict) else {}
@@ -91,35 +121,45 @@ def _read(file: Path) -> dict[str, dict[str, float]]:
 
 
 def _measure(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> dict[str, float]:
-    """Seconds per task and step of every engine that is right."""
-    names = ["loop", "vmap", *(["graph"] if x_NB.is_cuda else [])]
+    """Return seconds per task and step of every engine whose gradients are right."""
+    names = ["loop", "vmap"]
+    if x_NB.is_cuda:
+        names.append("graph")
+
     w_P = torch.cat([part.flatten() for part in model.module.parameters()])
-    tasks = max(1, min(TASKS, STEP // y_NB.shape[1]))
+    tasks = max(1, min(MEASURED_TASKS, STEP // y_NB.shape[1]))
+    task_T = torch.arange(tasks, device=w_P.device)
     w_TP = w_P.repeat(tasks, 1)
-    at = torch.arange(tasks, device=w_P.device) % len(x_NB)
-    x_TB, y_TB = x_NB[at], y_NB[at]
+    x_TB = x_NB[task_T % len(x_NB)]
+    y_TB = y_NB[task_T % len(x_NB)]
     weight_TB = torch.full_like(y_TB, 1 / y_TB.shape[1], dtype=w_P.dtype)
-    batch = w_TP, x_TB, y_TB, weight_TB, torch.arange(tasks, device=w_P.device)
-    right = ENGINES["loop"](model).gradients(*batch).g_TP
+    batch = (w_TP, x_TB, y_TB, weight_TB, task_T)  # a task's number is its dropout seed
+
+    reference_TP = ENGINES["loop"](model).gradients(*batch).g_TP
+    largest = reference_TP.abs().max()
     times = {}
     for name in names:
         try:
-            seconds, found = _timed(ENGINES[name](model), batch)
+            seconds, result = _timed(ENGINES[name](model), batch)
         except (ValueError, RuntimeError) as error:
-            LOG.info("engine %s is out for %s: %s", name, model.digest, error)
+            LOG.info("engine %s cannot train %s: %s", name, model.digest, error)
             continue
-        if name == "loop" or (found.g_TP - right).abs().max() <= AGREE * right.abs().max():
+        # The loop stays in even if its gradients are NaN, which no comparison accepts.
+        if name == "loop" or (result.g_TP - reference_TP).abs().max() <= TOLERANCE * largest:
             times[name] = seconds / tasks
     LOG.info("engines for %s, seconds per task and step: %s", model.digest, times)
     return times
 
 
 def _timed(engine: Engine, batch: tuple[Tensor, ...]) -> tuple[float, Gradients]:
-    """The best of a few runs after one that is not counted; GPU work included."""
+    """Return the seconds of an engine's fastest call, and its result.
+
+    The first call sets up libraries and is slower, but is never the fastest one.
+    """
     best = float("inf")
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
-        found = engine.gradients(*batch)
-        float(found.loss_TB.sum())  # waits for a GPU
+        result = engine.gradients(*batch)
+        float(result.loss_TB.sum())  # waits until a GPU has finished
         best = min(best, time.perf_counter() - begin)
-    return best, found
+    return best, result

@@ -1,9 +1,11 @@
-"""Gradients of many models at once: several ways to the same numbers.
+"""Engines compute gradients of many models at once, in several ways to the same numbers.
 
-Suffixes: _T tasks (each with its own parameters), _P flat parameters, _B batch, _C classes,
-_D inputs. An engine maps (w_TP, x_TB, y_TB, weight_TB, seed_T) to (g_TP, loss_TB, correct_TB):
-the gradient of sum_B weight * cross-entropy, and per sample the cross-entropy and whether it was
-classified rightly. The int64 seed of a task is all that its dropout masks depend on.
+Every engine maps (w_TP, x_TB, y_TB, weight_TB, seed_T) to the gradients of T tasks, each of
+which has its own parameters, samples and seed:
+
+    g_t = gradient at w_t of  sum_b weight_tb * cross_entropy(model(w_t, x_tb), y_tb).
+
+The dropout masks of a task depend on nothing but its seed, an int64.
 """
 
 import functools
@@ -16,54 +18,72 @@ from torch import Tensor
 
 from raysafl.models import FlatModel
 
-STACK = 32  # tasks
-STEP = 4096  # samples in a step of stacked tasks: some 3 GB for a small convolutional network
+# The maximum number of tasks that are stacked.
+STACK = 32
+
+# The maximum number of samples in a step of stacked tasks, unless one task has more. A small
+# convolutional network takes some 3 GB for them.
+STEP = 4096
 
 
 class Gradients(NamedTuple):
-    """What an engine gives back."""
+    """What an engine returns for T tasks of B samples each."""
 
-    g_TP: Tensor
-    loss_TB: Tensor
-    correct_TB: Tensor
+    g_TP: Tensor  # gradients of the weighted cross-entropies
+    loss_TB: Tensor  # each sample's cross-entropy, without its weight
+    correct_TB: Tensor  # whether each sample was classified correctly
 
 
 class Engine(Protocol):
     """A way to compute gradients of many tasks, and logits for evaluation."""
 
     def max_stack(self, width: int) -> int:
-        """How many tasks with batches of this width take their steps together, at most.
+        """Return the maximum number of tasks that take their steps together.
 
-        It does not depend on the machine, so that results do not.
+        It depends neither on the machine nor on the other tasks, so that results do not.
+
+        Args:
+            width: the number of samples in a task's batch, absent ones included.
         """
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
     ) -> Gradients:
-        """Gradients of the weighted cross-entropy, per task; without seeds nothing is dropped."""
+        """Compute each task's gradient of its weighted cross-entropy.
+
+        Args:
+            w_TP: [T, P] parameters, one task a row.
+            x_TB: [T, B, ...] inputs.
+            y_TB: [T, B] labels.
+            weight_TB: [T, B] weights of the samples, 0 for absent ones.
+            seed_T: [T] int64 seeds for dropout; None computes without dropout.
+        """
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """[models, batch, classes] of several models on one batch."""
+        """Compute [R, B, C] logits of several models on one batch, without dropout."""
 
 
 class Loop:
-    """The reference: one task after the other, through autograd.
+    """The engine "loop", the reference: one task after the other, through autograd.
 
-    Images go in channels_last, in which convolutions on a CPU take two thirds of the time. A task
-    takes all its steps before the next one begins: its parameters stay in the core's cache.
+    Images are given in the memory format channels_last, in which convolutions on a CPU take
+    two thirds of the time.
     """
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
 
     def max_stack(self, width: int) -> int:
-        """One: see above."""
+        """Return 1: a task takes all its steps before the next one begins.
+
+        So its parameters stay in the core's cache.
+        """
         return 1
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
     ) -> Gradients:
-        """One backward pass per task."""
+        """Compute each task's gradient by a backward pass of its own; see `Engine`."""
         rows = []
         seeds = [None] * len(w_TP) if seed_T is None else seed_T
         columns = (w_TP, x_TB, y_TB, weight_TB, seeds)
@@ -76,30 +96,32 @@ class Loop:
                 logits_BC = self.model.forward(leaves, _channels_last(x_B), seed)
                 loss_B = F.cross_entropy(logits_BC, y_B, reduction="none")
                 loss = (loss_B * weight_B).sum()
+                # materialize_grads: a parameter that the loss does not depend on has zeros
                 parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             g_P = torch.cat([part.reshape(-1) for part in parts])
             rows.append((g_P, loss_B.detach(), logits_BC.argmax(-1) == y_B))
         return Gradients(*(_stack(column) for column in zip(*rows, strict=True)))
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """One forward pass per model."""
+        """Compute [R, B, C] logits by one forward pass per model."""
         x_B = _channels_last(x_B)
         return torch.stack([self.model.logits(w_P, x_B) for w_P in w_RP])
 
 
 def _stack(rows: Sequence[Tensor]) -> Tensor:
+    """Stack rows; a single row becomes a view instead of a copy."""
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
 def _channels_last(x_B: Tensor) -> Tensor:
+    """Return a batch of images with the channels next to each other in memory."""
     return x_B.contiguous(memory_format=torch.channels_last) if x_B.ndim == 4 else x_B
 
 
 class Vmap(Loop):
-    """All tasks in one call, through torch.func: gains on small models and on GPUs.
+    """The engine "vmap": all tasks in one call of `torch.func.vmap`.
 
-    Raises:
-        ValueError: the module does what vmap does not allow (branches on data, `.item()`, ...).
+    It is faster than the loop on small models and on GPUs.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -112,20 +134,27 @@ class Vmap(Loop):
             loss_B = F.cross_entropy(logits_BC, y_B, reduction="none")
             return (loss_B * weight_B).sum(), (loss_B, logits_BC.argmax(-1) == y_B)
 
-        self._grad = torch.func.vmap(torch.func.grad(loss, has_aux=True))
+        self._stacked_gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
     def max_stack(self, width: int) -> int:
-        """As many as have `STEP` samples, for memory's sake."""
+        """Return the number of tasks that have STEP samples together, which bounds memory."""
         return max(1, min(STACK, STEP // width))
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
     ) -> Gradients:
-        """One vectorised forward and backward pass."""
+        """Compute all tasks' gradients in one vectorised backward pass; see `Engine`.
+
+        Raises:
+            ValueError: the module does what vmap does not allow (it branches on data, calls
+                `.item()`, or draws random numbers).
+        """
         if seed_T is None:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, None)
         try:
-            g_TP, (loss_TB, correct_TB) = self._grad(w_TP, x_TB, y_TB, weight_TB, seed_T)
+            g_TP, (loss_TB, correct_TB) = self._stacked_gradients(
+                w_TP, x_TB, y_TB, weight_TB, seed_T
+            )
         except RuntimeError as error:
             raise ValueError(
                 "the model does not run under the engine vmap, which trains many clients as one "
@@ -134,48 +163,62 @@ class Vmap(Loop):
         return Gradients(g_TP, loss_TB, correct_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """All models at once on a GPU, which one would not fill."""
+        """Compute [R, B, C] logits: on a GPU, which one model would not fill, of all at once."""
         if not w_RP.is_cuda:
             return super().logits(w_RP, x_B)
-        one = functools.partial(self.model.logits, stacked=True)
-        out: Tensor = torch.func.vmap(one, (0, None))(w_RP, x_B)
+        one_model = functools.partial(self.model.logits, stacked=True)
+        out: Tensor = torch.func.vmap(one_model, (0, None))(w_RP, x_B)
         return out
 
 
 class Graph(Vmap):
-    """Vmap recorded as a CUDA graph per shape: a GPU's kernels without Python between them.
+    """The engine "graph": vmap, recorded as one CUDA graph per shape.
 
-    On a CPU it is Vmap.
+    A GPU then starts its kernels one after the other without Python between them. On a CPU
+    it is the engine "vmap".
     """
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         self.recorded: dict[tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]] = {}
-        self._pool: Any = None  # what a graph computes is copied before the next one: they share
+        # All graphs share one pool of memory. That is safe because the results of a graph are
+        # copied before the next one runs.
+        self._pool: Any = None
 
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
     ) -> Gradients:
-        """Copy the arguments to where the graph reads them, and replay it."""
+        """Replay the graph for these shapes, which is recorded at their first use.
+
+        A graph reads its arguments from fixed addresses, so they are copied there first. See
+        `Engine`.
+        """
         if seed_T is None or not w_TP.is_cuda:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
-        given = [w_TP, x_TB, y_TB, weight_TB, seed_T]
-        shapes = tuple(part.shape for part in given)
+
+        arguments = [w_TP, x_TB, y_TB, weight_TB, seed_T]
+        shapes = tuple(part.shape for part in arguments)
         if shapes not in self.recorded:
-            self.recorded[shapes] = self._record([part.clone() for part in given])
+            self.recorded[shapes] = self._record([part.clone() for part in arguments])
+
         inputs, graph, out = self.recorded[shapes]
-        for held, new in zip(inputs, given, strict=True):
-            held.copy_(new)
+        for fixed, argument in zip(inputs, arguments, strict=True):
+            fixed.copy_(argument)
         graph.replay()
         return Gradients(*(part.clone() for part in out))
 
     def _record(self, inputs: list[Tensor]) -> tuple[list[Tensor], Any, Gradients]:
-        """Run once on a side stream, so that libraries are set up, then record."""
+        """Record the gradients of these inputs as a graph.
+
+        They are computed once before on a side stream, as libraries may set themselves up in
+        the first call, which must not be recorded.
+        """
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             super().gradients(*inputs)
         torch.cuda.current_stream().wait_stream(side)
+
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             out = super().gradients(*inputs)

@@ -14,7 +14,7 @@ from rich.console import Console
 from raysafl import FedAvg, Run, Sweep
 from raysafl.cli.catalogue import FAMILIES, catalogue, table
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.user_code import ship
+from raysafl.sweep.user_code import ship_user_code
 
 HEAD = """
     from raysafl import SAFARI, FedAvg, Federation, LocalTraining, Logistic, Run, Sweep, Uniform
@@ -223,7 +223,7 @@ def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(tmp_path: Pat
     base = "from raysafl import Algorithm\nclass Base(Algorithm):\n    abstract = True"
     write(tmp_path / "base_h4.py", base)
     sweep = load_sweep(write(tmp_path / "own_algorithm.py", HEAD, OWN))
-    ship(sweep, sweep.labelled().values())
+    ship_user_code(sweep, sweep.labelled().values())
     pickle, elsewhere = tmp_path / "sweep.pickle", tmp_path / "elsewhere"
     pickle.write_bytes(ray.cloudpickle.dumps(sweep))
     elsewhere.mkdir()

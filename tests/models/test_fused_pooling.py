@@ -22,7 +22,7 @@ def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor]
             leaf = leaf.contiguous(memory_format=torch.channels_last)
         leaf.requires_grad_()
         out = net(leaf)
-        assert (type(out.grad_fn).__name__ == "_FusedBackward") == pooled.fused
+        assert (type(out.grad_fn).__name__ == "_FusedReluPoolBackward") == pooled.fused
         out.backward(torch.ones_like(out) if g is None else g)
         found.append([out.detach(), leaf.grad])
     return found[0], found[1]
