@@ -1,4 +1,4 @@
-"""Update rules, one short file per paper."""
+"""Algorithms: what the server does with the clients' updates. One short file per paper."""
 
 from raysafl.algorithms.afl import AFL
 from raysafl.algorithms.baselines import Centralised, ServerOnly

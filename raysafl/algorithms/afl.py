@@ -1,4 +1,4 @@
-"""AFL: anarchic federated learning (Yang et al., ICML 2022)."""
+"""AFL: anarchic federated learning (docs/papers.md#afl)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,23 +12,29 @@ from raysafl.core.randomness import Key
 
 
 class AFL(Algorithm):
-    """Clients come anyhow, with old models and any steps: w <- w - lr * mean(Delta_i / steps_i).
+    """Clients start from old models and take any number of steps; the mean step counts.
 
-    The rule AFA-CD of anarchic FL (Yang et al. 2022b). Each client starts from the model of tau
-    client rounds ago, tau uniform in 0..max_delay (at most the rounds run), a draw of its own. The
-    rate is for one local step: lr = steps is FedAvg where all clients take equally many. The
-    paper's AFA-CS, which keeps the last update of every client, is MIFA on such updates.
+        w <- w - lr * mean_i(Delta_i / steps_i)
+
+    Each client starts from the model of tau client rounds ago, with tau drawn uniformly from
+    0..max_delay (at most the number of rounds so far) for each client. Since lr applies to one
+    local step, lr = steps is FedAvg where all clients take equally many steps.
+
+    Source: the rule AFA-CD of Yang et al. 2022, ICML (docs/papers.md#afl). The paper's AFA-CS,
+    which stores the last update of every client, is MIFA on such updates.
     """
 
-    lr: float = Field(default=1.0, gt=0)
-    max_delay: int = Field(default=0, ge=0)
+    lr: float = Field(default=1.0, gt=0, description="Server learning rate per local step.")
+    max_delay: int = Field(
+        default=0, ge=0, description="Maximum age of a start model, in client rounds."
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """The models before this one, the latest first: none yet."""
+        """Start with an empty list of past models, if delays are simulated."""
         return State(w_P, {"past": w_P.new_empty(0, len(w_P))} if self.max_delay else {})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Train the cohort from (possibly old) models and average the steps."""
         if not self.max_delay:
             update: Update = yield Train(state.w_P, ids)
         else:

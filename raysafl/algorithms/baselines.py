@@ -1,7 +1,9 @@
-"""What federated learning is measured against: one place with one set of data."""
+"""Baselines without federation: training on the server's data, or on all data at once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+
+from pydantic import Field
 
 from raysafl.core.algorithm import Algorithm, LocalTraining, Round, State, Train, Update
 from raysafl.core.problem import EVERYONE
@@ -9,31 +11,40 @@ from raysafl.core.randomness import Key
 
 
 class ServerOnly(Algorithm):
-    """SGD on the server's data D0 alone, whoever comes: SAFARI with q = 0."""
+    """Only the server trains, on its data D0, whoever comes.
 
-    server_update: LocalTraining = LocalTraining(lr=0.1, batch_size=64, epochs=1)
+    This is SAFARI with client_prob = 0 (docs/papers.md#safari).
+    """
+
+    server_update: LocalTraining = Field(
+        default=LocalTraining(lr=0.1, batch_size=64, epochs=1),
+        description="How the server trains in one round.",
+    )
 
     @property
     def uses_server_data(self) -> bool:
-        """Always."""
+        """Return True: every round trains on D0."""
         return True
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """The server's update; nobody is asked."""
+        """Train the server; no client is asked."""
         update: Update = yield Train.server(state.w_P, self.server_update)
         return replace(state, w_P=state.w_P - update.delta_MP[0])
 
 
 class Centralised(Algorithm):
-    """SGD on the union of all clients' data, absent ones too: what no federation can beat.
+    """All clients' data, also those of clients that never come, are trained on in one place.
 
-    A round is the run's local training (or `sgd`) on the union, so `epochs` are passes over all
-    data. Nothing is sent; the record's kind is "central".
+    It shows what could be reached without federation. One round is the run's local training on
+    the union of the data, so `epochs` are passes over all data. Nothing is sent, and the rows
+    have the kind "central".
     """
 
-    sgd: LocalTraining | None = None
+    sgd: LocalTraining | None = Field(
+        default=None, description="How a round trains; None: as the run's `local` says."
+    )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One update on everyone's data; nobody is asked."""
+        """Train on the union of all data; no client is asked."""
         update: Update = yield Train(state.w_P, [EVERYONE], sgd=self.sgd)
         return replace(state, w_P=state.w_P - update.delta_MP[0])

@@ -1,4 +1,7 @@
-"""Rows that are kept per client: only of clients that came, so that 10,000 cost nothing before."""
+"""Memory of an algorithm per client: one row of P numbers for each client that has come.
+
+Clients that have never come have no row, so that a large population costs nothing.
+"""
 
 from collections.abc import Sequence
 
@@ -9,11 +12,18 @@ from raysafl.core.algorithm import State
 
 
 def recall(state: State, ids: Sequence[int]) -> Tensor:
-    """The clients' rows [M, P]; zero for who is seen for the first time."""
+    """Return the rows of the clients in `ids`, [M, P]; zeros for clients without a row."""
     zero_P = torch.zeros_like(state.w_P)
     return torch.stack([state.clients.get(i, zero_P) for i in ids])
 
 
 def remember(state: State, ids: Sequence[int], row_MP: Tensor) -> dict[int, Tensor]:
-    """All clients' rows after these. Copies: a view would keep the whole cohort's tensor."""
+    """Return all clients' rows, with those of the clients in `ids` replaced.
+
+    Args:
+        state: the state before; it is left as it is.
+        ids: the clients of the cohort, [M].
+        row_MP: their new rows.
+    """
+    # Rows are copied, because a view would keep the whole cohort's tensor in memory.
     return {**state.clients, **{i: row.clone() for i, row in zip(ids, row_MP, strict=True)}}

@@ -1,4 +1,4 @@
-"""FedAmplify: FedAvg with amplified updates (Wang & Ji, NeurIPS 2022)."""
+"""FedAmplify: FedAvg whose progress is amplified every few rounds (docs/papers.md#fedamplify)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,22 +12,27 @@ from raysafl.core.randomness import Key
 
 
 class FedAmplify(Algorithm):
-    """FedAvg that every P rounds amplifies its way: w <- w_t0 + eta (w - w_t0) (Wang & Ji 2022).
+    """FedAvg that amplifies its progress every P client rounds.
 
-    w_t0 is the model P client rounds ago. P should span the participation process, so that the
-    way of P rounds holds every client; it and eta have no default, as they depend on that process.
-    eta = 1 is FedAvg. Inside SAFARI, server rounds are part of the way but not of the count.
+        w <- w_start + eta (w - w_start)
+
+    where w_start is the model P client rounds ago. P should span the participation process, so
+    that every client comes within P rounds. P and eta depend on that process and so have no
+    default; eta = 1 is FedAvg. Inside SAFARI, server rounds add to the progress, but they are
+    not counted.
+
+    Source: Wang and Ji 2022, NeurIPS (docs/papers.md#fedamplify).
     """
 
-    P: int = Field(gt=0)
-    eta: float = Field(gt=0)
+    P: int = Field(gt=0, description="Client rounds between two amplifications.")
+    eta: float = Field(gt=0, description="Factor of the amplification.")
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """The first P rounds start here."""
+        """Remember the initial model as the start of the first P rounds."""
         return State(w_P, {"start": w_P.clone(), "count": torch.tensor(0)})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Average the updates, and amplify the progress of the last P rounds if due."""
         update: MeanUpdate = yield TrainMean(state.w_P, ids)
         w_P = state.w_P - update.delta_P
         start_P, count = state.server["start"], state.server["count"] + 1

@@ -1,4 +1,4 @@
-"""FedAU: averaging with unknown participation statistics (Wang & Ji, ICLR 2024)."""
+"""FedAU: clients are weighted by how rarely they come (docs/papers.md#fedau)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,25 +12,34 @@ from raysafl.core.randomness import Key
 
 
 class FedAU(Algorithm):
-    """Clients weigh what they are away: w <- w - lr/M * sum(weight_i Delta_i) (Wang & Ji 2024).
+    """Each update is weighted by an estimate of 1 / (the client's participation probability).
 
-    weight_i estimates 1 / (probability to come): the mean of client i's participation intervals
-    so far, 1 before the first has ended. An interval ends when the client comes, or after K rounds
-    (then it counts K). As in Algorithms 1 and 2, this round's interval counts from the next
-    round on. K = 50 is the paper's. A round in which no client is asked (SAFARI) is not counted.
+        w <- w - lr / N * sum_i(weight_i Delta_i)
+
+    over the cohort, with N clients in all. weight_i is the mean length of client i's
+    participation intervals so far, and 1 before the first of them has ended. An interval ends
+    when the client comes, or after K rounds, and then has the length K. The interval that ends
+    in this round counts from the next round on. A round in which no client is asked to train
+    (a server round of SAFARI) is not counted.
+
+    Source: Wang and Ji 2024, ICLR, algorithms 1 and 2 (docs/papers.md#fedau); K = 50 is theirs.
     """
 
-    lr: float = Field(default=1.0, gt=0)
-    K: int = Field(default=50, gt=0)
+    lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
+    K: int = Field(default=50, gt=0, description="Maximum length of an interval, in rounds.")
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """Per client: its weight, how many intervals have ended, rounds since the last did."""
+        """Start with weight 1 for each client.
+
+        The state holds, per client, the weight, the number of intervals that have ended, and
+        the number of rounds since the last one ended.
+        """
         count_N = torch.zeros(num_clients, dtype=torch.int64)
         weight_N = torch.ones(num_clients, dtype=torch.float64)
         return State(w_P, {"weight": weight_N, "ended": count_N, "waited": count_N.clone()})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Apply the weighted updates, then update the estimates of the intervals."""
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
         at, weight_N = torch.tensor(ids), state.server["weight"]

@@ -1,4 +1,4 @@
-"""FedAvg (McMahan et al. 2017), with FedProx and FedAvgM as arguments of it."""
+"""FedAvg (docs/papers.md#fedavg), with FedProx and FedAvgM as special cases."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,30 +13,45 @@ from raysafl.core.randomness import Key
 
 
 def global_rate(lr: float | None, ids: Sequence[int]) -> float:
-    """eta_g: a number, or None for the square root of the cohort's size, as in FSL."""
+    """Return the server learning rate: `lr`, or for None the square root of the cohort's size.
+
+    The square root is the eta_g of FSL (docs/papers.md#fsl).
+    """
     return float(len(ids) ** 0.5) if lr is None else lr
 
 
 class FedAvg(Algorithm):
-    """The mean of the cohort's updates: w <- w - lr * mean(Delta_i) (McMahan et al. 2017).
+    """The server subtracts the mean of the cohort's updates.
 
-    v <- momentum * v + mean(Delta);  w <- w - lr * v, with Delta_i = w - w_i. momentum > 0 is
-    FedAvgM (Hsu et al. 2019); prox = mu > 0 is FedProx (Li et al. 2020), whose clients descend
-    g + mu * (w_i - w). The mean is uniform over the cohort, as in SAFARI (Algorithm 1, line 9):
-    all clients hold equally many samples there. `lr=None` is the square root of the cohort's
-    size, FSL's eta_g.
+        v <- momentum * v + mean_i(Delta_i)          with Delta_i = w - w_i
+        w <- w - lr * v
+
+    Clients descend along g + prox * (w_i - w). With momentum = prox = 0 this is FedAvg; prox > 0
+    is FedProx, and momentum > 0 is FedAvgM.
+
+    Source: McMahan et al. 2017 (docs/papers.md#fedavg). The mean is uniform over the cohort, as
+    in SAFARI (algorithm 1, line 9), where all clients hold equally many samples.
+
+    Example:
+        >>> import raysafl as fl
+        >>> fl.FedAvg(lr=0.5, momentum=0.9).to_json()
+        '{"kind":"FedAvg","lr":0.5,"momentum":0.9,"prox":0.0}'
     """
 
-    lr: float | None = Field(default=1.0, gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    prox: float = Field(default=0.0, ge=0)
+    lr: float | None = Field(
+        default=1.0,
+        gt=0,
+        description="Server learning rate; None: the square root of the cohort's size (FSL).",
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum at the server.")
+    prox: float = Field(default=0.0, ge=0, description="Weight of the clients' proximal term.")
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """No memory beyond the momentum."""
+        """Start with a momentum of zero, if there is any."""
         return State(w_P, {"v": torch.zeros_like(w_P)} if self.momentum else {})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Train the cohort and subtract the mean of its updates."""
         update: MeanUpdate = yield TrainMean(state.w_P, ids, prox=self.prox)
         lr = global_rate(self.lr, ids)
         v_P = update.delta_P
@@ -47,12 +62,15 @@ class FedAvg(Algorithm):
 
 
 class FedProx(FedAvg):
-    """FedAvg whose clients are pulled to their start: g + mu * (w_i - w) (Li et al. 2020).
+    """FedAvg whose clients are pulled towards their start: they descend g + mu * (w_i - w).
 
-    `mu` is another name of `prox`. The default is in the range that the paper tunes over.
+    `mu` may be given in place of `prox`.
+
+    Source: Li et al. 2020 (docs/papers.md#fedprox). The default lies in the range over which
+    the paper tunes mu.
     """
 
-    prox: float = Field(default=0.01, ge=0)
+    prox: float = Field(default=0.01, ge=0, description="Weight mu of the proximal term.")
 
     def __init__(self, /, **fields: Any) -> None:
         if "mu" in fields:
@@ -61,6 +79,9 @@ class FedProx(FedAvg):
 
 
 class FedAvgM(FedAvg):
-    """FedAvg with momentum at the server (Hsu et al. 2019)."""
+    """FedAvg with momentum at the server.
 
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    Source: Hsu et al. 2019 (docs/papers.md#fedavgm).
+    """
+
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum at the server.")

@@ -1,4 +1,4 @@
-"""FedDyn: dynamic regularisation (Acar et al., ICLR 2021)."""
+"""FedDyn: federated learning with dynamic regularisation (docs/papers.md#feddyn)."""
 
 from collections.abc import Sequence
 
@@ -12,26 +12,31 @@ from raysafl.core.randomness import Key
 
 
 class FedDyn(Algorithm):
-    """Each client's loss is tilted until the local optima agree (Acar et al. 2021, Algorithm 1).
+    """Each client's loss gets a linear term, so that the local optima come to agree.
 
-    Clients descend g - h_i + alpha (w_i - w). At its zero grad f_i(w_i) = h_i + alpha Delta_i:
-    h_i <- h_i + alpha Delta_i is the client's last gradient. The server keeps
-    h <- h + alpha sum(Delta) / M, the mean of all h_i, and w <- w - mean(Delta) - h / alpha.
+    Clients descend along g - h_i + alpha (w_i - w). Where that is zero,
+    grad f_i(w_i) = h_i + alpha Delta_i, so h_i is an estimate of the client's gradient:
 
-    h_i stays with the client and moves no bytes (FSL: "additional client storage"). alpha = 0.01
-    is FSL's; the FedDyn paper tunes it over 0.1, 0.01, 0.001.
+        h_i <- h_i + alpha Delta_i                   for the clients of the cohort
+        h   <- h + alpha sum_i(Delta_i) / N          the mean of h_i over all N clients
+        w   <- w - mean_i(Delta_i) - h / alpha
+
+    h_i stays with the client, so it moves no bytes.
+
+    Source: Acar et al. 2021, ICLR, algorithm 1 (docs/papers.md#feddyn). They tune alpha over
+    0.1, 0.01 and 0.001; the default 0.01 is that of FSL's comparison (docs/papers.md#fsl).
     """
 
-    alpha: float = Field(default=0.01, gt=0)
+    alpha: float = Field(default=0.01, gt=0, description="Weight of the regularisation.")
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """h = 0, and every h_i."""
+        """Start with h = 0 and every h_i = 0."""
         return State(
             w_P, {"h": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Train the cohort on the tilted losses, then update h, the h_i and the model."""
         h_MP = recall(state, ids)
         update: Update = yield Train(state.w_P, ids, -h_MP, prox=self.alpha)
         delta_MP = update.delta_MP

@@ -1,4 +1,4 @@
-"""FedOpt: adaptive rates at the server (Reddi et al., ICLR 2021, Algorithm 2)."""
+"""FedOpt: adaptive optimizers at the server (docs/papers.md#fedopt)."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,28 +14,34 @@ from raysafl.core.randomness import Key
 
 
 class FedOpt(Algorithm):
-    """m <- beta1 m + (1 - beta1) d;  w <- w - lr * m / (sqrt(v) + tau), with d = mean(Delta).
+    """The base of FedAdagrad, FedAdam and FedYogi, which differ in the second moment v.
 
-    d points like a gradient, so w moves against it (the paper's Delta_t is -d). The second moment
-    v starts at tau^2, the least that Algorithm 2 allows; there is no bias correction. beta1 = 0.9,
-    beta2 = 0.99, tau = 1e-3 are the paper's; the rate is tuned per task there.
+        d = mean_i(Delta_i)
+        m <- beta1 m + (1 - beta1) d
+        w <- w - lr * m / (sqrt(v) + tau)
+
+    d points like a gradient, so w moves against it; the paper's Delta_t is -d. v starts at
+    tau^2, the least that the paper's algorithm 2 allows. There is no bias correction.
+
+    Source: Reddi et al. 2021, ICLR, algorithm 2 (docs/papers.md#fedopt). beta1 = 0.9,
+    beta2 = 0.99 and tau = 1e-3 are theirs; they tune the learning rate for each task.
     """
 
     abstract: ClassVar[bool] = True
-    lr: float = Field(default=0.01, gt=0)
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    tau: float = Field(default=1e-3, gt=0)
+    lr: float = Field(default=0.01, gt=0, description="Server learning rate.")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="Decay of the first moment.")
+    tau: float = Field(default=1e-3, gt=0, description="Added to sqrt(v); bounds the step.")
 
     @abstractmethod
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
-        """The next second moment."""
+        """Return the next second moment from the last one and the mean update d."""
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """m = 0, v = tau^2."""
+        """Start with m = 0 and v = tau^2."""
         return State(w_P, {"m": torch.zeros_like(w_P), "v": torch.full_like(w_P, self.tau**2)})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Average the updates and take one step of the adaptive optimizer."""
         update: MeanUpdate = yield TrainMean(state.w_P, ids)
         d_P = update.delta_P
         m_P = self.beta1 * state.server["m"] + (1 - self.beta1) * d_P
@@ -45,28 +51,37 @@ class FedOpt(Algorithm):
 
 
 class FedAdagrad(FedOpt):
-    """FedAvg with Adagrad at the server: v <- v + d^2 (Reddi et al. 2021)."""
+    """FedAvg with Adagrad at the server: v <- v + d^2.
 
-    beta1: float = Field(default=0.0, ge=0, lt=1)
+    Source: Reddi et al. 2021 (docs/papers.md#fedopt).
+    """
+
+    beta1: float = Field(default=0.0, ge=0, lt=1, description="Decay of the first moment.")
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
-        """The sum of squares."""
+        """Return v + d^2, the sum of squares so far."""
         return v_P + d_P**2
 
 
 class FedAdam(FedOpt):
-    """FedAvg with Adam at the server: v <- beta2 v + (1 - beta2) d^2 (Reddi et al. 2021)."""
+    """FedAvg with Adam at the server: v <- beta2 v + (1 - beta2) d^2.
 
-    beta2: float = Field(default=0.99, ge=0, lt=1)
+    Source: Reddi et al. 2021 (docs/papers.md#fedopt).
+    """
+
+    beta2: float = Field(default=0.99, ge=0, lt=1, description="Decay of the second moment.")
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
-        """The running mean of squares."""
+        """Return the running mean of squares, beta2 v + (1 - beta2) d^2."""
         return self.beta2 * v_P + (1 - self.beta2) * d_P**2
 
 
 class FedYogi(FedAdam):
-    """FedAvg with Yogi at the server: v <- v - (1 - beta2) d^2 sign(v - d^2) (Reddi 2021)."""
+    """FedAvg with Yogi at the server: v <- v - (1 - beta2) d^2 sign(v - d^2).
+
+    Source: Reddi et al. 2021 (docs/papers.md#fedopt).
+    """
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
-        """Moves by at most (1 - beta2) d^2, however large v is."""
+        """Move v towards d^2 by at most (1 - beta2) d^2, however large v is."""
         return v_P - (1 - self.beta2) * d_P**2 * (v_P - d_P**2).sign()

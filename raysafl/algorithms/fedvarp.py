@@ -1,4 +1,4 @@
-"""FedVARP: variance reduction for partial participation (Jhunjhunwala et al., UAI 2022)."""
+"""FedVARP: variance reduction for partial participation (docs/papers.md#fedvarp)."""
 
 from collections.abc import Sequence
 
@@ -12,22 +12,27 @@ from raysafl.core.randomness import Key
 
 
 class FedVARP(Algorithm):
-    """SAGA over clients: v = mean(Delta_i - y_i) + mean of all y;  w <- w - lr * v (FedVARP, 2022).
+    """The last update of every client reduces the variance of the cohort's mean.
 
-    y_i = Delta_i of client i's last round, zero before its first (Jhunjhunwala et al.). The
-    first mean is over the cohort, the second over all M clients, before this round.
+        w <- w - lr * (mean_cohort(Delta_i - y_i) + mean_all(y_i))
+        y_i <- Delta_i                               for the clients of the cohort
+
+    y_i is the update of client i's last round, and zero before its first. The second mean is
+    over all N clients, with the values before this round. This is SAGA over clients.
+
+    Source: Jhunjhunwala et al. 2022, UAI (docs/papers.md#fedvarp).
     """
 
-    lr: float = Field(default=1.0, gt=0)
+    lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """No rows; their mean over all clients is zero."""
+        """Start with every y_i = 0, so that their mean is zero."""
         return State(
             w_P, {"mean": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Apply the variance-reduced mean, then remember the cohort's updates."""
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
         mean_P, num_clients = state.server["mean"], state.server["num_clients"]

@@ -1,4 +1,4 @@
-"""FSL: federated learning with server learning (Mai, La and Zhang)."""
+"""FSL: federated learning with server learning (docs/papers.md#fsl)."""
 
 import math
 from collections.abc import Sequence
@@ -14,36 +14,54 @@ from raysafl.core.randomness import Key
 
 
 class FSL(Algorithm):
-    """A client round of `inner`, then the server learns on D0 from its result (FSL, Algorithm 1).
+    """After each client round of `inner`, the server learns on D0 from the result.
 
-    The server trains `epochs` passes at the rate gamma * eta_0, eta_0 = sqrt(S) * rate for a
-    cohort of S. Defaults (section IV-A): epochs E_s = ceil(n E_c / (N n0)), with n/N samples per
-    client and E_c local epochs; batch_size B_0 = B; rate = eta_l K / K_0 for K local steps and
-    K_0 server steps, falling over rounds as that of `local` (the run's clients) does; inner is
-    FedAvg with eta_g = sqrt(S). gamma = 0 is `inner`.
+    The server trains for E_s epochs at the learning rate gamma * eta_0, where
+    eta_0 = sqrt(S) * `rate` for a cohort of S clients. gamma = 0 is `inner` itself.
 
-    `pretrain` epochs at the rate `pretrain_lr` on D0 come before the first round (scenario 1: 500
-    at 0.01; scenario 2: none, the default). Where the local training is given in steps, E_s covers
-    as many samples as a client sees, as E_s = ceil(n E_c / (N n0)) does.
+    Defaults that depend on the run are filled in by `prepare`, as in section IV-A:
+
+        E_s  = ceil(n E_c / (N n0))      n / N samples per client, E_c local epochs
+        B_0  = B                         the clients' batch size
+        rate = eta_l K / K_0             K local steps, K_0 server steps, at the clients' eta_l
+
+    `rate` falls over the rounds as the clients' learning rate does. Where the local training is
+    given in steps, E_s epochs cover as many samples as a client sees.
+
+    Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500 epochs at
+    0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the default, does not.
     """
 
-    inner: SerializeAsAny[Algorithm] = Field(default_factory=lambda: FedAvg(lr=None))
-    gamma: float = Field(default=1.0, ge=0)
-    epochs: int | None = Field(default=None, gt=0)
-    batch_size: int | None = Field(default=None, gt=0)
-    rate: float | None = Field(default=None, gt=0)
-    local: LocalTraining | None = None
-    pretrain: int = Field(default=0, ge=0)
-    pretrain_lr: float = Field(default=0.01, gt=0)
+    inner: SerializeAsAny[Algorithm] = Field(
+        default_factory=lambda: FedAvg(lr=None), description="The algorithm of the client rounds."
+    )
+    gamma: float = Field(default=1.0, ge=0, description="Weight of the server's learning rate.")
+    epochs: int | None = Field(
+        default=None, gt=0, description="Server epochs E_s a round; None: from the run."
+    )
+    batch_size: int | None = Field(
+        default=None, gt=0, description="Server batch size B_0; None: that of the clients."
+    )
+    rate: float | None = Field(
+        default=None, gt=0, description="Server learning rate over sqrt(S); None: from the run."
+    )
+    local: LocalTraining | None = Field(
+        default=None,
+        description="The clients' training, whose schedule `rate` follows; filled in from the run.",
+    )
+    pretrain: int = Field(default=0, ge=0, description="Epochs on D0 before the first round.")
+    pretrain_lr: float = Field(default=0.01, gt=0, description="Learning rate of `pretrain`.")
 
     @property
     def uses_server_data(self) -> bool:
-        """Not in the limit gamma = 0, unless to pre-train or by `inner`."""
+        """Return whether the server learns, pre-trains, or `inner` trains on D0."""
         return self.gamma > 0 or self.pretrain > 0 or self.inner.uses_server_data
 
     def prepare(self, setting: Setting) -> "FSL":
-        """With the defaults of the run, and the inner algorithm prepared."""
-        inner, local, n0 = self.inner.prepare(setting), setting.local, setting.server_samples
+        """Return this algorithm with the defaults filled in that depend on the run."""
+        inner = self.inner.prepare(setting)
+        local = setting.local
+        n0 = setting.server_samples
         batch_size = self.batch_size or local.batch_size
         if not n0:
             return self.replace(inner=inner, batch_size=batch_size, local=local)
@@ -56,21 +74,23 @@ class FSL(Algorithm):
         return self.replace(filled, inner=inner, local=self.local or local)
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """The inner algorithm's state; `pretrain` is there until it is done."""
+        """Return the inner algorithm's state, marked if pre-training is still to be done."""
         state = self.inner.init(w_P, num_clients)
         todo = {"pretrain": torch.tensor(num_clients)} if self.pretrain else {}
         return replace(state, server={**state.server, **todo})
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round, and the server's learning from its end."""
+        """Pre-train if due, run a client round, then let the server learn from its result."""
         if "pretrain" in state.server:
             sgd = self._sgd(self.pretrain_lr, self.pretrain)
             update: Update = yield Train.server(state.w_P, sgd)
             num_clients = int(state.server["pretrain"])
             state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
+
         after = yield from self.inner.round(state, ids, key)
         if not self.gamma:
             return after
+
         assert self.rate and self.epochs, "prepare() fills in what depends on the run"
         rate = self.rate * (self.local.rate(key.round) / self.local.lr if self.local else 1)
         sgd = self._sgd(self.gamma * math.sqrt(len(ids)) * rate, self.epochs)
@@ -82,16 +102,20 @@ class FSL(Algorithm):
         return LocalTraining(lr=lr, batch_size=self.batch_size, epochs=epochs)
 
     def _start(self, before_P: Tensor, after_P: Tensor) -> Tensor:
-        """Where the server's learning starts: here, behind the clients'."""
+        """Return the parameters from which the server learns: the client round's result."""
         return after_P
 
 
 class FSLParallel(FSL):
-    """FSL-p, the non-incremental form: the server learns beside the clients; its change is added.
+    """FSL-p, the non-incremental form: server and clients learn from the same parameters.
 
-    w <- inner's result - gamma-scaled change of the server from the same start w_t (sections II
-    and B-B2, which leave open how the server is weighed: here by gamma, through its rate).
+    The server's change, from the parameters at the start of the round, is added to the result
+    of the client round.
+
+    Source: FSL, sections II and B-B2 (docs/papers.md#fsl). They leave open how the server is
+    weighted; here it is by gamma, through its learning rate.
     """
 
     def _start(self, before_P: Tensor, after_P: Tensor) -> Tensor:
+        """Return the parameters at the start of the round."""
         return before_P

@@ -1,4 +1,4 @@
-"""MIFA: memory-augmented impatient averaging (Gu et al., NeurIPS 2021)."""
+"""MIFA: memory-augmented impatient federated averaging (docs/papers.md#mifa)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,24 +13,34 @@ from raysafl.core.randomness import Key
 
 
 class MIFA(Algorithm):
-    """The absent are stood in for by their last update: w <- w - lr * mean of all rows (Gu 2021).
+    """The last update of each absent client stands in for it.
 
-    row_i = Delta_i of client i's last round (Algorithm 1 of Gu et al.). The paper assumes that all
-    clients come in the first round. Where they do not, `over="all"` (the default) counts those
-    never seen as zero rows, so the first steps are small; `over="seen"` is the mean of those seen.
+        w <- w - lr * mean_i(row_i)
+
+    where row_i is the update of client i's last round.
+
+    Source: Gu et al. 2021, NeurIPS, algorithm 1 (docs/papers.md#mifa). The paper assumes that
+    all clients come in the first round. `over` says what happens where they do not.
     """
 
-    lr: float = Field(default=1.0, gt=0)
-    over: Literal["all", "seen"] = "all"
+    lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
+    over: Literal["all", "seen"] = Field(
+        default="all",
+        description="The mean is over all clients, those that never came counting as zero rows "
+        '("all", so the first steps are small), or over those that have come ("seen").',
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """No rows; their mean over all clients is zero."""
+        """Start without rows, so that their mean over all clients is zero."""
         return State(
             w_P, {"mean": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round; the mean of the rows is kept up to date rather than summed anew."""
+        """Replace the cohort's rows and step along the mean of all rows.
+
+        The mean is updated by the change of the rows, which costs less than summing all.
+        """
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]

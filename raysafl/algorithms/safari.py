@@ -1,4 +1,4 @@
-"""SAFARI (Yang et al., ICML 2024): client rounds and server rounds, at random."""
+"""SAFARI: client rounds and server rounds, at random (docs/papers.md#safari)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,35 +13,54 @@ from raysafl.core.randomness import Key
 
 
 class SAFARI(Algorithm):
-    """With probability q a client round of `inner`; else the server trains on D0 (SAFARI).
+    """A round is a client round of `inner` with probability q; else the server trains on D0.
 
-    Algorithm 1 prints one SGD step for a server round (`steps=1`); K steps and whole epochs are
-    other readings. With a single step the printed accuracies cannot be reached (docs/log.md), so
-    the default is one epoch over D0. Batch size: that of the clients (64), open in the paper.
+    q is `client_prob` here. A server round moves no bytes. client_prob = 1 is `inner` itself,
+    and client_prob = 0 is `ServerOnly`.
 
-    q = 1 is `inner`; q = 0 is SGD on the server's data alone. A server round moves no bytes.
+    Source: SAFARI, algorithm 1 (docs/papers.md#safari). It prints one SGD step for a server
+    round (`steps=1`), with which the printed accuracies cannot be reached (docs/log.md). So the
+    default is one epoch over D0. The paper leaves the server's batch size open; the default is
+    that of the clients, 64.
+
+    Example:
+        >>> import raysafl as fl
+        >>> server = fl.LocalTraining(lr=0.05, batch_size=16, epochs=2)
+        >>> fl.SAFARI(inner=fl.FedAvg(), client_prob=0.6, server_update=server).uses_server_data
+        True
     """
 
     kind: ClassVar[str] = "Safari"
-    inner: SerializeAsAny[Algorithm] = Field(default_factory=FedAvg)
-    client_prob: float = Field(default=0.8, ge=0, le=1, alias="q")
-    server_update: LocalTraining = LocalTraining(lr=0.1, batch_size=64, epochs=1)
+    inner: SerializeAsAny[Algorithm] = Field(
+        default_factory=FedAvg, description="The algorithm of the client rounds."
+    )
+    client_prob: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        alias="q",
+        description="Probability of a client round: the paper's q, and `q` in JSON.",
+    )
+    server_update: LocalTraining = Field(
+        default=LocalTraining(lr=0.1, batch_size=64, epochs=1),
+        description="How the server trains in a server round.",
+    )
 
     @property
     def uses_server_data(self) -> bool:
-        """Not in the limit q = 1, unless `inner` does."""
+        """Return whether there are server rounds, or `inner` trains on D0."""
         return self.client_prob < 1 or self.inner.uses_server_data
 
     def prepare(self, setting: Setting) -> "SAFARI":
-        """With the inner algorithm prepared."""
+        """Return this algorithm with its inner algorithm prepared."""
         return self.replace(inner=self.inner.prepare(setting))
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """The inner algorithm's state."""
+        """Return the initial state of the inner algorithm."""
         return self.inner.init(w_P, num_clients)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """A client round with probability q, else a server round."""
+        """Run a client round with probability `client_prob`, else a server round."""
         if key("safari").random() < self.client_prob:
             return (yield from self.inner.round(state, ids, key))
         update: Update = yield Train.server(state.w_P, self.server_update)

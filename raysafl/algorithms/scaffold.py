@@ -1,4 +1,4 @@
-"""SCAFFOLD: stochastic controlled averaging (Karimireddy et al., ICML 2020)."""
+"""SCAFFOLD: stochastic controlled averaging (docs/papers.md#scaffold)."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,25 +14,35 @@ from raysafl.core.randomness import Key
 
 
 class SCAFFOLD(Algorithm):
-    """Clients descend g + c - c_i, which takes their drift away (Karimireddy et al. 2020).
+    """Control variates correct the drift of the clients: they descend along g + c - c_i.
 
-    Algorithm 1 with option II: c_i <- c_i - c + Delta_i / (sum of local rates), the client's mean
-    gradient; c <- c + sum(change of c_i) / M;  w <- w - lr * mean(Delta). All c start at zero.
-    Twice FedAvg's bytes: c goes down with w, the change of c_i comes up with Delta_i. FSL's
-    comparison has eta_g = sqrt(S): `lr=None`.
+        c_i <- c_i - c + Delta_i / (sum of the local learning rates)
+        c   <- c + sum_i(change of c_i) / N          over the cohort, N clients in all
+        w   <- w - lr * mean_i(Delta_i)
+
+    c_i becomes the client's mean gradient of this round (option II). All c start at zero.
+    SCAFFOLD moves twice the bytes of FedAvg: c goes down with w, and the change of c_i comes up
+    with Delta_i.
+
+    Source: Karimireddy et al. 2020, ICML, algorithm 1 (docs/papers.md#scaffold).
     """
 
     kind: ClassVar[str] = "Scaffold"
-    lr: float | None = Field(default=1.0, gt=0)
+    lr: float | None = Field(
+        default=1.0,
+        gt=0,
+        description="Server learning rate; None: the square root of the cohort's size, as in "
+        "FSL's comparison.",
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """c = 0, and every c_i."""
+        """Start with c = 0 and every c_i = 0."""
         return State(
             w_P, {"c": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """One client round."""
+        """Train the cohort with control variates, then update them and the model."""
         c_P, num_clients = state.server["c"], state.server["num_clients"]
         own_MP = recall(state, ids)
         update: Update = yield Train(state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1)

@@ -1,5 +1,7 @@
-"""Who comes: policies that follow time and seed, never the algorithm, so that with the same
-seed every algorithm sees the same cohorts.
+"""Participation policies: which clients come in which round.
+
+A policy depends on the round and the seed, never on the algorithm. So with the same seed,
+every algorithm sees the same cohorts.
 """
 
 from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates

@@ -1,4 +1,4 @@
-"""Arbitrary participation: clients come by probabilities that a distribution gives them."""
+"""Arbitrary participation: a distribution gives each client its probability to come."""
 
 from functools import lru_cache
 from typing import Any
@@ -14,35 +14,41 @@ from raysafl.participation.sampling import Floats, check_m, come, weighted
 
 @lru_cache(maxsize=8)
 def masses(dist: Distribution, num_clients: int) -> Floats:
-    """The clients' probabilities: every round has the same."""
+    """Return the clients' probabilities [N], which are the same in every round."""
     mass_M = dist.masses(num_clients)
-    mass_M.flags.writeable = False  # it is cached
+    mass_M.flags.writeable = False  # the array is cached and shared
     return mass_M
 
 
-@lru_cache(maxsize=32)  # replicates take turns
+# Replicates take turns, so the rates of several seeds are in use at the same time.
+@lru_cache(maxsize=32)
 def rates(dist: Distribution, num_clients: int, seed: int) -> Floats:
-    """The clients' rates: every round of a seed has the same."""
+    """Return the clients' rates [N], which are the same in every round of a seed."""
     rate_M = dist.rates(num_clients, Key(seed)("rates"))
-    rate_M.flags.writeable = False  # it is cached
+    rate_M.flags.writeable = False  # the array is cached and shared
     return rate_M
 
 
 class Arbitrary(Participation):
-    """m a round, client i with the mass of a distribution on [i/M, (i+1)/M] (FAST, B.1.3).
+    """m clients come in each round, drawn in proportion to the masses of a distribution.
 
-    p_i = mass on [i/M, (i+1)/M], renormalised over [0, 1]. The paper names the distributions,
-    not how a draw becomes a client, nor how m distinct ones come of it. Chosen: the m clients
-    are drawn one after the other without replacement, each with probability ~ p_i among those
-    left. So client i comes with probability exactly p_i if m = 1; for m > 1 more evenly than
-    m p_i (which may exceed 1). `ArbitraryRates` is the other reading.
+    With N clients, client i has the probability p_i: the distribution's mass on
+    [i / N, (i + 1) / N], normalised over [0, 1].
+
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast). The paper names the distributions, but
+    not how a draw becomes a client, nor how m distinct clients result. Here m clients are drawn
+    one after another without replacement, in proportion to p_i among the rest. So client i
+    comes with probability p_i if m = 1, and more evenly than m p_i (which may exceed 1)
+    otherwise. `ArbitraryRates` is the other reading.
     """
 
-    dist: SerializeAsAny[Distribution]
-    m: int = Field(gt=0)
+    dist: SerializeAsAny[Distribution] = Field(
+        description="Distribution on [0, 1] along which the clients lie."
+    )
+    m: int = Field(gt=0, description="Number of clients in each round.")
 
     def check(self, num_clients: int) -> None:
-        """There is mass on [0, 1], and at least m clients have some."""
+        """Raise ValueError if fewer than m clients have a positive probability."""
         check_m(self.m, num_clients)
         able = int(np.count_nonzero(masses(self.dist, num_clients)))
         if able < self.m:
@@ -54,32 +60,38 @@ class Arbitrary(Participation):
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """A weighted draw without replacement."""
+        """Draw m clients in proportion to their probabilities."""
         return state, Cohort(weighted(masses(self.dist, num_clients), self.m, key("arbitrary")))
 
 
 class ArbitraryRates(Participation):
-    """One rate per client drawn from a distribution; each comes with its rate (FAST, B.1.3).
+    """Each client has a rate drawn from a distribution, and comes with that rate.
 
-    The other reading of the paper's distributions: rate_i is a draw, clipped to [0, 1], and a
-    function of the seed alone. With m = None every client comes with probability rate_i on its
-    own (if none does: the one with the least u_i / rate_i). With m, m distinct clients
-    are drawn one after the other with probability ~ rate_i among those left; clients of
-    rate 0 only when the others are used up.
+    rate_i is one draw from the distribution, clipped to [0, 1]; it depends on the seed alone.
+    With m = None, every client comes with probability rate_i, independently of the others. If
+    nobody comes, the client with the least u_i / rate_i does (u_i: its uniform draw). With m,
+    m distinct clients are drawn one after another in proportion to rate_i among the rest;
+    clients of rate 0 come only when the others are used up.
+
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast); `Arbitrary` is the other reading.
     """
 
-    dist: SerializeAsAny[Distribution]
-    m: int | None = Field(default=None, gt=0)
+    dist: SerializeAsAny[Distribution] = Field(
+        description="Distribution from which each client's rate is drawn."
+    )
+    m: int | None = Field(
+        default=None, gt=0, description="Number of clients in each round; None: by chance."
+    )
 
     def check(self, num_clients: int) -> None:
-        """There is mass on [0, 1], and m is at most M."""
+        """Raise ValueError if the distribution has no mass on [0, 1], or m is too large."""
         check_m(self.m, num_clients)
         masses(self.dist, num_clients)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """By the clients' rates."""
+        """Draw the cohort by the clients' rates."""
         rate_M = rates(self.dist, num_clients, key.seed)
         rng = key("arbitrary rates")
         if self.m is not None:

@@ -1,4 +1,4 @@
-"""Distributions on the line, from which arbitrary participation takes its probabilities."""
+"""Distributions from which arbitrary participation takes its probabilities."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -15,14 +15,23 @@ from raysafl.participation.sampling import Floats
 
 @cache
 def continuous() -> Mapping[str, Any]:
-    """scipy's continuous distributions by name; its half second of import, where they are used."""
+    """Return the continuous distributions of scipy by name.
+
+    scipy.stats takes half a second to import, so it is imported only where it is used.
+    """
     from scipy import stats
 
     return {k: v for k, v in vars(stats).items() if isinstance(v, stats.rv_continuous)}
 
 
 class Distribution(Component):
-    """A continuous distribution. Define `law` in your own file to bring your own."""
+    """A continuous distribution. Subclass it and define `law` to bring your own.
+
+    Example:
+        >>> import raysafl as fl
+        >>> fl.ScipyDistribution("uniform").masses(4).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
 
     abstract: ClassVar[bool] = True
 
@@ -31,13 +40,16 @@ class Distribution(Component):
 
     @abstractmethod
     def law(self) -> tuple[str, dict[str, float]]:
-        """Its name in scipy.stats, and the arguments there (shapes, loc, scale)."""
+        """Return its name in scipy.stats, and its arguments there (shapes, loc, scale)."""
 
     def masses(self, cells: int) -> Floats:
-        """The mass of each of `cells` equal parts of [0, 1], renormalised over [0, 1].
+        """Return the mass of each of `cells` equal parts of [0, 1], normalised to sum to 1.
+
+        Args:
+            cells: the number of parts, one for each client.
 
         Raises:
-            ValueError: there is no mass on [0, 1].
+            ValueError: the distribution has no mass on [0, 1].
         """
         name, arguments = self.law()
         edges = np.linspace(0.0, 1.0, cells + 1)
@@ -45,7 +57,7 @@ class Distribution(Component):
             np.asarray(getattr(continuous()[name], side)(edges, **arguments), float)
             for side in ("cdf", "sf")
         )
-        # Where the cdf is near 1, its differences are rounding; those of 1 - cdf are not.
+        # Where the cdf is near 1, its differences are rounding errors; those of 1 - cdf are exact.
         mass = np.where(below[1:] < 0.5, below[1:] - below[:-1], above[:-1] - above[1:])
         total = mass.sum()
         if not total > 0:
@@ -57,7 +69,7 @@ class Distribution(Component):
         return masses
 
     def rates(self, clients: int, rng: np.random.Generator) -> Floats:
-        """One independent draw per client, clipped to [0, 1]."""
+        """Draw one rate per client independently, clipped to [0, 1]."""
         name, arguments = self.law()
         drawn = continuous()[name].ppf(rng.random(clients), **arguments)
         clipped: Floats = np.clip(np.asarray(drawn, float), 0.0, 1.0)
@@ -65,16 +77,20 @@ class Distribution(Component):
 
 
 class ScipyDistribution(Distribution):
-    """Any continuous distribution of scipy.stats by name: Dist("lognorm", s=1.0, scale=0.2).
+    """Any continuous distribution of scipy.stats, given by its name and its arguments.
+
+    `ScipyDistribution("lognorm", s=1.0, scale=0.2)` is an example.
 
     Raises:
-        ValueError: the name, or an argument's name, is unknown (the nearest is given), an
-            argument is missing, or the values are not allowed.
+        ValueError: the name of the distribution or of an argument is unknown (the message
+            names the nearest), an argument is missing, or the values are not allowed.
     """
 
     kind: ClassVar[str] = "Dist"
-    name: str
-    params: dict[str, float] = Field(default_factory=dict)
+    name: str = Field(description="Name of the distribution in scipy.stats.")
+    params: dict[str, float] = Field(
+        default_factory=dict, description="Its arguments: shapes, loc and scale."
+    )
 
     def __init__(
         self, name: str = "", params: Mapping[str, float] | None = None, **more: Any
@@ -101,41 +117,48 @@ class ScipyDistribution(Distribution):
         return self
 
     def law(self) -> tuple[str, dict[str, float]]:
-        """As given."""
+        """Return the name and the arguments as they were given."""
         return self.name, dict(self.params)
 
 
 class Beta(Distribution):
-    """Density ~ x^(a-1) (1-x)^(b-1): most mass on the first clients (FAST, appendix B.1.3)."""
+    """Density proportional to x^(a-1) (1-x)^(b-1): most mass lies on the first clients.
 
-    a: float = Field(default=1.0, gt=0)
-    b: float = Field(default=10.0, gt=0)
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults.
+    """
+
+    a: float = Field(default=1.0, gt=0, description="First shape parameter.")
+    b: float = Field(default=10.0, gt=0, description="Second shape parameter.")
 
     def law(self) -> tuple[str, dict[str, float]]:
-        """scipy's beta."""
+        """Return scipy's `beta` with its arguments."""
         return "beta", {"a": self.a, "b": self.b}
 
 
 class Gamma(Distribution):
-    """Density ~ x^(k-1) exp(-x/theta): mass around k theta = 0.1 (FAST, appendix B.1.3)."""
+    """Density proportional to x^(k-1) exp(-x / theta): its mean is k theta = 0.1 by default.
 
-    k: float = Field(default=10.0, gt=0)
-    theta: float = Field(default=0.01, gt=0)
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults.
+    """
+
+    k: float = Field(default=10.0, gt=0, description="Shape.")
+    theta: float = Field(default=0.01, gt=0, description="Scale.")
 
     def law(self) -> tuple[str, dict[str, float]]:
-        """scipy's gamma."""
+        """Return scipy's `gamma` with its arguments."""
         return "gamma", {"a": self.k, "scale": self.theta}
 
 
 class Weibull(Distribution):
-    """Density ~ x^(k-1) exp(-(x/lam)^k): most mass on the last clients (FAST, appendix B.1.3).
+    """Density proportional to x^(k-1) exp(-(x / lam)^k): most mass lies on the last clients.
 
-    The paper prints the factor lam/k in front, a slip for k/lam: no density otherwise.
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults. The paper prints
+    the factor lam / k in front; only k / lam makes it a density.
     """
 
-    k: float = Field(default=10.0, gt=0)
-    lam: float = Field(default=1.0, gt=0)
+    k: float = Field(default=10.0, gt=0, description="Shape.")
+    lam: float = Field(default=1.0, gt=0, description="Scale.")
 
     def law(self) -> tuple[str, dict[str, float]]:
-        """scipy's weibull_min."""
+        """Return scipy's `weibull_min` with its arguments."""
         return "weibull_min", {"c": self.k, "scale": self.lam}

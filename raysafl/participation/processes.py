@@ -1,4 +1,4 @@
-"""Clients that come and go by themselves: independent, with memory, in turns."""
+"""Clients that come and go on their own: independently, with memory, or in turns."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,11 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 def per_client(name: str, value: float | list[float], num_clients: int) -> Floats:
-    """One number for each client. Raises ValueError if a list has another length, or only 0."""
+    """Return one number per client, [N], from a single number or a list.
+
+    Raises:
+        ValueError: a list has another length than the number of clients, or all numbers are 0.
+    """
     values: Floats = np.asarray(value, float)
     if values.ndim and len(values) != num_clients:
         raise ValueError(
@@ -26,45 +30,59 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
 
 
 class Bernoulli(Participation):
-    """Each client comes with its rate, independent of the others and the past (FedAU, section 6).
+    """Each client comes with its own rate, independently of the others and of the past.
 
-    `rate` is one number for all, or a list with one for each client. If nobody comes by chance,
-    the client with the least u_i / rate_i does (u_i: its uniform draw). With `m`, at most m
-    of those that came are kept, uniformly.
+    If nobody comes by chance, the client with the least u_i / rate_i does (u_i: its uniform
+    draw).
+
+    Source: FedAU, section 6 (docs/papers.md#fedau).
     """
 
-    rate: Rate | list[Rate]
-    m: int | None = Field(default=None, gt=0)
+    rate: Rate | list[Rate] = Field(
+        description="Probability to come, in [0, 1]: one for all clients, or one per client."
+    )
+    m: int | None = Field(
+        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+    )
 
     def check(self, num_clients: int) -> None:
-        """One rate for each client, not all zero."""
+        """Raise ValueError if there is not one rate per client, or all are 0."""
         check_m(self.m, num_clients)
         per_client("rate", self.rate, num_clients)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """One coin for each client."""
+        """Draw for each client whether it comes."""
         _, ids = come(per_client("rate", self.rate, num_clients), key("bernoulli"))
         return state, Cohort(at_most(ids, self.m, key))
 
 
 class Markov(Participation):
-    """Each client is an on/off Markov chain of given mean and correlation (FedAU, section 6).
+    """Each client is an on/off Markov chain with a given mean and correlation.
 
-    P(on | on) = mean + correlation (1 - mean),    P(on | off) = mean (1 - correlation),
+        P(on | on)  = mean + correlation (1 - mean)
+        P(on | off) = mean (1 - correlation)
 
-    started in the stationary law, so that a client is on with probability `mean` in every
-    round, and two rounds that lie k apart have correlation^k. `mean` is one number, or a list
-    with one for each client. If nobody is on, the client with the least u_i / P(on) comes for
-    this round; its chain stays off. With `m`, at most m of those that are on, uniformly.
+    The chains start in their stationary distribution. So a client is on with probability `mean`
+    in every round, and two rounds that lie k apart have the correlation correlation^k. If
+    nobody is on, the client with the least u_i / P(on) comes in this round (u_i: its uniform
+    draw), and its chain stays off.
 
-    The state is the list of all clients' 0 (off) or 1 (on).
+    The state is a list with 0 (off) or 1 (on) for each client.
+
+    Source: FedAU, section 6 (docs/papers.md#fedau).
     """
 
-    mean: Rate | list[Rate]
-    correlation: float = Field(gt=-1, lt=1)
-    m: int | None = Field(default=None, gt=0)
+    mean: Rate | list[Rate] = Field(
+        description="Probability to be on, in [0, 1]: one for all clients, or one per client."
+    )
+    correlation: float = Field(
+        gt=-1, lt=1, description="Correlation of a client's presence in consecutive rounds."
+    )
+    m: int | None = Field(
+        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+    )
 
     @model_validator(mode="after")
     def _is_a_chain(self) -> "Markov":
@@ -78,15 +96,16 @@ class Markov(Participation):
         return self
 
     def check(self, num_clients: int) -> None:
-        """One mean for each client, not all zero."""
+        """Raise ValueError if there is not one mean per client, or all are 0."""
         check_m(self.m, num_clients)
         per_client("mean", self.mean, num_clients)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """One step of every chain."""
-        mean_M, rho = per_client("mean", self.mean, num_clients), self.correlation
+        """Take one step of every chain."""
+        mean_M = per_client("mean", self.mean, num_clients)
+        rho = self.correlation
         chance_M = mean_M
         if state is not None:
             on_M = np.asarray(state, bool)
@@ -96,19 +115,22 @@ class Markov(Participation):
 
 
 class Cyclic(Participation):
-    """Groups of clients take turns, `length` rounds each (FedAmplify, Wang and Ji 2022).
+    """Groups of clients take turns: in round t, group floor(t / length) mod G comes.
 
-    In round t the group number floor(t / length) mod G is there. `groups` is G, and the clients
-    are cut into G blocks of consecutive ids whose sizes differ by one at most; or the list of
-    the groups themselves. All of the group come; with `m`, at most m of it, uniformly.
+    Source: FedAmplify, Wang and Ji 2022 (docs/papers.md#fedamplify).
     """
 
-    groups: Annotated[int, Field(gt=0)] | list[list[int]]
-    length: int = Field(default=1, gt=0)
-    m: int | None = Field(default=None, gt=0)
+    groups: Annotated[int, Field(gt=0)] | list[list[int]] = Field(
+        description="The groups as lists of ids; or their number G, for G blocks of consecutive "
+        "ids whose sizes differ by at most one."
+    )
+    length: int = Field(default=1, gt=0, description="Rounds that a group's turn takes.")
+    m: int | None = Field(
+        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+    )
 
     def group(self, number: int, num_clients: int) -> Ints:
-        """The ids of a group."""
+        """Return the ids of the group with this number."""
         if not isinstance(self.groups, int):
             return np.array(self.groups[number], np.int64)
         each, more = divmod(num_clients, self.groups)
@@ -117,7 +139,7 @@ class Cyclic(Participation):
         )
 
     def check(self, num_clients: int) -> None:
-        """No group is empty, repeats a client or names one that does not exist."""
+        """Raise ValueError if a group is empty, repeats a client or names an unknown one."""
         check_m(self.m, num_clients)
         if isinstance(self.groups, int):
             if self.groups > num_clients:
@@ -138,7 +160,7 @@ class Cyclic(Participation):
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """The group whose turn it is."""
+        """Return the group whose turn it is."""
         count = self.groups if isinstance(self.groups, int) else len(self.groups)
         turn = key.round // self.length % count
         return state, Cohort(at_most(self.group(turn, num_clients), self.m, key))

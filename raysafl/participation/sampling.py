@@ -1,4 +1,4 @@
-"""How a cohort is drawn: pure functions of a `Key`, one purpose for each kind of draw."""
+"""How cohorts are drawn: pure functions of a `Key` or of a random generator."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,34 +10,45 @@ Ints = NDArray[np.int64]
 
 
 def check_m(m: int | None, num_clients: int) -> None:
-    """Raise ValueError if m clients a round are more than there are."""
+    """Check that a cohort of m clients can be drawn.
+
+    Raises:
+        ValueError: m is larger than the number of clients.
+    """
     if m is not None and m > num_clients:
         raise ValueError(f"m = {m} clients a round, but there are M = {num_clients}")
 
 
 def ascending(ids: Ints) -> list[int]:
-    """A cohort as policies return it."""
+    """Return client ids as a sorted list, as a cohort holds them."""
     cohort: list[int] = np.sort(ids).tolist()
     return cohort
 
 
 def draw(count: int, m: int, key: Key) -> Ints:
-    """m distinct numbers below count, uniformly, in any order."""
+    """Draw m distinct numbers below `count` uniformly, in random order."""
     return key("cohort").choice(count, m, replace=False)
 
 
 def at_most(ids: Ints, m: int | None, key: Key) -> list[int]:
-    """All of these clients, or m of them, uniformly, if they are more; sorted."""
+    """Return these clients, sorted; if they are more than m, draw m of them uniformly."""
     if m is not None and len(ids) > m:
         ids = ids[key("at most").choice(len(ids), m, replace=False)]
     return ascending(ids)
 
 
 def weighted(weight_M: Floats, m: int, rng: np.random.Generator) -> list[int]:
-    """m distinct clients, one after the other, each with probability ~ weight among the rest.
+    """Draw m distinct clients one after another, in proportion to the weights of the rest.
 
-    As an exponential race: client i arrives at E_i / weight_i, the first m are taken, which is
-    the same law (Efraimidis and Spirakis 2006). Clients of weight 0 arrive last, by number.
+    The draw is done as an exponential race, which has the same distribution (Efraimidis and
+    Spirakis 2006, docs/papers.md#efraimidis-spirakis): client i arrives at E_i / weight_i with
+    independent exponential E_i, and the first m are taken. Clients of weight 0 arrive last, in
+    the order of their numbers.
+
+    Args:
+        weight_M: weight of each client, at least 0.
+        m: number of clients to draw.
+        rng: the only source of randomness.
     """
     wait: Floats = np.log(rng.standard_exponential(len(weight_M)))
     with np.errstate(divide="ignore"):
@@ -49,14 +60,19 @@ def weighted(weight_M: Floats, m: int, rng: np.random.Generator) -> list[int]:
 
 
 def come(chance_M: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
-    """Each client comes with its own chance: u_i < chance_i, with u_i uniform on [0, 1).
+    """Let each client come with its own probability, independently of the others.
 
-    Returns who came by chance, and the cohort. If nobody came, the cohort is the client with
-    the least u_i / chance_i: as if all chances were raised together until somebody comes.
+    Client i comes if u_i < chance_i, with u_i uniform on [0, 1). If nobody comes, the cohort is
+    the client with the least u_i / chance_i, as if all probabilities were raised together until
+    somebody comes.
+
+    Returns:
+        Who came by chance, as booleans [N], and the ids of the cohort.
     """
     u_M = rng.random(len(chance_M))
     on_M = u_M < chance_M
     ids = np.flatnonzero(on_M)
-    if not len(ids):  # a chance of 0 can be the least only if all are 0
+    if not len(ids):
+        # The bound avoids a division by zero; a client of probability 0 wins only if all are 0.
         ids = np.argmin(u_M / np.maximum(chance_M, 1e-300), keepdims=True)
     return on_M, ids

@@ -1,4 +1,4 @@
-"""Snapshots: rounds in which the server enforces uniform participation (FAST)."""
+"""Snapshots: rounds in which the server enforces uniform participation."""
 
 from typing import Any, Literal
 
@@ -10,37 +10,52 @@ from raysafl.core.randomness import Key
 
 
 class Snapshot(Participation):
-    """Some rounds are enforced to be uniform, the others follow `base` (FAST, algorithms 1, 2).
+    """Some rounds are snapshots with enforced uniform participation; the others follow `base`.
 
-    Which rounds r are enforced, by exactly one of
+    Exactly one of three fields says which rounds r are snapshots:
 
-    - `every` = I: those with r mod I = 0 (algorithm 1), noted as q = 1/I;
-    - `snapshot_prob` = q: each with probability q, independently (algorithm 1);
-    - `adapt` = lambda: each with probability q_r, where q_0 = 0 and, with acc_r the training
-      accuracy (a fraction) of round r's cohort (algorithm 2; the paper's default lambda is 1),
+    - `every` = I: the rounds with r mod I = 0 (algorithm 1); their q is recorded as 1 / I;
+    - `snapshot_prob` = q: each round with probability q, independently (algorithm 1);
+    - `adapt` = lambda: round r with probability q_r (algorithm 2), where q_0 = q_1 = 0 and
 
-        q_{r+1} = min(1, max(0, q_r + lambda (acc_{r-1} - acc_r))),    q_1 = 0.
+          q_{r+1} = min(1, max(0, q_r + lambda (acc_{r-1} - acc_r)))
 
-    Algorithm 2 prints both accuracies in one variable; this is what its text says. `base` moves
-    on in snapshot rounds too: who is able to come follows time, not whether somebody asked.
+      with acc_r the training accuracy (a fraction) after round r.
 
-    The paper does not say whose training accuracy acc_r is. `accuracy` chooses: what the
-    cohort saw on its batches while it trained ("local", which costs nothing, and which a round
-    in which no client trained leaves, and so q, as it was); or, after every round, what the new
-    global model gets right, of the cohort's samples ("cohort") or of all clients' ("clients",
-    an evaluation of the whole training set each round). docs/reproduction.md compares them.
+    `base` moves on in snapshot rounds too: who is available follows time, and does not depend
+    on whether the server asked. The state holds the states of both policies, q and the last
+    accuracy.
 
-    The state holds both policies' states, q and the last accuracy.
+    Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); its default lambda is 1. Algorithm 2
+    prints both accuracies with one variable; the formula above is what its text says. The paper
+    does not say whose training accuracy acc_r is, so `accuracy` chooses, and
+    docs/reproduction.md compares the choices.
     """
 
-    base: SerializeAsAny[Participation]
-    uniform: SerializeAsAny[Participation]
-    every: int | None = Field(default=None, gt=0)
-    snapshot_prob: float | None = Field(default=None, ge=0, le=1, alias="q")
-    adapt: float | None = Field(default=None, ge=0)
+    base: SerializeAsAny[Participation] = Field(
+        description="Who comes in rounds that are no snapshots."
+    )
+    uniform: SerializeAsAny[Participation] = Field(description="Who comes in snapshots.")
+    every: int | None = Field(
+        default=None, gt=0, description="Number of rounds from one snapshot to the next."
+    )
+    snapshot_prob: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        alias="q",
+        description="Probability of a snapshot: the paper's q, and `q` in JSON.",
+    )
+    adapt: float | None = Field(
+        default=None, ge=0, description="Strength lambda of the adaptive probability."
+    )
     accuracy: Literal["local", "cohort", "clients"] = Field(
         default="local",
-        exclude_if=lambda value: value == "local",  # the field came later: ids stay
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value == "local",
+        description="Whose training accuracy adapts q: that of the cohort's batches while it "
+        'trained ("local", free of cost), or after each round that of the new global model on '
+        'the cohort\'s samples ("cohort") or on all clients\' ("clients").',
     )
 
     @model_validator(mode="after")
@@ -52,12 +67,12 @@ class Snapshot(Participation):
         return self
 
     def check(self, num_clients: int) -> None:
-        """Both policies can serve the clients."""
+        """Raise ValueError if one of the two policies cannot serve this many clients."""
         self.base.check(num_clients)
         self.uniform.check(num_clients)
 
     def init(self) -> Any:
-        """Before round 0."""
+        """Return the state before round 0."""
         return {
             "base": self.base.init(),
             "uniform": self.uniform.init(),
@@ -66,7 +81,7 @@ class Snapshot(Participation):
         }
 
     def measured_on(self, cohort: list[int]) -> list[int] | None:
-        """As `accuracy` says."""
+        """Return the clients on whose samples the accuracy is measured, as `accuracy` says."""
         return {"local": None, "cohort": cohort, "clients": [EVERYONE]}[self.accuracy]
 
     def pick(

@@ -1,4 +1,4 @@
-"""Recorded availability: intervals of rounds in which each client is there."""
+"""Recorded availability: the intervals of rounds in which each client is available."""
 
 import hashlib
 import io
@@ -20,6 +20,7 @@ COLUMNS = ("client", "start", "end")
 
 
 def _content(file: str) -> bytes:
+    """Read the file, or raise a ValueError that says which columns it should have."""
     try:
         return Path(file).expanduser().read_bytes()
     except OSError as error:
@@ -31,11 +32,18 @@ def _content(file: str) -> bytes:
 
 @lru_cache(maxsize=16)
 def intervals(file: str, sha256: str) -> Ints:
-    """The intervals [n, (client, start, end)], sorted by start.
+    """Read the intervals of a trace, sorted by their start.
+
+    Args:
+        file: the path of a CSV or Parquet file.
+        sha256: the SHA-256 that its content must have.
+
+    Returns:
+        An array [n, 3] of (client, start, end).
 
     Raises:
-        ValueError: the file is missing, not a table, or not what its SHA-256 says; a column is
-            missing; a value is not a whole number; an interval is empty or before round 0.
+        ValueError: the file is missing, is no table, or has another SHA-256; a column is
+            missing; a value is no whole number; an interval is empty or before round 0.
     """
     content = _content(file)
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
@@ -56,6 +64,7 @@ def intervals(file: str, sha256: str) -> Ints:
 
 
 def _valid(file: str, frame: pd.DataFrame) -> Ints:
+    """Check every row and return the intervals as whole numbers, sorted by start."""
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if not len(numbers):
         raise ValueError(f"the trace {file} has no intervals, so nobody would ever come")
@@ -71,24 +80,28 @@ def _valid(file: str, frame: pd.DataFrame) -> Ints:
             values = ", ".join(f"{name} = {frame.iloc[row][name]}" for name in COLUMNS)
             raise ValueError(f"the trace {file}, row {row}: {told}: {values}")
     table: Ints = numbers[np.argsort(numbers[:, 1], kind="stable")].astype(np.int64)
-    table.flags.writeable = False  # it is cached
+    table.flags.writeable = False  # the array is cached and shared
     return table
 
 
 class Trace(Participation):
-    """Whoever was there: intervals of rounds per client from a CSV or Parquet file.
+    """Clients come when a recorded trace says that they were available.
 
-    Columns `client` (from 0), `start`, `end` (rounds from 0; `end` itself is outside); a
-    client may have many rows, and they may overlap. After the last `end` the trace starts
-    over, so that it serves a run of any length. With `m`, at most m of those there, uniformly.
+    The trace is a CSV or Parquet file with the columns `client` (from 0), `start` and `end`
+    (rounds from 0; `end` itself is outside). A client may have many rows, and they may
+    overlap. After the last `end` the trace starts over, so that it serves a run of any length.
 
-    `sha256` of the file's content is filled in and is part of a run's id: the same name
-    with other content is another run. Every machine that runs trials must have the file.
+    The SHA-256 of the file's content is part of a run's id: the same file name with other
+    content is another run. Every machine that runs trials must have the file.
     """
 
-    file: str
-    m: int | None = Field(default=None, gt=0)
-    sha256: str = ""
+    file: str = Field(description="Path of the CSV or Parquet file.")
+    m: int | None = Field(
+        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+    )
+    sha256: str = Field(
+        default="", description="SHA-256 of the file's content; filled in if it is empty."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -99,12 +112,12 @@ class Trace(Participation):
         return value
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
-        """A validated copy; another file brings its own SHA-256."""
+        """Return a validated copy; another file gets its own SHA-256."""
         new = {**(changes or {}), **fields}
         return super().replace({"sha256": "", **new} if "file" in new else new)
 
     def check(self, num_clients: int) -> None:
-        """Every client exists, and every round up to the last `end` has somebody."""
+        """Raise ValueError if a client is unknown or a round before the last end is empty."""
         check_m(self.m, num_clients)
         table = intervals(self.file, self.sha256)
         ids = table[:, 0]
@@ -124,7 +137,7 @@ class Trace(Participation):
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """Whoever has an interval around this round."""
+        """Return the clients that have an interval around this round."""
         client, start, end = intervals(self.file, self.sha256).T
         t = key.round % end.max()
         there = np.unique(client[(start <= t) & (t < end)])

@@ -1,4 +1,4 @@
-"""Cohorts without preference: everyone, m of all, m of those that ever come."""
+"""Cohorts without preference: all clients, m of all, or m of those that ever come."""
 
 from typing import Any
 
@@ -11,50 +11,70 @@ from raysafl.participation.sampling import ascending, check_m, draw
 
 
 class Full(Participation):
-    """Every client comes in every round (FedAvg with C = 1, McMahan et al. 2017)."""
+    """Every client comes in every round.
+
+    This is FedAvg with C = 1 (McMahan et al. 2017, docs/papers.md#fedavg).
+    """
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """All of them."""
+        """Return all clients."""
         return state, Cohort(list(range(num_clients)), enforced=True)
 
 
 class Uniform(Participation):
-    """m of all M clients, uniformly without replacement (McMahan et al. 2017)."""
+    """m of all clients come in each round, drawn uniformly without replacement.
 
-    m: int = Field(gt=0)
+    Source: McMahan et al. 2017 (docs/papers.md#fedavg).
+
+    Example:
+        >>> import raysafl as fl
+        >>> policy = fl.Uniform(m=3)
+        >>> state, cohort = policy.pick(policy.init(), 10, fl.Key(0, 0), None)
+        >>> len(cohort.ids), cohort.ids == sorted(cohort.ids)
+        (3, True)
+    """
+
+    m: int = Field(gt=0, description="Number of clients in each round.")
 
     def check(self, num_clients: int) -> None:
-        """m is at most M."""
+        """Raise ValueError if there are fewer than m clients."""
         check_m(self.m, num_clients)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """A uniform draw."""
+        """Draw m of all clients uniformly."""
         return state, Cohort(ascending(draw(num_clients, self.m, key)), enforced=True)
 
 
 class Absent(Participation):
-    """s clients never come; m a round, uniformly from the other M - s (SAFARI, section 5).
+    """s clients never come; in each round, m of the others come, drawn uniformly.
 
-    Which clients stay away is open in the paper. Default: the last s ids, which is no loss of
-    generality since partitions give classes to ids at random; or name them in `clients`.
+    Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which clients stay
+    away. By default it is those with the last s ids; since partitions give classes to ids at
+    random, this is no loss of generality.
     """
 
-    s: int = Field(ge=0)
-    m: int = Field(gt=0)
-    clients: list[int] | None = None
+    s: int = Field(ge=0, description="Number of clients that never come.")
+    m: int = Field(gt=0, description="Number of clients in each round.")
+    clients: list[int] | None = Field(
+        default=None, description="Ids of the clients that never come; None: the last s."
+    )
 
     def absentees(self, num_clients: int) -> set[int]:
-        """The ids that never come."""
+        """Return the ids of the clients that never come."""
         return set(
             range(num_clients - self.s, num_clients) if self.clients is None else self.clients
         )
 
     def check(self, num_clients: int) -> None:
-        """m <= M - s, and the ids in `clients` exist and are s in number."""
+        """Check that m clients can come, and that `clients` names s clients that exist.
+
+        Raises:
+            ValueError: they cannot, or it does not.
+        """
         if self.m > num_clients - self.s:
             raise ValueError(
                 f"m = {self.m} clients a round cannot come from M - s = {num_clients} - {self.s} "
@@ -71,8 +91,10 @@ class Absent(Participation):
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """A uniform draw from those that can come."""
-        ids = draw(num_clients - self.s, self.m, key)  # among those that can come, by number
+        """Draw m of the clients that ever come."""
+        # These are numbers among the clients that come; below they become ids, by skipping the
+        # clients that never come.
+        ids = draw(num_clients - self.s, self.m, key)
         if self.clients is not None:
             away = np.sort(self.clients)
             ids += np.searchsorted(away - np.arange(self.s), ids, side="right")
