@@ -1,19 +1,31 @@
-"""FAST: which reading of what the paper leaves open is nearest to table 3 (CIFAR-10)?
+"""FAST: which choices for what the paper leaves open come nearest to table 3?
 
-Readings: how a draw becomes a client (the distribution's mass on the client's part of [0, 1]; or
-draws as the clients' rates, of which ten clients are taken by weight, or each comes on its own);
-what a client runs: one or five local epochs of SGD, or of SGD with momentum 0.9, or one of Adam,
-all at the printed rate; and whose training accuracy drives q: the cohort's while it trains
-(`local`), or the new global model's on the cohort's samples (`cohort`) or on all clients'
-(`clients`). Cells: the baseline, half of the rounds enforced, and adaptive with lambda = 1 and 7
-under Beta; uniform.
-Weibull's rates are near 1, so that with `rates, free` about 95 of 100 clients would come,
-against the printed 10 %: that reading is tried for Beta alone, where about nine come.
+Source: FAST, docs/papers.md#fast, table 3, CIFAR-10 part.
+
+Each combination of choices is called a reading. The readings differ in three things.
+First, how a draw of the distribution becomes a client: by the distribution's
+probability mass on the client's part of [0, 1] (`mass`), or the draws are the clients'
+participation rates, by which ten clients are taken as by weights (`rates, ten`) or each
+client takes part independently (`rates, free`). Second, what a client runs: one or five
+local epochs of SGD, or of SGD with momentum 0.9, or one epoch of Adam, always at the
+printed rate. Third, whose training accuracy changes q in adaptive FAST: that of the
+cohort while it trains (`local`), or that of the new global model on the cohort's
+samples (`cohort`) or on all clients' samples (`clients`).
+
+The cells of a reading are uniform participation and, under Beta, no snapshots, half of
+the rounds as snapshots, and adaptive FAST with lambda = 1 and 7. With `rates, free` and
+Weibull, whose rates are near 1, about 95 of 100 clients would take part instead of the
+printed 10 %. So that reading is tried for Beta alone, where about nine clients take
+part.
+
+Run it with `raysafl run experiments/fast/readings.py`. Its 41 cells with 3 seeds each
+take about 9,200 hours of one core, so use a GPU; with `--scale small` they take about
+10 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fast.setting import NOTES, SCALES, cell
-from experiments.tools.printed_tables import printed, ratios
+from experiments.fast.setting import NOTES, SCALES, cell_run
+from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
 PRINTED = """
 participation, q | 0.1
@@ -23,65 +35,74 @@ Beta, Ada.(1)    | 68.94+-4.0/96.6
 Beta, 0.5        | 78.03+-1.3/50.7
 Beta, 0          | 68.30+-0.9/100
 """
-TABLE3, RATIOS = printed(PRINTED), ratios(PRINTED)
-DRAWS = {"mass": None, "rates, ten": 10, "rates, free": None}
-TRAINING = {
+TABLE3 = printed_numbers(PRINTED)
+RATIOS = printed_ratios(PRINTED)
+COHORT_SIZES = {"rates, ten": 10, "rates, free": None}  # of the draws that are rates
+TRAINING = {  # (optimizer, local epochs), and what it changes in the usual run
     ("SGD", 1): {"local.momentum": 0.0},
     ("SGD", 5): {"local.momentum": 0.0, "local.epochs": 5},
     ("momentum", 1): {},
     ("momentum", 5): {"local.epochs": 5},
     ("Adam", 1): {"local.momentum": 0.0, "local.optimizer": "adam"},
 }
-
-
-def run(draw, optimizer, epochs, accuracy, participation, q):
-    base = cell("CIFAR-10", participation, q, 0.1).replace(TRAINING[optimizer, epochs])
-    snapshots = isinstance(base.participation, fl.Snapshot)
-    if snapshots and base.participation.adapt is not None:
-        base = base.replace({"participation.accuracy": accuracy})
-    if draw == "mass" or participation == "Uniform":
-        return base
-    rates = fl.ArbitraryRates(dist=fl.Beta(), m=DRAWS[draw])
-    return base.replace({"participation.base" if snapshots else "participation": rates})
-
-
-USUAL, MANY_STEPS = ("momentum", 1), ("SGD", 5)
-READINGS = [("mass", *how, "local") for how in TRAINING]
-READINGS += [(draw, *USUAL, "local") for draw in ("rates, ten", "rates, free")]
-READINGS += [
-    ("mass", *how, accuracy) for how in (USUAL, MANY_STEPS) for accuracy in ("cohort", "clients")
+USUAL = ("momentum", 1)
+MANY_STEPS = ("SGD", 5)
+READING_AXES = ["draw", "optimizer", "epochs", "accuracy"]
+READINGS = [
+    *(("mass", *training, "local") for training in TRAINING),
+    *((draw, *USUAL, "local") for draw in COHORT_SIZES),
+    *(
+        ("mass", *training, accuracy)
+        for training in (USUAL, MANY_STEPS)
+        for accuracy in ("cohort", "clients")
+    ),
 ]
 
 
-def differs(draw, accuracy, participation, q):
-    """Whether a cell is another run than under the usual draw and accuracy."""
+def reading_run(draw, optimizer, epochs, accuracy, participation, q):
+    """Return the run of one cell of table 3 under one reading."""
+    base = cell_run("CIFAR-10", participation, q, 0.1).replace(TRAINING[optimizer, epochs])
+    has_snapshots = isinstance(base.participation, fl.Snapshot)
+    if has_snapshots and base.participation.adapt is not None:
+        base = base.replace({"participation.accuracy": accuracy})
+    if draw == "mass" or participation == "Uniform":
+        return base
+    rates = fl.ArbitraryRates(dist=fl.Beta(), m=COHORT_SIZES[draw])
+    return base.replace({"participation.base" if has_snapshots else "participation": rates})
+
+
+def differs_from_usual(draw, accuracy, participation, q):
+    """Return whether a cell's run depends on a reading's draw and accuracy at all.
+
+    Uniform participation does not depend on the draw, and only adaptive FAST depends on the
+    accuracy. Other cells would repeat the runs of the usual draw and accuracy.
+    """
     if accuracy != "local":
         return isinstance(q, str)
     return draw == "mass" or participation != "Uniform"
 
 
-KEYS = [
+CELLS = [
     (*reading, name, q)
     for reading in READINGS
     for name, q, _ in TABLE3
-    if differs(reading[0], reading[3], name, q)
+    if differs_from_usual(reading[0], reading[3], name, q)
 ]
-READ = ["draw", "optimizer", "epochs", "accuracy"]
 SWEEP = fl.Sweep(
     name="fast_readings",
     title="FAST's table 3 (CIFAR-10) under readings of what the paper leaves open",
-    axes=(*READ, "participation", "q"),
-    runs={key: run(*key) for key in KEYS},
+    axes=(*READING_AXES, "participation", "q"),
+    runs={key: reading_run(*key) for key in CELLS},
     table=fl.Table(
-        rows=READ,
+        rows=READING_AXES,
         columns=["participation", "q"],
         statistic="last5",
-        readings=READ,
+        readings=READING_AXES,
         also=["arbitrary_ratio"],
         source="FAST, table 3 (CIFAR-10)",
     ),
-    paper={key: TABLE3[(*key[4:], 0.1)] for key in KEYS},
-    more={"arbitrary_ratio": {key: RATIOS[(*key[4:], 0.1)] for key in KEYS}},
+    paper={key: TABLE3[(*key[4:], 0.1)] for key in CELLS},
+    more={"arbitrary_ratio": {key: RATIOS[(*key[4:], 0.1)] for key in CELLS}},
     notes=__doc__ + NOTES,
     scales=SCALES,
 )

@@ -1,57 +1,19 @@
-"""FSL, figure 1, EMNIST: accuracy against C classes per client.
+"""FSL, figure 1, EMNIST: accuracy for C classes per client.
 
-Printed: n0 = 225, S = 5, eta_l = 0.01, gamma in N n0 / n, 0.5, 1, 1.5, 2. C is named in part by the
-text: 1, 2, 5 and all.
+Source: Mai, La and Zhang, docs/papers.md#fsl, figure 1, EMNIST part.
+
+FL is FedAvg, DS is data sharing, and FSL learns at the server with weight gamma. DS and
+FSL are pre-trained at the server.
+
+The paper prints n0 = 225 samples at the server, S = 5 clients a round, eta_l = 0.01,
+and the gammas N n0 / n, 0.5, 1, 1.5 and 2. The text names only some of the values of C;
+we took 1, 2, 5 and all classes.
+
+Run it with `raysafl run experiments/fsl/figure1_emnist.py`. Its 28 cells with 3 seeds
+each take about 697 hours of one core, so use a GPU; with `--scale small` they take
+about 4 minutes on two cores.
 """
 
-import raysafl as fl
-from experiments.fsl.setting import CLASSES, GAMMAS, NOTES, SCALES, scenario1
+from experiments.fsl.sweeps import figure1
 
-DATASET = "EMNIST"
-METHODS = {"FL": {}, "DS": {}} | {f"FSL {g}": {"gamma": g} for g in GAMMAS[DATASET]}
-CELLS = [(C, name) for C in CLASSES[DATASET] for name in METHODS]
-SWEEP = fl.Sweep(
-    name="fsl_figure1_emnist",
-    title="FSL, figure 1: accuracy against classes per client and gamma, EMNIST",
-    axes=("C", "method"),
-    runs={(C, name): scenario1(DATASET, name.split()[0], C, **METHODS[name]) for C, name in CELLS},
-    table=fl.Table(
-        rows=["method"],
-        columns=["C"],
-        statistic="rolling20",
-        also=["rise_time20", "final", "best"],
-    ),
-    claims=[
-        fl.Claim(
-            text="all reach a similar accuracy in the IID case (3 %)",
-            order=[{"method": name} for name in ("FSL 1.0", "DS", "FL")],
-            where={"C": 45},
-            within=3.0,
-        ),
-        *(
-            fl.Claim(
-                text="FL suffers significantly as C decreases; DS greatly improves over it",
-                order=[{"method": "DS"}, {"method": "FL"}],
-                where={"C": C},
-                margin=3.0,
-            )
-            for C in (1, 2)
-        ),
-        fl.Claim(
-            text="in all cases FSL has the highest accuracy",
-            order=[{"method": "FSL 1.0"}, {"method": "DS"}],
-        ),
-        fl.Claim(
-            text="in all cases FSL converges fastest (rise time)",
-            order=[{"method": "DS"}, {"method": "FSL 1.0"}],
-            statistic="rise_time20",
-        ),
-        fl.Claim(
-            text="FSL performs fairly consistently for a range of gamma (3 %)",
-            order=[{"method": f"FSL {g}"} for g in (0.5, 1.0, 1.5)],
-            within=3.0,
-        ),
-    ],
-    notes=__doc__ + NOTES,
-    scales=SCALES,
-)
+SWEEP = figure1("EMNIST", __doc__)

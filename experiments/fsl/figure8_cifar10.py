@@ -1,38 +1,16 @@
-"""FSL, figure 8, CIFAR-10: FSL, FSL-p and DS (shown at gamma = 0) against gamma.
+"""FSL, figure 8, CIFAR-10: FSL, FSL-p and DS for gamma.
 
-Printed: (C, S) = (2, 4); n0 = 200 and eta_l = 0.01 as in figure 7.
+Source: Mai, La and Zhang, docs/papers.md#fsl, figure 8, CIFAR-10 part.
+
+In FSL-p the server trains beside the clients and not after them. DS (data sharing) is
+shown at gamma = 0. The paper prints C = 2 classes per client and S = 4 clients a round.
+We took n0 = 200 and eta_l = 0.01, as in figure 7.
+
+Run it with `raysafl run experiments/fsl/figure8_cifar10.py`. Its 9 cells with 3 seeds
+each take about 120 hours of one core, so use a GPU; with `--scale small` they take
+about 1 minute on two cores.
 """
 
-import raysafl as fl
-from experiments.fsl.setting import NOTES, SCALES, scenario1
+from experiments.fsl.sweeps import figure8
 
-CELLS = [("DS", 0.0)] + [(method, g) for method in ("FSL", "FSL-p") for g in (0.5, 1.0, 1.5, 2.0)]
-SWEEP = fl.Sweep(
-    name="fsl_figure8_cifar10",
-    title="FSL, figure 8: FSL and FSL-p against gamma (DS at 0), CIFAR-10",
-    axes=("method", "gamma"),
-    runs={
-        (method, g): scenario1("CIFAR-10", method, 2, S=4, n0=200, gamma=g) for method, g in CELLS
-    },
-    table=fl.Table(
-        rows=["method"],
-        columns=["gamma"],
-        statistic="rolling20",
-        also=["rise_time20", "final", "best"],
-    ),
-    claims=[
-        fl.Claim(
-            text="FSL significantly outperforms FSL-p at every gamma",
-            order=[{"method": "FSL"}, {"method": "FSL-p"}],
-        ),
-        *(
-            fl.Claim(
-                text="FSL outperforms DS at every gamma",
-                order=[{"method": "FSL", "gamma": g}, {"method": "DS", "gamma": 0.0}],
-            )
-            for g in (0.5, 1.0, 1.5, 2.0)
-        ),
-    ],
-    notes=__doc__ + NOTES,
-    scales=SCALES,
-)
+SWEEP = figure8("CIFAR-10", __doc__, C=2, S=4, n0=200)

@@ -1,12 +1,18 @@
-"""FSL, figure 9: how unlike clients' and server's gradients are along FSL; a script, not a sweep.
+"""FSL, figure 9: how dissimilar clients' and server's gradients are. (This is a script.)
+
+Source: Mai, La and Zhang, docs/papers.md#fsl, figure 9.
+
+Run it from the repository's root; scale `paper` needs a GPU and EMNIST in the data folder:
 
     python -m experiments.fsl.figure9 [--scale paper|small|smoke] [--out DIR] [--rounds T]
 
-xi_t^2 = |grad f0 - grad F|^2 and G_t^2 = mean_i |grad f_i - grad F|^2 at the model of FSL (gamma =
-1, eta_l = 0.01, scenario 1) in rounds 0, 50, ..., 1000, for C and n0. The text says: increasing C
-reduces the non-IIDness considerably; in most cases and on average xi^2 is much smaller than G^2,
-and falls as n0 grows. The printed grid: n0 = 90, 225 for EMNIST is named; 200, 500 (CIFAR-10) and
-C = 1, 2, 5 are taken from the other figures. Needs EMNIST at scale `paper` (see README.md).
+FSL is trained with gamma = 1 and eta_l = 0.01 in scenario 1. In rounds 0, 50, ..., 1000 the
+script computes xi_t^2 = |grad f0 - grad F|^2 (server) and G_t^2 = mean_i |grad f_i - grad F|^2
+(clients) at the current model, for C classes per client and n0 samples at the server. The text of
+the paper says three things: a larger C makes the clients' data considerably more alike; xi^2 is
+much smaller than G^2 in most cases and on average; and xi^2 falls as n0 grows. The paper names
+n0 = 90 and 225 for EMNIST. We took n0 = 200 and 500 for CIFAR-10, and C = 1, 2, 5, from the
+other figures.
 """
 
 import argparse
@@ -25,16 +31,16 @@ from raysafl.theory import gradients as diagnostics
 
 SIZES = {"CIFAR-10": (200, 500), "EMNIST": (90, 225)}
 CLASSES = (1, 2, 5)
-SHRINK = {
+SCALES = {
     "paper": lambda run: run,
     "small": small,
-    "smoke": lambda run: smoke(small(run)),  # full gradients: few samples
+    "smoke": lambda run: smoke(small(run)),  # `small` has fewer samples to take gradients of
 }
 POINTS = 21  # t = 0, 50, ..., 1000
 
 
 def follow(run, dataset):
-    """(t, xi^2, G^2) along the first seed of a run."""
+    """Yield (t, xi^2, G^2) along the first replicate of a run."""
     work = Worker(run.data, dataset, run.model, run.seeds[:1])
     simulation = Simulation(run.replace(replicates=1, eval_every=run.rounds), work)
     due = {round(i * run.rounds / (POINTS - 1)) for i in range(POINTS)}
@@ -54,8 +60,9 @@ def follow(run, dataset):
 
 
 def measure(datasets, shrink, rounds):
-    """One row per data set, C, n0 and t."""
-    rows, loaded = [], {}
+    """Return a table of xi^2 and G^2 with one row per dataset, C, n0 and t."""
+    rows = []
+    loaded = {}
     for name in datasets:
         for C in CLASSES:
             for n0 in SIZES[name]:
@@ -68,7 +75,7 @@ def measure(datasets, shrink, rounds):
 
 
 def table(frame, scale):
-    """Means over t, beside the sentences of the text."""
+    """Return the means over t as a table for a terminal."""
     out = Table(title=f"Mean over t of xi^2 and G^2 along FSL (scale: {scale})")
     for column in ("dataset", "C", "n0", "xi^2", "G^2", "xi^2 < G^2 at"):
         out.add_column(column, justify="right")
@@ -79,7 +86,7 @@ def table(frame, scale):
 
 
 def draw(frame):
-    """A panel per data set and C: G^2 and, for each n0, xi^2 over t."""
+    """Draw a panel per dataset and C: G^2 and, for each n0, xi^2 over t. Returns a PNG."""
     names = frame.dataset.unique()
     figure = blank(9, 2.6 * len(names) + 0.6)
     grid = figure.subplots(len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False)
@@ -104,14 +111,14 @@ def draw(frame):
 
 
 def main(arguments=None):
-    """Print the table, write the figure and its numbers."""
+    """Print the table, and write the figure and its numbers."""
     parser = argparse.ArgumentParser(description="FSL's figure 9")
-    parser.add_argument("--scale", choices=tuple(SHRINK), default="paper")
+    parser.add_argument("--scale", choices=tuple(SCALES), default="paper")
     parser.add_argument("--out", type=Path, default=Path("results/fsl_figure9"))
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--dataset", choices=tuple(SIZES), action="append")
     options = parser.parse_args(arguments)
-    shrink = SHRINK[options.scale]
+    shrink = SCALES[options.scale]
     frame = measure(options.dataset or list(SIZES), shrink, options.rounds)
     assert np.isfinite(frame[["xi2", "G2"]]).all().all()
     console = Console(highlight=False, width=None if Console().is_terminal else 120)

@@ -1,4 +1,7 @@
-"""What FSL's figures (Mai, La and Zhang) share, so that equal cells are equal runs."""
+"""The setting that FSL's figures share (Mai, La and Zhang, docs/papers.md#fsl).
+
+Figures that show the same cell build the same run here, with the same run id.
+"""
 
 import raysafl as fl
 from experiments.tools.datasets import cifar10
@@ -6,34 +9,47 @@ from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
 
-Printed (section IV, appendix B): CIFAR-10, 50,000 samples, 10 classes; EMNIST, 108,000 samples, 45
-classes; C classes per client, equal samples; networks of tables II, III; E_c = 1, E_s =
-ceil(n E_c / (N n0)), B_0 = B, eta_g = sqrt(S), eta_0 = sqrt(S) eta_l K / K_0; 1,000 rounds, three
-runs; accuracy as a rolling mean over 20 rounds (`rolling20`), rise time to 90 % of the final.
-Scenario 1: N = 10 (CIFAR-10), 45 (EMNIST), n0 = 500, 225, pre-training of 500 epochs at 0.01 for
-FSL and DS. Scenario 2: N = 1,000, 450, S = N / 100, B = 10, 50, no pre-training, gamma = 1; the
-server's data from c clients (FSL) or from elsewhere (FSLsyn).
+What the paper prints (section IV and appendix B): CIFAR-10 has 50,000 samples of 10 classes, and
+EMNIST 108,000 samples of 45 classes. Each client holds C classes, and all clients hold equally
+many samples. The networks are those of tables II and III. E_c = 1, E_s = ceil(n E_c / (N n0)),
+B_0 = B, eta_g = sqrt(S), eta_0 = sqrt(S) eta_l K / K_0. There are 1,000 rounds and three runs.
+The accuracy is a rolling mean over 20 rounds (`rolling20`), and the rise time is the number of
+rounds until 90 % of the final accuracy. Scenario 1: N = 10 clients (CIFAR-10) or 45 (EMNIST),
+n0 = 500 or 225 samples at the server; FSL and DS (data sharing) are pre-trained for 500 epochs at
+rate 0.01. Scenario 2: N = 1,000 or 450 clients, of which S = N / 100 train in a round; B = 10 or
+50; no pre-training; gamma = 1. The server's data come from c clients (FSL) or from another
+dataset (FSLsyn).
 
-Open in the paper, chosen here: D0 holds equally many samples of each class and no client holds
-them (the paper samples D0 "from D" and gives the clients all of it: 1 % or less); B = 50 in
-scenario 1; DS is FedAvg with eta_g = sqrt(S) whose clients hold all of D0 too; grids that a figure
-shows and the text does not name (see each file); glyphs in matplotlib's italic serif. The figures
-print no numbers: what the text says of them stands here as claims. EMNIST is tested on all 18,000
-images of its 45 classes (printed: 10,000).
+What the paper leaves open, and our choice: the server's dataset D0 holds equally many samples of
+each class, and no client holds them. (The paper samples D0 "from D" and gives the clients all of
+D; the difference is 1 % of the samples or less.) B = 50 in scenario 1. DS is FedAvg with eta_g =
+sqrt(S) whose clients also hold all of D0. Where a figure shows a grid that the text does not
+name, the experiment's file says which grid we took. Glyphs are drawn in matplotlib's italic
+serif. The figures print no numbers, so what the text says of them stands here as claims. EMNIST
+is tested on all 18,000 test images of its 45 classes (printed: 10,000).
 
-Scale `small`: a small CNN, 30 rounds, two seeds, pre-training of 20 epochs, B = 20; CIFAR-10: 6,000
-images, tested on 1,000, n0 a tenth, N = 100 in scenario 2; EMNIST: the 340 images a class of
-`emnist47` (another split), tested on 900, N = 45. STL-10's place is taken by CIFAR-10 images that
-no client holds, so that FSLsyn is no test of another distribution there. It can only show
-directions.
+Scale `small`: two seeds, a small CNN, 30 rounds, 20 epochs of pre-training, B = 20. CIFAR-10:
+6,000 images, a test on 1,000, a tenth of n0, and N = 100 in scenario 2. EMNIST: the 340 images
+per class of the folder `emnist47` (another split), a test on 900, and N = 45. CIFAR-10 images
+that no client holds stand in for STL-10, so FSLsyn does not test another distribution there. It
+can only show directions.
 """
+SHOWN = {"statistic": "rolling20", "also": ["rise_time20", "final", "best"]}  # in each table
+CLASSES = {"CIFAR-10": (1, 2, 5, 10), "EMNIST": (1, 2, 5, 45)}  # C; the last one is IID
+GAMMAS = {  # the first one is N n0 / n
+    "CIFAR-10": (0.1, 0.5, 1.0, 1.5, 2.0),
+    "EMNIST": (0.09375, 0.5, 1.0, 1.5, 2.0),
+}
 
 
-def base(dataset, model, clients, server, m, batch_size):
-    """A run of FedAvg with eta_g = sqrt(S)."""
+def _base_run(dataset, model, clients, server, m, batch_size):
+    """Return a run of FedAvg with m of the clients a round and global rate eta_g = sqrt(m)."""
     return fl.Run(
         data=fl.Federation(
-            dataset=dataset, clients=clients, partition=fl.ClassesPerClient(p=1), server=server
+            dataset=dataset,
+            clients=clients,
+            partition=fl.ClassesPerClient(p=1),
+            server=server,
         ),
         model=model,
         algorithm=fl.FedAvg(lr=None),
@@ -44,81 +60,147 @@ def base(dataset, model, clients, server, m, batch_size):
     )
 
 
-BASES = {  # (data set, scenario)
-    ("CIFAR-10", 1): base(cifar10(), fl.FslCifarNet(), 10, fl.StratifiedServer(n0=500), 4, 50),
-    ("EMNIST", 1): base(fl.Emnist(), fl.FslEmnistNet(), 45, fl.StratifiedServer(n0=225), 5, 50),
-    ("CIFAR-10", 2): base(
-        cifar10(), fl.FslCifarNet(), 1000, fl.FromClients(c=10, per_client=50), 10, 10
+BASE_RUNS = {  # (dataset, scenario)
+    ("CIFAR-10", 1): _base_run(
+        cifar10(),
+        fl.FslCifarNet(),
+        clients=10,
+        server=fl.StratifiedServer(n0=500),
+        m=4,
+        batch_size=50,
     ),
-    ("EMNIST", 2): base(
-        fl.Emnist(), fl.FslEmnistNet(), 450, fl.FromClients(c=9, per_client=50), 5, 50
+    ("EMNIST", 1): _base_run(
+        fl.Emnist(),
+        fl.FslEmnistNet(),
+        clients=45,
+        server=fl.StratifiedServer(n0=225),
+        m=5,
+        batch_size=50,
+    ),
+    ("CIFAR-10", 2): _base_run(
+        cifar10(),
+        fl.FslCifarNet(),
+        clients=1000,
+        server=fl.FromClients(c=10, per_client=50),
+        m=10,
+        batch_size=10,
+    ),
+    ("EMNIST", 2): _base_run(
+        fl.Emnist(),
+        fl.FslEmnistNet(),
+        clients=450,
+        server=fl.FromClients(c=9, per_client=50),
+        m=5,
+        batch_size=50,
     ),
 }
-CLASSES = {"CIFAR-10": (1, 2, 5, 10), "EMNIST": (1, 2, 5, 45)}
-GAMMAS = {"CIFAR-10": (0.1, 0.5, 1.0, 1.5, 2.0), "EMNIST": (0.09375, 0.5, 1.0, 1.5, 2.0)}
-PARALLEL = "FSL-p"
 
 
-def stl10(n0):
-    """FSLsyn's server data for CIFAR-10: n0 images of STL-10 in nine shared classes."""
+def stl10_server(n0):
+    """Return FSLsyn's server data for CIFAR-10: n0 images of STL-10 in nine shared classes."""
     return fl.OtherDatasetServer(dataset=fl.Stl10(), n0=n0, classes=fl.STL10_AS_CIFAR10)
 
 
 def scenario1(dataset, method, C, S=None, lr=0.01, gamma=1.0, n0=None, pretrain=500):
-    """FL, DS (data sharing), FSL or FSL-p with few clients and IID server data."""
-    run = BASES[dataset, 1].replace({"data.partition.p": C, "local.lr": lr})
-    run = run.replace({"participation.m": S} if S else {})
-    run = run.replace({"data.server.n0": n0} if n0 else {})
+    """Return a run with few clients, where the server's data are IID.
+
+    Args:
+        dataset: "CIFAR-10" or "EMNIST".
+        method: "FL" (FedAvg), "DS" (data sharing), "FSL", or "FSL-p", which trains the server
+            beside the clients and not after them.
+        C: The number of classes per client.
+        S: The number of clients that train in a round; None keeps the scenario's.
+        lr: The clients' rate eta_l.
+        gamma: FSL's weight of the server's learning.
+        n0: The number of samples at the server; None keeps the scenario's.
+        pretrain: The number of epochs of pre-training at the server (not for FL).
+    """
+    changes = {"data.partition.p": C, "local.lr": lr}
+    if S:
+        changes["participation.m"] = S
+    if n0:
+        changes["data.server.n0"] = n0
+    run = BASE_RUNS[dataset, 1].replace(changes)
+
     if method == "FL":
         return run
     if method == "DS":
         run = run.replace({"data.share": 1.0})
-        return run.replace(algorithm=fl.FSL(gamma=0, pretrain=pretrain)) if pretrain else run
-    kind = fl.FSLParallel if method == PARALLEL else fl.FSL
+        if not pretrain:
+            return run
+        return run.replace(algorithm=fl.FSL(gamma=0, pretrain=pretrain))
+    kind = fl.FSLParallel if method == "FSL-p" else fl.FSL
     return run.replace(algorithm=kind(gamma=gamma, pretrain=pretrain))
 
 
 def scenario2(dataset, method, C, lr, gamma=1.0, alpha=0.01, server=None):
-    """FSL, FSLsyn, FedDyn or SCAFFOLD with many clients and poor server data."""
-    run = BASES[dataset, 2].replace({"data.partition.p": C, "local.lr": lr})
-    if method == "FSLsyn":
-        server = server or (fl.Glyphs() if dataset == "EMNIST" else stl10(504))
-    run = run.replace({"data.server": server} if server else {})
-    algorithms = {"FedDyn": fl.FedDyn(alpha=alpha), "SCAFFOLD": fl.SCAFFOLD(lr=None)}
-    return run.replace(algorithm=algorithms.get(method, fl.FSL(gamma=gamma)))
+    """Return a run with many clients, where the server's data are few or of another kind.
+
+    Args:
+        dataset: "CIFAR-10" or "EMNIST".
+        method: "FSL", "FSLsyn", "FedDyn" or "SCAFFOLD".
+        C: The number of classes per client.
+        lr: The clients' rate eta_l.
+        gamma: FSL's weight of the server's learning.
+        alpha: FedDyn's regularization.
+        server: The server's data; None keeps the method's own.
+    """
+    if method == "FSLsyn" and server is None:
+        server = fl.Glyphs() if dataset == "EMNIST" else stl10_server(504)
+    changes = {"data.partition.p": C, "local.lr": lr}
+    if server:
+        changes["data.server"] = server
+    run = BASE_RUNS[dataset, 2].replace(changes)
+
+    rivals = {"FedDyn": fl.FedDyn(alpha=alpha), "SCAFFOLD": fl.SCAFFOLD(lr=None)}
+    return run.replace(algorithm=rivals.get(method, fl.FSL(gamma=gamma)))
 
 
 def small(run):
-    """A run of minutes (see NOTES)."""
-    few = run.data.clients < 100
-    changes = {"model": fl.CNN(channels=[8, 16], hidden=32), "rounds": 30, "replicates": 2}
-    if isinstance(run.algorithm, fl.FSL) and run.algorithm.pretrain:
+    """Return a run that takes minutes on two cores; `NOTES` says what it changes."""
+    changes = {
+        "model": fl.CNN(channels=[8, 16], hidden=32),
+        "rounds": 30,
+        "replicates": 2,
+    }
+    if _is_pretrained(run):
         changes["algorithm.pretrain"] = 20
+
     if isinstance(run.data.dataset, fl.Emnist):
-        whole = fl.Subset(dataset=fl.ParquetImages(path="emnist47"), test=900, classes=45)
+        emnist = fl.ParquetImages(path="emnist47")
+        dataset = fl.Subset(dataset=emnist, test=900, classes=45)
         changes |= {"data.clients": 45, "local.batch_size": 20}
         if isinstance(run.data.server, fl.Glyphs):
             changes["data.server"] = fl.Glyphs(characters=fl.EMNIST_LABELS[:45])
     else:
-        whole = fl.Subset(dataset=run.data.dataset, train=6000, test=1000)
-        changes |= {"data.clients": 10, "local.batch_size": 20} if few else {"data.clients": 100}
-        if isinstance(run.data.server, fl.OtherDatasetServer):
-            changes["data.server"] = fl.IidServer(n0=run.data.server.n0)
-        elif few:
-            changes["data.server.n0"] = run.data.server.n0 // 10
-    return run.replace(changes).replace({"data.dataset": whole})
+        dataset = fl.Subset(dataset=run.data.dataset, train=6000, test=1000)
+        changes |= _small_cifar10(run)
+    return run.replace(changes).replace({"data.dataset": dataset})
+
+
+def _small_cifar10(run):
+    """Return what scale `small` changes in the clients and the server of a CIFAR-10 run."""
+    is_scenario1 = run.data.clients < 100
+    if is_scenario1:
+        changes = {"data.clients": 10, "local.batch_size": 20}
+    else:
+        changes = {"data.clients": 100}
+
+    if isinstance(run.data.server, fl.OtherDatasetServer):
+        changes["data.server"] = fl.IidServer(n0=run.data.server.n0)
+    elif is_scenario1:
+        changes["data.server.n0"] = run.data.server.n0 // 10
+    return changes
+
+
+def _is_pretrained(run):
+    return isinstance(run.algorithm, fl.FSL) and run.algorithm.pretrain > 0
 
 
 def smoke(run):
-    """Two rounds with a narrow network, and one epoch of pre-training."""
+    """Return two rounds of a run with a narrow network, and at most one epoch of pre-training."""
     run = two_rounds(run).replace(model=fl.CNN(channels=[4, 4], hidden=8))
-    pretrained = isinstance(run.algorithm, fl.FSL) and run.algorithm.pretrain
-    return run.replace({"algorithm.pretrain": 1}) if pretrained else run
+    return run.replace({"algorithm.pretrain": 1}) if _is_pretrained(run) else run
 
 
 SCALES = {"small": small, "smoke": smoke}
-
-
-def slug(dataset):
-    """A data set's name in a file's."""
-    return dataset.lower().replace("-", "")

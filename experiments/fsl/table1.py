@@ -1,15 +1,23 @@
-"""FSL, table I: accuracy after 1,000 rounds and rounds to accuracy 0.5, CIFAR-10, C = 2.
+"""FSL, table I: accuracy after 1,000 rounds and rounds to accuracy 0.5, CIFAR-10.
 
-Each printed number is the best over a tuned parameter (FedDyn's alpha, FSL's gamma); it stands
-beside every value tried here, so that the nearest can be seen. n0 = 250 is read as 25 samples from
-each of the ten clients. FLSyn (FSLsyn elsewhere) learns from STL-10, which must be at hand.
+Source: Mai, La and Zhang, docs/papers.md#fsl, table I.
+
+Each client holds two classes (C = 2). Each printed number is the best one over a tuned
+parameter: FedDyn's alpha or FSL's gamma. The report puts it beside every value that is
+tried here, so that the nearest one can be seen. We read n0 = 250 as 25 samples from
+each of ten clients. FLSyn, which the figures call FSLsyn, learns from STL-10, which
+must lie in the data folder.
+
+Run it with `raysafl run experiments/fsl/table1.py`. Its 20 cells with 3 seeds each take
+about 159 hours of one core, so use a GPU; with `--scale small` they take about 2
+minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fsl.setting import NOTES, SCALES, scenario2, stl10
-from experiments.tools.printed_tables import printed
+from experiments.fsl.setting import NOTES, SCALES, scenario2, stl10_server
+from experiments.tools.printed_tables import printed_numbers
 
-PAPER = printed("""
+PRINTED = printed_numbers("""
 method, n0 | acc    T
 FedDyn, 0  | 0.5779 502
 FLSyn, 504 | 0.5763 339
@@ -19,23 +27,35 @@ FSL, 500   | 0.6144 203
 """)
 GAMMAS = (0.6, 0.8, 1.0, 1.2)
 TUNED = {"FedDyn": (0.01, 0.05, 0.1, 0.5), "FLSyn": GAMMAS, "FSL": GAMMAS}
-CELLS = [(name, n0, x) for name, n0, what in PAPER if what == "acc" for x in TUNED[name]]
+CELLS = [
+    (method, n0, value)
+    for method, n0, column in PRINTED
+    if column == "acc"
+    for value in TUNED[method]
+]
 
 
-def run(method, n0, tuned):
+def cell_run(method, n0, tuned):
+    """Return the run of one cell; `tuned` is FedDyn's alpha, or FSL's gamma."""
     if method == "FedDyn":
         return scenario2("CIFAR-10", "FedDyn", 2, lr=0.05, alpha=tuned)
     if method == "FLSyn":
-        return scenario2("CIFAR-10", "FSLsyn", 2, lr=0.02, gamma=tuned, server=stl10(n0))
+        server = stl10_server(n0)
+        return scenario2("CIFAR-10", "FSLsyn", 2, lr=0.02, gamma=tuned, server=server)
     server = fl.FromClients(c=10, per_client=n0 // 10)
     return scenario2("CIFAR-10", "FSL", 2, lr=0.02, gamma=tuned, server=server)
+
+
+def printed_column(column):
+    """Return the printed number of a column for every cell."""
+    return {(method, n0, value): PRINTED[method, n0, column] for method, n0, value in CELLS}
 
 
 SWEEP = fl.Sweep(
     name="fsl_table1",
     title="FSL, table I: CIFAR-10, C = 2; tuned is FedDyn's alpha or FSL's gamma",
     axes=("method", "n0", "tuned"),
-    runs={key: run(*key) for key in CELLS},
+    runs={cell: cell_run(*cell) for cell in CELLS},
     table=fl.Table(
         rows=["method", "n0"],
         columns=["tuned"],
@@ -45,8 +65,8 @@ SWEEP = fl.Sweep(
         unit="",
         source="FSL, table I",
     ),
-    paper={(name, n0, x): PAPER[name, n0, "acc"] for name, n0, x in CELLS},
-    more={"rounds_to_50": {(name, n0, x): PAPER[name, n0, "T"] for name, n0, x in CELLS}},
+    paper=printed_column("acc"),
+    more={"rounds_to_50": printed_column("T")},
     claims=[
         fl.Claim(
             text="the accuracy improves with n0 (FSL)",

@@ -1,26 +1,34 @@
-"""SAFARI, figure 2: accuracy over rounds on CIFAR-10, s = 4, p = 1, q = 0.4, for n0.
+"""SAFARI, figure 2: accuracy over rounds on CIFAR-10 for n0 samples at the server.
 
-The figure prints no numbers; that n0 is one of tables 4's 500, 5,000, 10,000, and that FedAvg is
-beside them, is taken from those tables and from the figure's earlier version.
+Source: Yang et al., docs/papers.md#safari, figure 2.
+
+Four of ten clients never take part (s = 4), each client holds one class (p = 1), and a
+round is a client round with probability q = 0.4. The figure prints no numbers. We took
+the sizes n0 = 500, 5,000 and 10,000 from table 4, and FedAvg as the curve beside them
+from that table and from an earlier version of the figure.
+
+Run it with `raysafl run experiments/safari/figure2.py`. Its 4 cells with 3 seeds each
+take about 714 hours of one core, so use a GPU; with `--scale small` they take about 1
+minute on two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import CIFAR10, NOTES, SCALES, cell
+from experiments.safari.setting import NOTES, SCALES, cell_run
 
-SIZES = (10000, 5000, 500, 0)
+SERVER_SIZES = (10000, 5000, 500, 0)  # 0 stands for FedAvg, which has no server data
 SWEEP = fl.Sweep(
     name="safari_figure2",
     title="SAFARI, figure 2: CIFAR-10, s = 4, p = 1, q = 0.4, n0 samples at the server",
     axes=("n0",),
     runs={
-        (n0,): cell(CIFAR10, "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4)
-        for n0 in SIZES
+        (n0,): cell_run("CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4)
+        for n0 in SERVER_SIZES
     },
     table=fl.Table(rows=["n0"], statistic="best", also=["final", "last10", "rise_time"]),
     claims=[
         fl.Claim(
             text="the test accuracy increases as more data are employed at the server",
-            order=[{"n0": n0} for n0 in SIZES],
+            order=[{"n0": n0} for n0 in SERVER_SIZES],
         ),
         fl.Claim(
             text="convergence accelerates as more data are employed (rounds to 40 %)",

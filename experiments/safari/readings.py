@@ -1,42 +1,59 @@
-"""SAFARI: which reading of what the paper leaves open is nearest to table 8 (MNIST)?
+"""SAFARI: which choices for what the paper leaves open come nearest to table 8 (MNIST)?
 
-Readings: what a server round is (one step as Algorithm 1 prints, as many steps as a client's
-epoch, one epoch over D0, five); how classes are spread (as evenly as possible, in shards dealt at
-random as in McMahan et al. 2017, drawn by each client on its own as the letter of appendix B.1 has
-it), where each seed has a spread of its own, so that the absent clients vary too, or one spread
-serves all seeds; D0 drawn uniformly or equally from each class. Which accuracy is printed is told
-by the report, which compares every statistic. FedAvg has no server round.
+Source: Yang et al., docs/papers.md#safari, table 8.
+
+Each combination of choices is called a reading. The readings differ in three things.
+First, what a server round is: one step, as Algorithm 1 prints; as many steps as a
+client's epoch has; one epoch over the server's dataset D0; or five. Second, how the
+classes are spread over the clients: as evenly as possible; in shards that are dealt at
+random (McMahan et al. 2017, docs/papers.md#fedavg); or drawn by each client
+independently, as appendix B.1 says literally. One spread serves all seeds, or each seed
+has its own, so that the classes of the absent clients vary too. Third, whether D0 is
+drawn uniformly or with equally many samples of each class.
+
+Which statistic of the accuracy the paper prints is not a reading: the report compares
+all of them. FedAvg has no server round. The report ranks the readings by their distance
+to the printed numbers.
+
+Run it with `raysafl run experiments/safari/readings.py`. Its 132 cells with 5 seeds
+each take about 55 minutes of one core; with `--scale small` they take about 1 minute on
+two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import MNIST, NOTES, SCALES
-from experiments.tools.printed_tables import printed
+from experiments.safari.setting import BASE_RUNS, NOTES, SCALES
+from experiments.tools.printed_tables import printed_numbers
 
-TABLE8 = printed("""
+TABLE8 = printed_numbers("""
 s, method | 5           2           1
 0, FedAvg | 89.70+-0.23 86.04+-0.61 84.60+-0.99
 0, SAFARI | 91.08+-0.13 89.42+-0.17 89.10+-0.24
 4, FedAvg | 88.76+-0.13 77.82+-0.22 57.09+-0.04
 4, SAFARI | 90.41+-0.17 88.27+-0.21 88.06+-0.24
 """)
-ROUNDS = {
+SERVER_ROUNDS = {
     "1 step": fl.LocalTraining(lr=0.1, batch_size=64, steps=1),
-    "K steps": fl.LocalTraining(lr=0.1, batch_size=64, steps=92),  # 5,900 samples of a client / 64
+    # A client holds 5,900 samples, which is 92 batches of 64.
+    "K steps": fl.LocalTraining(lr=0.1, batch_size=64, steps=92),
     "1 epoch": fl.LocalTraining(lr=0.1, batch_size=64, epochs=1),
     "5 epochs": fl.LocalTraining(lr=0.1, batch_size=64, epochs=5),
 }
-SPREADS = {
+SPREADS = {  # the partition, and the seed of the data (None: each replicate has its own)
     "even, one": (fl.ClassesPerClient, 0),
     "even, per seed": (fl.ClassesPerClient, None),
     "shards, per seed": (fl.Shards, None),
     "independent, per seed": (fl.IndependentClasses, None),
 }
-SERVERS = {"uniform": fl.IidServer(n0=1000), "per class": fl.StratifiedServer(n0=1000)}
+SERVERS = {
+    "uniform": fl.IidServer(n0=1000),
+    "per class": fl.StratifiedServer(n0=1000),
+}
 
 
-def run(server_round, spread, server, s, method, p):
+def reading_run(server_round, spread, server, s, method, p):
+    """Return the run of one cell of table 8 under one reading."""
     partition, seed = SPREADS[spread]
-    changed = MNIST.replace(
+    run = BASE_RUNS["MNIST"].replace(
         {
             "data.partition": partition(p=p),
             "data.seed": seed,
@@ -45,25 +62,30 @@ def run(server_round, spread, server, s, method, p):
         }
     )
     if method == "FedAvg":
-        return changed
-    return changed.replace(algorithm=fl.SAFARI(client_prob=0.8, server_update=ROUNDS[server_round]))
+        return run
+    server_update = SERVER_ROUNDS[server_round]
+    return run.replace(algorithm=fl.SAFARI(client_prob=0.8, server_update=server_update))
 
 
 READINGS = [
-    *((kind, spread, "uniform") for kind in ROUNDS for spread in SPREADS),
+    *((server_round, spread, "uniform") for server_round in SERVER_ROUNDS for spread in SPREADS),
     *(("1 epoch", spread, "per class") for spread in ("even, one", "shards, per seed")),
 ]
-CELLS = [
+SAFARI_CELLS = [
     (*reading, s, "SAFARI", p)
     for reading in READINGS
     for s, method, p in TABLE8
     if method == "SAFARI"
-] + [("none", spread, "uniform", s, "FedAvg", p) for spread in SPREADS for s, _, p in TABLE8]
+]
+FEDAVG_CELLS = [
+    ("none", spread, "uniform", s, "FedAvg", p) for spread in SPREADS for s, _, p in TABLE8
+]
+CELLS = SAFARI_CELLS + FEDAVG_CELLS
 SWEEP = fl.Sweep(
     name="safari_readings",
     title="SAFARI's table 8 under readings of what the paper leaves open",
     axes=("server round", "spread", "D0", "s", "method", "p"),
-    runs={key: run(*key) for key in dict.fromkeys(CELLS)},
+    runs={key: reading_run(*key) for key in dict.fromkeys(CELLS)},
     table=fl.Table(
         rows=["method", "server round", "spread", "D0"],
         columns=["s", "p"],

@@ -1,54 +1,75 @@
-"""SAFARI: which reading of a server round is nearest to table 3 (MNIST), where n0 varies?
+"""SAFARI: which reading of a server round comes nearest to table 3 (MNIST)?
 
-With n0 = 1,000, as in the other tables, an epoch over D0 and a fixed number of steps can hardly be
-told apart (safari_readings.py). Readings: one epoch over D0; 16 steps of 64 whatever n0 is, which
-is an epoch of 1,000 samples; 92, which is a client's epoch. Classes are spread as evenly as
-possible with one spread for all seeds, or dealt in shards (McMahan et al. 2017) anew for each
-seed. s = 4.
+Source: Yang et al., docs/papers.md#safari, table 3.
+
+Table 3 varies the size n0 of the server's dataset D0. With n0 = 1,000, as in the other
+tables, an epoch over D0 and a fixed number of steps give nearly the same accuracy
+(`experiments/safari/readings.py`). Here a server round is one epoch over D0; or 16
+steps with batch size 64 whatever n0 is, which is an epoch of 1,000 samples; or 92
+steps, which is a client's epoch. The classes are spread as evenly as possible, with one
+spread for all seeds, or dealt in shards (McMahan et al. 2017, docs/papers.md#fedavg)
+anew for each seed. Four of ten clients never take part (s = 4).
+
+Run it with `raysafl run experiments/safari/readings_n0.py`. Its 52 cells with 5 seeds
+each take about 20 minutes of one core; with `--scale small` they take about 1 minute on
+two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import MNIST, NOTES, SCALES, cell
-from experiments.tools.printed_tables import printed
+from experiments.safari.setting import BASE_RUNS, NOTES, SCALES, cell_run
+from experiments.tools.printed_tables import printed_numbers
 
-TABLE3 = printed("""
+TABLE3 = printed_numbers("""
 n0   | 2     1
 50   | 4.82  16.65
 100  | 6.87  20.26
 500  | 9.16  29.82
 1000 | 10.69 31.07
 """)
-ROUNDS = {
+SERVER_ROUNDS = {
     "1 epoch": fl.LocalTraining(lr=0.1, batch_size=64, epochs=1),
     "16 steps": fl.LocalTraining(lr=0.1, batch_size=64, steps=16),
     "92 steps": fl.LocalTraining(lr=0.1, batch_size=64, steps=92),
 }
-SPREADS = {"even, one": (fl.ClassesPerClient, 0), "shards, per seed": (fl.Shards, None)}
+SPREADS = {  # the partition, and the seed of the data (None: each replicate has its own)
+    "even, one": (fl.ClassesPerClient, 0),
+    "shards, per seed": (fl.Shards, None),
+}
 
 
-def run(server_round, spread, n0, p):
+def reading_run(server_round, spread, n0, p):
+    """Return the run of one cell of table 3 under one reading, or of its FedAvg baseline."""
     partition, seed = SPREADS[spread]
-    base = MNIST.replace({"data.partition": partition(p=p), "data.seed": seed})
+    base = BASE_RUNS["MNIST"].replace({"data.partition": partition(p=p), "data.seed": seed})
     if server_round == "none":
-        return cell(base, "FedAvg", p=p)
-    changed = cell(base, "SAFARI", p=p, n0=n0)
-    return changed.replace(algorithm=fl.SAFARI(client_prob=0.8, server_update=ROUNDS[server_round]))
+        return cell_run(base, "FedAvg", p=p)
+    server_update = SERVER_ROUNDS[server_round]
+    return cell_run(base, "SAFARI", p=p, n0=n0).replace(
+        algorithm=fl.SAFARI(client_prob=0.8, server_update=server_update)
+    )
 
 
 def smoke(run):
-    """Two rounds, in which 16 and 92 steps remain two readings: 1 and 9."""
-    server = getattr(run.algorithm, "server_update", None)
-    steps = {"algorithm.server_update.steps": server.steps // 10} if server and server.steps else {}
-    return SCALES["smoke"](run).replace(steps)
+    """Return two rounds of a run; 16 and 92 server steps become 1 and 9, two readings still."""
+    server_update = getattr(run.algorithm, "server_update", None)
+    run = SCALES["smoke"](run)
+    if not (server_update and server_update.steps):
+        return run
+    return run.replace({"algorithm.server_update.steps": server_update.steps // 10})
 
 
-CELLS = [(kind, spread, *key) for kind in ROUNDS for spread in SPREADS for key in TABLE3]
+CELLS = [
+    (server_round, spread, *key)
+    for server_round in SERVER_ROUNDS
+    for spread in SPREADS
+    for key in TABLE3
+]
 BASELINES = [("none", spread, 0, p) for spread in SPREADS for p in (2, 1)]
 SWEEP = fl.Sweep(
     name="safari_readings_n0",
     title="SAFARI's table 3 (improvements over FedAvg) under readings of a server round",
     axes=("server round", "spread", "n0", "p"),
-    runs={key: run(*key) for key in BASELINES + CELLS},
+    runs={key: reading_run(*key) for key in BASELINES + CELLS},
     table=fl.Table(
         rows=["server round", "spread", "n0"],
         columns=["p"],

@@ -1,4 +1,7 @@
-"""What SAFARI's tables (Yang et al., ICML 2024) share, so that equal cells are equal runs."""
+"""The setting that SAFARI's tables share (Yang et al., docs/papers.md#safari).
+
+Tables that print the same cell build the same run here, with the same run id.
+"""
 
 import raysafl as fl
 from experiments.tools.datasets import cifar10
@@ -6,34 +9,40 @@ from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
 
-Printed (section 5, appendix B): M = 10 clients, m = 5 a round from the M - s that come, one local
-epoch, all rates 0.1 (global 1.0), q = 0.8. MNIST: logistic regression, batch 64, 150 rounds, five
-random initializations. CIFAR-10: a CNN, batch 500, 5,000 rounds, three.
+What the paper prints (section 5 and appendix B): there are M = 10 clients, of which s never
+take part. In each round the server samples m = 5 of the other M - s clients. A client trains
+for one local epoch. All learning rates are 0.1, and the global rate is 1.0. A round is a client
+round with probability q = 0.8, else a server round. MNIST: logistic regression, batch size 64,
+150 rounds, five random initializations. CIFAR-10: a CNN, batch size 500, 5,000 rounds, three
+initializations.
 
-Open in the paper, chosen here: pixels in [0, 1]; logistic regression starts at zero, so that seeds
-differ in cohorts, batches and SAFARI's coin; one partition for all seeds, its classes covered as
-evenly as possible; the last s clients are absent; D0 is a uniform draw that no client holds; a
-server round is one epoch over D0 with the clients' batch size (a single step does not reach the
-printed numbers); tables that do not name n0 have 1,000 samples (MNIST) or 10,000 (CIFAR-10), as
-tables 2 to 4 imply; the CNN is three convolutions of 64, 128, 256 channels and 256 hidden units,
-our guess at what reaches the printed 81 %; the printed accuracy is taken to be the best over the
-rounds. The report shows the other readings of it; safari_readings.py tries the rest.
+What the paper leaves open, and our choice: pixels are scaled to [0, 1]. Logistic regression
+starts at zero, so that seeds differ only in cohorts, batches and SAFARI's choice between client
+and server rounds. All seeds share one partition, whose classes are spread as evenly as possible.
+The last s clients are the absent ones. The server's dataset D0 is drawn uniformly, and no client
+holds its samples. A server round is one epoch over D0 with the clients' batch size, because a
+single step does not reach the printed numbers. Where a table does not name the size n0 of D0, it
+is 1,000 samples (MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN has three
+convolutions with 64, 128 and 256 channels and 256 hidden units, which is our guess at what
+reaches the printed 81 %. The printed accuracy is taken to be the best one over the rounds; the
+report also compares the other statistics. `experiments/safari/readings.py` tries the other
+choices.
 
-Scale `small`: MNIST 15 rounds, CIFAR-10 40 rounds of 8 local steps with batch 32 and a small CNN,
-tested on 1,000 images every 5 rounds, n0 a tenth; two seeds.
+Scale `small`: two seeds; MNIST has 15 rounds. CIFAR-10 has 40 rounds of 8 local steps with batch
+size 32, a small CNN, a tenth of n0, and a test on 1,000 images every 5 rounds.
 """
-FASHION_NOTES = """
+FASHION_MNIST_NOTES = """
 
-Printed: M = 150 clients, q = 0.8. All else is open: chosen are FAST's small CNN for Fashion-MNIST,
-p = 1 class per client, m = 10 clients a round, batch 64, one epoch, rates 0.1, 150 rounds, three
-seeds; a server round is one epoch over D0; the accuracy is the best over the rounds.
+What the paper prints: M = 150 clients and q = 0.8. It leaves everything else open. We chose
+FAST's small CNN for Fashion-MNIST, one class per client (p = 1), m = 10 clients a round, batch
+size 64, one local epoch, learning rates 0.1, 150 rounds and three seeds. A server round is one
+epoch over the server's dataset D0, and the accuracy is the best one over the rounds.
 
-Scale `small`: MNIST in place of Fashion-MNIST (10,000 images of it, n0 a tenth), a small CNN, 40
-rounds of 8 local steps with batch 32; two seeds. It can only show directions.
+Scale `small`: two seeds, 10,000 images of MNIST in place of Fashion-MNIST, a tenth of n0, a small
+CNN, and 40 rounds of 8 local steps with batch size 32. It can only show directions.
 """
 
-
-MNIST = fl.Run(
+_MNIST = fl.Run(
     data=fl.Federation(
         dataset=fl.Mnist(),
         clients=10,
@@ -47,30 +56,47 @@ MNIST = fl.Run(
     rounds=150,
     replicates=5,
 )
-CIFAR10 = MNIST.replace(
-    {
-        "data.dataset": cifar10(),
-        "data.server.n0": 10000,
-        "model": fl.CNN(channels=[64, 128, 256], hidden=256),
-        "local.batch_size": 500,
-        "rounds": 5000,
-        "replicates": 3,
-        "eval_every": 10,
-    }
-)
-FASHION = MNIST.replace(
-    {
-        "data.dataset": fl.FashionMnist(),
-        "data.clients": 150,
-        "data.server.n0": 6000,
-        "model": fl.FastFashionNet(),
-        "replicates": 3,
-    }
-)
+BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell varies
+    "MNIST": _MNIST,
+    "CIFAR-10": _MNIST.replace(
+        {
+            "data.dataset": cifar10(),
+            "data.server.n0": 10000,
+            "model": fl.CNN(channels=[64, 128, 256], hidden=256),
+            "local.batch_size": 500,
+            "rounds": 5000,
+            "replicates": 3,
+            "eval_every": 10,
+        }
+    ),
+    "Fashion-MNIST": _MNIST.replace(
+        {
+            "data.dataset": fl.FashionMnist(),
+            "data.clients": 150,
+            "data.server.n0": 6000,
+            "model": fl.FastFashionNet(),
+            "replicates": 3,
+        }
+    ),
+}
 
 
-def cell(base, method, p, s=4, m=5, n0=None, q=0.8):
-    """The run of one cell: FedAvg holds the default D0, which it does not use."""
+def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
+    """Return the run of one cell of a table.
+
+    A run of FedAvg keeps the server dataset of `base`, which it does not use. So a cell of
+    FedAvg is the same run whatever n0 the table names.
+
+    Args:
+        base: A run of `BASE_RUNS`, or the name of one.
+        method: "FedAvg" or "SAFARI".
+        p: The number of classes per client.
+        s: The number of clients that never take part.
+        m: The number of clients that train in a round.
+        n0: The number of samples at the server; None keeps that of `base`.
+        q: SAFARI's probability of a client round.
+    """
+    base = BASE_RUNS.get(base, base) if isinstance(base, str) else base
     run = base.replace({"data.partition.p": p, "participation.s": s, "participation.m": m})
     if method == "FedAvg":
         return run
@@ -80,16 +106,19 @@ def cell(base, method, p, s=4, m=5, n0=None, q=0.8):
 
 
 def small(run):
-    """A run of minutes (see NOTES)."""
+    """Return a run that takes minutes on two cores; `NOTES` says what it changes."""
     if not isinstance(run.model, fl.CNN):
         return run.replace(rounds=min(15, run.rounds), replicates=2)
-    local = {"local.epochs": None, "local.steps": 8, "local.batch_size": 32}
-    server = {"algorithm.server_update.batch_size": 32} if run.algorithm.uses_server_data else {}
-    dataset = fl.Mnist() if run.data.dataset == fl.FashionMnist() else run.data.dataset
+
+    changes = {"local.epochs": None, "local.steps": 8, "local.batch_size": 32}
+    if run.algorithm.uses_server_data:
+        changes["algorithm.server_update.batch_size"] = 32
+    dataset = run.data.dataset
+    if dataset == fl.FashionMnist():
+        dataset = fl.Mnist()
     return run.replace(
         {
-            **local,
-            **server,
+            **changes,
             "data.dataset": fl.Subset(dataset=dataset, train=10000, test=1000),
             "data.server.n0": run.data.server.n0 // 10,
             "model": fl.CNN(channels=[16, 32], hidden=64),
@@ -101,19 +130,12 @@ def small(run):
 
 
 def smoke(run):
-    """Two rounds, with a narrow network."""
+    """Return two rounds of a run, with a narrow network if it has convolutions."""
     run = two_rounds(run)
     if not isinstance(run.model, fl.CNN):
         return run
-    return run.replace({"model.channels": [4] * len(run.model.channels), "model.hidden": 8})
+    channels = [4] * len(run.model.channels)
+    return run.replace({"model.channels": channels, "model.hidden": 8})
 
 
 SCALES = {"small": small, "smoke": smoke}
-
-
-def no_difference(keys, axes):
-    """SAFARI's dashes: "no statistical difference within 2 % error bar"."""
-    return [
-        fl.Claim(text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0)
-        for where in (dict(zip(axes, key, strict=True)) for key in keys)
-    ]

@@ -1,12 +1,18 @@
-"""SAFARI (Yang et al., ICML 2024), theorem 1, as an experiment; a script, not a sweep.
+"""SAFARI, theorem 1, as an experiment. (This is a script; it defines no sweep.)
+
+Source: Yang et al., docs/papers.md#safari, theorem 1.
+
+Run it from the repository's root; it takes seconds:
 
     python -m experiments.safari.theorem1 [--out DIR] [--trials N]
 
-M = 10 clients of whom m = 5 ever come (omega = 0.5), 100 samples each. The theorem: whatever the
-learner, with probability above 1/20 its error is above (1 - omega) / 8 = 0.0625. The table gives
-the frequency of that for n_T = 0, ... samples at the server, under the worse of two targets; the
-figure the same, and the error's quantiles where 20 rare points share the hidden mass. The
-construction and how its printed form was read: `raysafl.theory.theorem1`.
+There are M = 10 clients with 100 samples each, of which only m = 5 ever take part (omega = 0.5).
+The theorem says: whatever the learner is, its error exceeds (1 - omega) / 8 = 0.0625 with a
+probability above 1/20. The table shows how often that happens with n_T = 0, 1, 2, ... samples at
+the server, under the worse of two targets. The figure shows the same frequencies, and beside
+them the quantiles of the error when 20 rare points share the probability mass that only absent
+clients see. `raysafl.theory.theorem1` holds the construction, and says how its printed form
+was read.
 """
 
 import argparse
@@ -22,21 +28,19 @@ from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
 from raysafl.report.pages.markdown import grid
 from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, experiment, lower
 
-SERVER = (0, 1, 2, 5, 10, 20, 50, 100, 200)
-MANY = (0, 10, 20, 50, 100, 200, 500, 1000)
+SERVER_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)  # n_T with one rare point
+SERVER_SIZES_MANY = (0, 10, 20, 50, 100, 200, 500, 1000)  # n_T with 20 rare points
 MARKS = "osD^vX"
-
-
-HEAD = ["learner", *(f"n_T={n}" for n in SERVER), "at n_T=0, 99 % sure"]
+HEAD = ["learner", *(f"n_T={n}" for n in SERVER_SIZES), "at n_T=0, 99 % sure"]
 
 
 def title(trials: int) -> str:
-    """What the table shows."""
+    """Return the table's title."""
     return f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)"
 
 
 def rows(found: Sequence[Found]) -> list[list[str]]:
-    """Learners by n_T: how often the error is above (1 - omega) / 8."""
+    """Return a row per learner: how often its error exceeds (1 - omega) / 8, for each n_T."""
     of = {name: [f for f in found if f.learner == name] for name in LEARNERS}
     return [
         [name, *(f"{f.frequency:.3f}" for f in row), f"> {lower(row[0]):.3f}"]
@@ -45,7 +49,7 @@ def rows(found: Sequence[Found]) -> list[list[str]]:
 
 
 def table(found: Sequence[Found], trials: int) -> Table:
-    """The rows for a terminal."""
+    """Return the table for a terminal."""
     out = Table(title=title(trials))
     for column in HEAD:
         out.add_column(column, justify="left" if column == "learner" else "right")
@@ -55,13 +59,13 @@ def table(found: Sequence[Found], trials: int) -> Table:
 
 
 def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
-    """Left the frequencies with one rare point, right the error's quantiles with 20."""
+    """Draw the frequencies with one rare point, and the error's quantiles with 20, as PNG."""
     figure = blank(9, 3.9)
     left, right = figure.subplots(1, 2)
     for i, (learner, colour) in enumerate(zip(LEARNERS, colours(len(LEARNERS)), strict=True)):
         style = {"color": colour, "marker": MARKS[i], "markersize": 4, "linewidth": 1.2}
         style["linestyle"] = "-" if learner in CONSISTENT else ":"
-        aside = (i - 2.5) * 0.11  # learners that do the same stay visible side by side
+        aside = (i - 2.5) * 0.11  # equal curves stay visible side by side
         row = [f for f in theorem if f.learner == learner]
         at = [x + aside for x in range(len(row))]
         left.plot(at, [f.frequency for f in row], label=learner, **style)
@@ -72,8 +76,14 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
         at = [x + aside for x in range(len(row))]
         right.errorbar(at, middle, (middle - low, high - middle), elinewidth=0.8, **style)
     low, middle, high = next(f for f in many if f.learner == "random guess").quantiles()
-    finish(left, SERVER, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8")
-    finish(right, MANY, theorem[0].world.eps, "(1 - ω)/8", "error on P: median, 10 to 90 %")
+    finish(left, SERVER_SIZES, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8")
+    finish(
+        right,
+        SERVER_SIZES_MANY,
+        theorem[0].world.eps,
+        "(1 - ω)/8",
+        "error on P: median, 10 to 90 %",
+    )
     left.set_title("One rare point: the theorem's construction", fontsize=LETTERS)
     right.set_title(
         f"20 rare points (random guess, {low:.2f} to {high:.2f}, is off the scale)",
@@ -84,7 +94,7 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
 
 
 def finish(axes: Axes, sizes: Sequence[int], level: float, text: str, label: str) -> None:
-    """Axes with one place per size of server data, and a dashed line at a level."""
+    """Label the axes, one tick per size of server data, and draw a dashed line at `level`."""
     axes.axhline(level, color="black", linewidth=1, linestyle="--")
     axes.annotate(
         text,
@@ -102,15 +112,15 @@ def finish(axes: Axes, sizes: Sequence[int], level: float, text: str, label: str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, write it and the figure."""
+    """Run the experiment, print the table, and write the table and the figure."""
     parser = argparse.ArgumentParser(description="SAFARI's theorem 1 as an experiment")
     parser.add_argument("--out", type=Path, default=Path("results/safari_theorem1"))
     parser.add_argument("--trials", type=int, default=2000)
     options = parser.parse_args(arguments)
     if options.trials < 1:
         parser.error("--trials must be at least 1")
-    theorem = experiment([World(server=n) for n in SERVER], options.trials)
-    many = experiment([World(server=n, rare=20) for n in MANY], options.trials)
+    theorem = experiment([World(server=n) for n in SERVER_SIZES], options.trials)
+    many = experiment([World(server=n, rare=20) for n in SERVER_SIZES_MANY], options.trials)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120

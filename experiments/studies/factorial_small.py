@@ -1,10 +1,15 @@
-"""Which algorithm stands which participation? 8 algorithms x 6 policies x 2 partitions on digits.
+"""Which algorithm copes with which participation? A factorial experiment on digits.
 
-20 clients, 5 a round where the policy lets one choose; the server holds 100 samples, which only
-SAFARI and FSL use. Asked by FAST's reviewers: do snapshots help under the same arbitrary
-participation more than FedAU, MIFA and FedVARP, which correct the weights instead?
+Eight algorithms, six participation policies and two partitions of scikit-learn's digits are
+combined. There are 20 clients. Five of them train in a round, where the policy leaves a choice.
+The server holds 100 samples, which only SAFARI and FSL use. The reviewers of FAST
+(docs/papers.md#fast) asked: do snapshots help more under the same arbitrary participation than
+FedAU, MIFA and FedVARP, which correct the weights of the clients instead?
 
-Every algorithm sees the same cohorts (the same seeds), so cells of one column are paired.
+All algorithms share their seeds, and so their cohorts. Cells of one column are therefore paired.
+
+Run it with `raysafl run experiments/studies/factorial_small.py`. It needs no data and takes about
+1 minute on two cores.
 """
 
 import raysafl as fl

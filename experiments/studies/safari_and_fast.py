@@ -1,24 +1,37 @@
 """SAFARI and FAST together: server rounds, enforced rounds, or both?
 
-MNIST, logistic regression, 20 clients with one class each, five a round, 150 rounds, batch 64, rate
-0.1. Under Beta(1, 10) the last clients nearly never come. Down: with which probability a round is a
-snapshot (FAST). Across: with which probability it is the server's (1 - q of SAFARI), with n0 = 100
-or 1,000 samples there. A snapshot in a server round enforces nobody and is not counted.
+MNIST, logistic regression, 20 clients with one class each, five clients a round, 150 rounds,
+batch size 64, rate 0.1. Participation follows Beta(1, 10), under which the last clients hardly
+ever take part. The rows vary the probability that a round is a snapshot (FAST,
+docs/papers.md#fast), in which the cohort is drawn uniformly. The columns vary the probability that
+a round is the server's (1 - q of SAFARI, docs/papers.md#safari), with n0 = 100 or 1,000 samples
+at the server. A snapshot that falls on a server round involves no client and is not counted.
+
+Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 cells with 5 seeds each
+take about 10 minutes of one core; with `--scale small` they take about 1 minute on two cores.
 """
 
+import itertools
+
 import raysafl as fl
-from experiments.fast.setting import policy
-from experiments.safari.setting import MNIST
+from experiments.fast.setting import participation_policy
+from experiments.safari.setting import BASE_RUNS
 
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
-BASE = MNIST.replace({"data.clients": 20, "data.partition.p": 1})
-SERVER, SNAPSHOTS, SIZES = (0.0, 0.1, 0.2, 0.5), (0, 0.1, 0.25, 0.5, 1), (100, 1000)
+BASE = BASE_RUNS["MNIST"].replace({"data.clients": 20, "data.partition.p": 1})
+SERVER_PROBS = (0.0, 0.1, 0.2, 0.5)  # of a round at the server
+SNAPSHOT_PROBS = (0, 0.1, 0.25, 0.5, 1)
+SERVER_SIZES = (100, 1000)
 
 
-def run(n0, snapshots, server):
-    changed = BASE.replace({"data.server.n0": n0, "participation": policy("Beta", snapshots, 5)})
-    safari = fl.SAFARI(client_prob=1 - server, server_update=EPOCH)
-    return changed.replace(algorithm=safari if server else fl.FedAvg())
+def cell_run(n0, snapshot_prob, server_prob):
+    """Return the run of one cell; without server rounds it is FedAvg."""
+    run = BASE.replace(
+        {"data.server.n0": n0, "participation": participation_policy("Beta", snapshot_prob, 5)}
+    )
+    if server_prob == 0:
+        return run
+    return run.replace(algorithm=fl.SAFARI(client_prob=1 - server_prob, server_update=EPOCH))
 
 
 SWEEP = fl.Sweep(
@@ -26,10 +39,8 @@ SWEEP = fl.Sweep(
     title="Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 clients",
     axes=("n0", "snapshots", "server rounds"),
     runs={
-        (n0, snapshots, server): run(n0, snapshots, server)
-        for n0 in SIZES
-        for snapshots in SNAPSHOTS
-        for server in SERVER
+        cell: cell_run(*cell)
+        for cell in itertools.product(SERVER_SIZES, SNAPSHOT_PROBS, SERVER_PROBS)
     },
     table=fl.Table(
         rows=["n0", "snapshots"],

@@ -1,11 +1,16 @@
-"""Datasets that may lie in more than one form."""
+"""Datasets that may be at hand in more than one file format."""
 
 import raysafl as fl
 from raysafl.data import data_root
 
 
 def cifar10():
-    """CIFAR-10 as Parquet if it lies in the data root, else torchvision's (with a download)."""
+    """Return CIFAR-10, read from Parquet files if the data folder holds them.
+
+    The folder is the one that `RAYSAFL_DATA` names. If it has no `cifar10/train.parquet`,
+    torchvision's files are used, and downloaded if they are missing. The two sources hold the
+    same images but are different configurations, so their runs have different ids.
+    """
     if (data_root() / "cifar10" / "train.parquet").is_file():
         return fl.ParquetImages(path="cifar10")
     return fl.Cifar10()

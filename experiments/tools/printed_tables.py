@@ -1,12 +1,23 @@
-"""The papers' tables as text that can be laid beside the page, and as data."""
+"""Read the papers' tables, which the experiment files hold as text.
+
+The text looks like the printed table, so that both can be compared by eye. Its first line names
+the row axes, then `|`, then the column labels. In each line below, the row labels are separated
+by commas and the cells by spaces:
+
+    s, method | 10          5
+    0, FedAvg | 92.67+-0.05 89.70+-0.23
+    0, SAFARI | 92.60+-0.08 91.08+-0.13
+
+A cell reads `mean`, `mean+-standard deviation`, or either of them followed by `/ratio`.
+"""
 
 import re
 
 CELL = re.compile(r"(?P<mean>-?[\d.]+)(?:\+-(?P<std>[\d.]+))?(?:/(?P<ratio>[\d.]+))?$")
 
 
-def label(text):
-    """A label of a table: a number where it is one."""
+def parse_label(text):
+    """Return a row or column label: an int or a float if the text is one, else the text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -15,39 +26,42 @@ def label(text):
     return text
 
 
-def cells(text):
-    """{(row labels ..., column label): what is printed there}.
-
-    The first line names the row axes, then `|`, then the columns; in each line below, row labels
-    are parted by commas and what stands in the columns by spaces.
-    """
+def cell_texts(text):
+    """Return the text of every cell by its labels: {(row labels ..., column label): text}."""
     head, *lines = text.strip().splitlines()
-    columns = [label(name) for name in head.split("|")[1].split()]
-    found = {}
+    columns = [parse_label(name) for name in head.split("|")[1].split()]
+
+    texts = {}
     for line in lines:
         left, right = line.split("|")
-        row = [label(name.strip()) for name in left.split(",") if name.strip()]
-        for column, printed in zip(columns, right.split(), strict=True):
-            found[(*row, column)] = printed
-    return found
+        row = [parse_label(name.strip()) for name in left.split(",") if name.strip()]
+        for column, cell in zip(columns, right.split(), strict=True):
+            texts[(*row, column)] = cell
+    return texts
 
 
-def printed(text):
-    """The numbers of a table whose cells read `mean`, `mean+-std` or either with `/ratio`."""
-    found = {key: CELL.match(cell) for key, cell in cells(text).items()}
+def _matched_cells(text):
+    matches = {key: CELL.match(cell) for key, cell in cell_texts(text).items()}
+    return {key: match for key, match in matches.items() if match}
+
+
+def printed_numbers(text):
+    """Return (mean, standard deviation or None) of every cell that holds a number."""
     return {
         key: (float(match["mean"]), float(match["std"]) if match["std"] else None)
-        for key, match in found.items()
-        if match
+        for key, match in _matched_cells(text).items()
     }
 
 
-def ratios(text):
-    """The second number of each cell, behind the slash."""
-    found = {key: CELL.match(cell) for key, cell in cells(text).items()}
-    return {key: (float(match["ratio"]), None) for key, match in found.items() if match}
+def printed_ratios(text):
+    """Return (ratio, None) of every cell that has a second number behind a slash."""
+    return {
+        key: (float(match["ratio"]), None)
+        for key, match in _matched_cells(text).items()
+        if match["ratio"]
+    }
 
 
-def dashes(text):
-    """The cells that hold a `-` in place of a number."""
-    return [key for key, cell in cells(text).items() if cell == "-"]
+def dashed_cells(text):
+    """Return the labels of the cells that hold a dash in place of a number."""
+    return [key for key, cell in cell_texts(text).items() if cell == "-"]

@@ -1,0 +1,149 @@
+"""Build the sweeps of FAST's tables, which repeat for datasets and methods.
+
+Each function makes one kind of table. Its arguments are the table's number, the printed table as
+text (see `experiments.tools.printed_tables`) and the docstring of the experiment file, which
+opens the notes of the report.
+"""
+
+import raysafl as fl
+from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
+from experiments.tools.printed_tables import printed_numbers, printed_ratios
+
+
+def participation_table(number, dataset, method, printed, notes):
+    """Return table 2 or 4: accuracy under four kinds of participation, for alpha."""
+    paper = printed_numbers(printed)
+    smallest_alpha = min(alpha for _, alpha in paper)
+    pairs = [[{"participation": "Uniform"}, {"participation": name}] for name in DISTRIBUTIONS]
+    return fl.Sweep(
+        name=f"fast_table{number}_{_file_part(dataset)}",
+        title=f"FAST, table {number}: {method} on {dataset} under four participations",
+        axes=("participation", "alpha"),
+        runs={(name, alpha): cell_run(dataset, name, 0, alpha, method) for name, alpha in paper},
+        table=fl.Table(
+            rows=["participation"],
+            columns=["alpha"],
+            statistic="last5",
+            also=["last5_std", "final", "last10", "best"],
+            source=f"FAST, table {number} ({dataset})",
+        ),
+        paper=paper,
+        claims=[
+            *(
+                fl.Claim(text="uniform participation yields the best performance", order=pair)
+                for pair in pairs
+            ),
+            *(
+                fl.Claim(
+                    text="the gap to uniform is more pronounced for the smallest alpha (over 3 %)",
+                    order=pair,
+                    where={"alpha": smallest_alpha},
+                    margin=3.0,
+                )
+                for pair in pairs
+            ),
+        ],
+        notes=notes + NOTES,
+        scales=SCALES,
+    )
+
+
+def snapshot_table(number, dataset, method, printed, notes):
+    """Return table 3, 6 or 7: accuracy for fixed and adaptive probabilities of a snapshot."""
+    paper = printed_numbers(printed)
+    return fl.Sweep(
+        name=f"fast_table{number}_{_file_part(dataset)}",
+        title=f"FAST, table {number}: {method} with snapshots on {dataset}",
+        axes=("participation", "q", "alpha"),
+        runs={key: cell_run(dataset, *key, method) for key in paper},
+        table=fl.Table(
+            rows=["participation", "q"],
+            columns=["alpha"],
+            statistic="last5",
+            also=["last5_std", "final", "best", "arbitrary_ratio"],
+            source=f"FAST, table {number} ({dataset})",
+        ),
+        paper=paper,
+        more={"arbitrary_ratio": printed_ratios(printed)},
+        claims=[claim for name in DISTRIBUTIONS for claim in _snapshot_claims(name)],
+        notes=notes + NOTES,
+        scales=SCALES,
+    )
+
+
+def _snapshot_claims(name):
+    """Return what sections 5.1 and B.2.2 say of one distribution."""
+
+    def at(q):
+        return {"participation": name, "q": q}
+
+    uniform = {"participation": "Uniform", "q": 1}
+    return [
+        fl.Claim(
+            text=f"{name}: accuracy grows with q (0, 0.1, 0.5)",
+            order=[at(0.5), at(0.1), at(0)],
+        ),
+        fl.Claim(
+            text=f"{name}: q = 0.5 nearly matches uniform (3 %)",
+            order=[uniform, at(0.5)],
+            within=3.0,
+        ),
+        fl.Claim(
+            text=f"{name}: the default adaptive FAST helps",
+            order=[at("Ada.(1)"), at(0)],
+        ),
+        fl.Claim(
+            text=f"{name}: lambda = 7 helps more than 1",
+            order=[at("Ada.(7)"), at("Ada.(1)")],
+        ),
+        fl.Claim(
+            text=f"{name}: the default adaptive FAST needs less than 10 % snapshots",
+            where=at("Ada.(1)"),
+            statistic="arbitrary_ratio",
+            least=90.0,
+        ),
+    ]
+
+
+def lambda_table(number, alpha, printed, notes):
+    """Return table 5 or 8: adaptive FAST on Fashion-MNIST for lambda, with one alpha."""
+    paper = printed_numbers(printed)
+    return fl.Sweep(
+        name=f"fast_table{number}_fashion_mnist",
+        title=f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = {alpha}",
+        axes=("lambda", "participation"),
+        runs={
+            (strength, name): cell_run("Fashion-MNIST", name, f"Ada.({strength})", alpha)
+            for strength, name in paper
+        },
+        table=fl.Table(
+            rows=["participation"],
+            columns=["lambda"],
+            statistic="last5",
+            also=["last5_std", "final", "best", "arbitrary_ratio"],
+            source=f"FAST, table {number}",
+        ),
+        paper=paper,
+        more={"arbitrary_ratio": printed_ratios(printed)},
+        claims=[
+            fl.Claim(
+                text="the ratio falls with lambda (1 against 9)",
+                order=[{"lambda": 1}, {"lambda": 9}],
+                statistic="arbitrary_ratio",
+                margin=10.0,
+            ),
+            fl.Claim(
+                text="with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of snapshots",
+                where={"lambda": 1},
+                statistic="arbitrary_ratio",
+                least=95.0 if alpha == 0.1 else 88.0,
+            ),
+        ],
+        notes=notes + NOTES,
+        scales=SCALES,
+    )
+
+
+def _file_part(dataset):
+    """Return a dataset's name as it stands in the names of files and sweeps."""
+    return dataset.lower().replace("cifar-10", "cifar10").replace("-", "_")
