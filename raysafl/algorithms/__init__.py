@@ -6,7 +6,7 @@ from raysafl.algorithms.fedamplify import FedAmplify
 from raysafl.algorithms.fedau import FedAU
 from raysafl.algorithms.fedavg import FedAvg, FedAvgM, FedProx
 from raysafl.algorithms.feddyn import FedDyn
-from raysafl.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
+from raysafl.algorithms.fedopt import FedAdagrad, FedAdam, FedOpt, FedYogi
 from raysafl.algorithms.fedvarp import FedVARP
 from raysafl.algorithms.fsl import FSL, FSLParallel
 from raysafl.algorithms.mifa import MIFA
@@ -28,6 +28,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedDyn",
+    "FedOpt",
     "FedProx",
     "FedVARP",
     "FedYogi",

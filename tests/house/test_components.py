@@ -1,0 +1,53 @@
+"""Every component is exported, described and exemplified, so that a newcomer can look it up."""
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysafl import Claim, Hardware, LocalTraining, Printed, Run, Sweep, Table
+from raysafl.cli.catalogue import FAMILIES
+from raysafl.core.component import Component
+
+ROOT = Path(__file__).parents[2]
+OTHERS: tuple[type[Component], ...] = (Run, LocalTraining, Hardware, Table, Printed, Claim)
+
+
+def components() -> list[type[Component]]:
+    """Every component of the package that a user can build."""
+    families = [kind for base in FAMILIES.values() for kind in base.kinds().values()]
+    ours = [kind for kind in families if kind.__module__.startswith("raysafl.")]
+    return [*ours, *OTHERS]
+
+
+@pytest.mark.parametrize("kind", components(), ids=lambda kind: kind.__name__)
+def test_every_field_of_a_component_is_described(kind: type[Component]) -> None:
+    silent = [name for name, field in kind.model_fields.items() if not field.description]
+    assert not silent, f"{kind.__name__}: give {silent} a Field(description=...)"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_an_example_that_runs(family: str) -> None:
+    base = FAMILIES[family]
+    assert run_examples(base) + sum(map(run_examples, base.kinds().values())) > 0
+
+
+def test_a_sweep_has_an_example_that_runs() -> None:
+    assert run_examples(Sweep) > 0
+
+
+def run_examples(kind: type) -> int:
+    """Run the examples of a class and return how many there are."""
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder(recurse=False).find(kind):
+        runner.run(test)
+    assert runner.failures == 0, f"an example of {kind.__name__} does not print what it says"
+    return runner.tries
+
+
+def test_the_generated_exports_are_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / ".ci" / "exports.py"), "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
