@@ -1,7 +1,8 @@
 """Compile Python loops with numba, and keep the machine code on disk.
 
-This is the only file that touches private parts of numba: the object that reads and writes
-the cache of a compiled function. `pyproject.toml` bounds numba's version for its sake.
+This is the only file that touches private parts of numba: the object that reads and
+writes the cache of a compiled function. `pyproject.toml` bounds numba's version for its
+sake.
 """
 
 import contextlib
@@ -25,18 +26,19 @@ def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Call
     """Return a decorator that compiles a function when it is first called.
 
     The function runs in one thread and releases the interpreter's lock, so that several
-    threads can run it at the same time. Its machine code is kept on disk: beside the package,
-    in `$NUMBA_CACHE_DIR`, or in the user's cache folder. Where none of these can be written
-    to, each process compiles again, which takes some seconds.
+    threads can run it at the same time. Its machine code is kept on disk: beside the
+    package, in `$NUMBA_CACHE_DIR`, or in the user's cache folder. Where none of these
+    can be written to, each process compiles again, which takes some seconds.
 
     Args:
-        fastmath: what LLVM may do to float arithmetic (its fast-math flags). Without any,
-            results are those of the source, operation by operation.
-        part: whether the function is only called by other compiled functions. It is then
-            copied into each of them. Compiled on its own it would exist twice: the process
-            that compiles would call a copy which LLVM optimised alone, while a process that
-            loads the caller from disk would run the copy inside the caller. Where `fastmath`
-            lets sums be reordered, the two differ in their last bits.
+        fastmath: what LLVM may do to float arithmetic (its fast-math flags). Without
+            any, results are those of the source, operation by operation.
+        part: whether the function is only called by other compiled functions. It is
+            then copied into each of them. Compiled on its own it would exist twice: the
+            process that compiles would call a copy which LLVM optimised alone, while a
+            process that loads the caller from disk would run the copy inside the
+            caller. Where `fastmath` lets sums be reordered, the two differ in their
+            last bits.
     """
 
     def decorate(function: Any) -> Any:
@@ -49,11 +51,11 @@ def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Call
         except RuntimeError:  # numba found no folder that it can write to
             return numba.njit(**options)(function)
 
-        cache = _cache_file(loop)
+        cache = _find_cache(loop)
         if cache is None:
             LOG.warning(
-                "numba %s keeps its cache in an unknown way, so that it cannot be locked: "
-                "each process compiles again, which takes some seconds",
+                "numba %s keeps its cache in an unknown way, so that it cannot be "
+                "locked: each process compiles again, which takes some seconds",
                 numba.__version__,
             )
             return numba.njit(**options)(function)
@@ -64,7 +66,7 @@ def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Call
     return decorate
 
 
-def _cache_file(loop: Any) -> Any | None:
+def _find_cache(loop: Any) -> Any | None:
     """Return what reads and writes the cache of a compiled function.
 
     Returns:
@@ -77,9 +79,10 @@ def _cache_file(loop: Any) -> Any | None:
 def _guard(file: Any) -> None:
     """Let one process write the cache at a time, and survive a damaged cache.
 
-    numba does neither. Two processes that save different signatures of a function at the same
-    time choose the same file name for both. A full disk, or a file that was cut short, would
-    end the run; with the guard it costs only the time to compile again.
+    numba does neither. Two processes that save different signatures of a function at
+    the same time choose the same file name for both. A full disk, or a file that was
+    cut short, would end the run; with the guard it costs only the time to compile
+    again.
 
     The change is made to this one object, which belongs to one compiled function.
     """

@@ -6,13 +6,13 @@ With the weights W [C, D], the biases b [C] and a batch X [B, D], a local step c
     W <- W - E' X,   b <- b - sum_B E.
 
 One such step is less work than carrying its operands through memory. So a whole task is
-trained in one call: W stays in the core's nearest cache from the task's first step to its
-last, and samples are read as they are stored (uint8, say), and scaled on the way.
+trained in one call: W stays in the core's nearest cache from the task's first step to
+its last, and samples are read as they are stored (uint8, say), and scaled on the way.
 
-The two matrix products work on blocks of a few rows at a time, whose sums stay in registers:
-each number that is read from the cache is used several times. For that, C is rounded up to a
-multiple of CLASS_BLOCK and B to a multiple of SAMPLE_BLOCK. Rows beyond the true ones hold
-zeros, so that they change nothing.
+The two matrix products work on blocks of a few rows at a time, whose sums stay in
+registers: each number that is read from the cache is used several times. For that, C is
+rounded up to a multiple of CLASS_BLOCK and B to a multiple of SAMPLE_BLOCK. Rows beyond
+the true ones hold zeros, so that they change nothing.
 """
 
 import numpy as np
@@ -24,20 +24,21 @@ SAMPLE_BLOCK = 4  # a multiple of the 2 samples of a block in `logits` and the 4
 SCORED = 64  # samples that `score` evaluates at a time
 F = np.float32
 
-# LLVM may reorder sums (reassoc), fuse a product with a sum (contract) and ignore the sign of
-# zero (nsz), so that the sums over D become vector instructions. How it does so is decided
-# when the loop is compiled, so results depend on the shapes, never on the values. The other
-# fast-math flags stay off: with `nnan` and `ninf` a diverged run's NaN and infinities would
-# give arbitrary numbers instead of being seen.
+# LLVM may reorder sums (reassoc), fuse a product with a sum (contract) and ignore the
+# sign of zero (nsz), so that the sums over D become vector instructions. How it does so
+# is decided when the loop is compiled, so results depend on the shapes, never on the
+# values. The other fast-math flags stay off: with `nnan` and `ninf` a diverged run's
+# NaN and infinities would give arbitrary numbers instead of being seen.
 FAST = frozenset({"reassoc", "contract", "nsz"})
 
-# Every function below but `descend` and `score` is compiled into these two (`part=True`), so
-# that there is one compiled copy of each; see `raysafl.kernels.jit.compiled`.
+# Every function below but `descend` and `score` is compiled into these two
+# (`part=True`), so that there is one compiled copy of each; see
+# `raysafl.kernels.jit.compiled`.
 
 
 @compiled(FAST, part=True)
-def unpack(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Copy flat parameters, weights before biases, to W and b; W's extra rows become zero."""
+def unflatten(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Copy flat parameters (weights, biases) to W and b, and zero W's extra rows."""
     classes = len(b_C)
     inputs = w_CD.shape[1]
     for c in range(classes):
@@ -48,8 +49,8 @@ def unpack(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST, part=True)
-def gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Copy some samples into X, scaled: X = x * scale + shift; X's extra rows become zero."""
+def load_batch(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Copy samples into X, scaled: X = x * scale + shift, and zero X's extra rows."""
     for i in range(len(rows)):
         row = rows[i]
         for d in range(x_BD.shape[1]):
@@ -61,11 +62,11 @@ def gather(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pr
 
 @compiled(FAST, part=True)
 def prefetch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Read one number of each cache line (64 bytes) of some samples, and return their sum.
+    """Read one number of each cache line of some samples, and return their sum.
 
-    A client's samples lie far apart in memory. Here the processor waits for many of them at
-    the same time; in `gather` it would wait for one after the other. The sum has no meaning,
-    but must be used, or the compiler would remove the reads.
+    A client's samples lie far apart in memory. Here the processor waits for many of
+    them at the same time; in `load_batch` it would wait for one after the other. The
+    sum has no meaning, but must be used, or the compiler would remove the reads.
     """
     total = F(0)
     line = 64 // x_ND.itemsize
@@ -79,8 +80,8 @@ def prefetch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
 def logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
     """Compute Z = X W', in blocks of five classes and two samples.
 
-    The block's ten sums stay in registers: s0 to s4 of the first sample, t0 to t4 of the
-    second. Each pass over d reads seven numbers for ten products.
+    The block's ten sums stay in registers: s0 to s4 of the first sample, t0 to t4 of
+    the second. Each pass over d reads seven numbers for ten products.
     """
     for c in range(0, len(w_CD), 5):
         for i in range(0, len(x_BD), 2):
@@ -110,11 +111,11 @@ def logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST, part=True)
-def errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Turn the products Z = X W' into the errors E = scale * (softmax(Z + b) - onehot(y)).
+def softmax_errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+    """Turn Z = X W' into the errors E = scale * (softmax(Z + b) - onehot(y)).
 
-    The largest logit is subtracted before the exponential, which then cannot overflow. Of
-    several largest ones the first class is the prediction, as in torch's argmax.
+    The largest logit is subtracted before the exponential, which then cannot overflow.
+    Of several largest ones the first class is the prediction, as in torch's argmax.
 
     Returns:
         The sum of the samples' cross-entropies, and how many are classified correctly.
@@ -151,9 +152,9 @@ def errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragm
 def subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cover
     """Compute W <- W - E' X, in blocks of two classes and four samples.
 
-    The block's eight errors stay in registers: s0 to s3 of the first class, t0 to t3 of the
-    second. Each pass over d reads six numbers for eight products. Extra rows of X and of E
-    are zero, so that they change nothing.
+    The block's eight errors stay in registers: s0 to s3 of the first class, t0 to t3 of
+    the second. Each pass over d reads six numbers for eight products. Extra rows of X
+    and of E are zero, so that they change nothing.
     """
     for i in range(0, len(x_BD), 4):
         for c in range(0, len(w_CD), 2):
@@ -176,7 +177,7 @@ def subtract(w_CD, e_BC, x_BD):  # type: ignore[no-untyped-def] # pragma: no cov
 
 @compiled(FAST, part=True)
 def add_terms(w_CD, b_C, pull_CD, pull_C, shrink, lr):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Subtract lr * (shrink * w + pull) from W and b: the terms beside the loss's gradient."""
+    """Take the terms' part of a step: W -= lr * (shrink * W + pull), and b likewise."""
     for c in range(len(b_C)):
         for d in range(w_CD.shape[1]):
             w_CD[c, d] -= lr * (shrink * w_CD[c, d] + pull_CD[c, d])
@@ -193,14 +194,15 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
         w_TP: [T, P] float32; each task's start, which becomes start minus end.
         classes: the true number of classes.
         lr_T: [T] float32 learning rates.
-        terms: (has_terms_T, shrink_T, pull_TCD, pull_TC): whether a task has terms beside the
-            loss's gradient, and these as shrink * w + pull.
-        plan: (plan_NB, steps_T): the samples of each step, padded with -1, the steps of all
-            tasks below each other; and how many steps each task takes.
+        terms: (has_terms_T, shrink_T, pull_TCD, pull_TC): whether a task has terms
+            beside the loss's gradient, and these as shrink * w + pull.
+        plan: (plan_NB, steps_T): the samples of each step, padded with -1, the steps of
+            all tasks below each other; and how many steps each task takes.
         samples: (x_ND, y_N, scale, shift): the training set as it is stored.
-        buffers: (w_CD, x_BD, z_BC): memory for the weights, a batch and its logits, each
-            rounded up to whole blocks.
-        tally: (loss_T, correct_T, samples_T): sums over the samples seen, to which is added.
+        buffers: (w_CD, x_BD, z_BC): memory for the weights, a batch and its logits,
+            each rounded up to whole blocks.
+        tally: (loss_T, correct_T, samples_T): sums over the samples seen, to which is
+            added.
     """
     has_terms_T, shrink_T, pull_TCD, pull_TC = terms
     plan_NB, steps_T = plan
@@ -212,7 +214,7 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
 
     stop = 0
     for t in range(len(w_TP)):
-        unpack(w_CD, b_C, w_TP[t])
+        unflatten(w_CD, b_C, w_TP[t])
         start = stop
         stop = start + steps_T[t]
         for k in range(start, stop):
@@ -223,9 +225,9 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
 
             # Stored only so that the compiler keeps the reads; `logits` writes over it.
             z_BC[0, 0] = prefetch(x_ND, rows)
-            gather(x_BD, x_ND, rows, scale, shift)
+            load_batch(x_BD, x_ND, rows, scale, shift)
             logits(w_CD, x_BD, z_BC)
-            loss, correct = errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
+            loss, correct = softmax_errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
 
             # The terms are those at the step's start, so they come before W changes.
             if has_terms_T[t]:
@@ -260,15 +262,15 @@ def score(w_P, classes, samples, buffers):  # type: ignore[no-untyped-def] # pra
     w_CD, x_BD, z_BC = buffers
     x_ND, y_N, scale, shift = samples
     b_C = np.empty(classes, F)
-    unpack(w_CD, b_C, w_P)
+    unflatten(w_CD, b_C, w_P)
     loss = 0.0
     correct = 0
     all_N = np.arange(len(y_N))
     for start in range(0, len(y_N), SCORED):
         rows = all_N[start : start + SCORED]
-        gather(x_BD, x_ND, rows, scale, shift)
+        load_batch(x_BD, x_ND, rows, scale, shift)
         logits(w_CD, x_BD, z_BC)
-        batch_loss, batch_correct = errors(z_BC, b_C, y_N, rows, F(1))
+        batch_loss, batch_correct = softmax_errors(z_BC, b_C, y_N, rows, F(1))
         loss += batch_loss
         correct += batch_correct
     return correct, loss

@@ -1,15 +1,17 @@
 """ReLU and 2x2 max-pooling in one pass over the images, and the pass back.
 
 All arrays are [batch, height, width, channels] with the channels next to each other in
-memory, so that the innermost loops over channels become vector instructions. Results equal
-torch's ReLU followed by its MaxPool2d(2) to the last bit, NaN included.
+memory, so that the innermost loops over channels become vector instructions. Results
+equal torch's ReLU followed by its MaxPool2d(2) to the last bit, NaN included.
 
-For each output the pass forward notes which of its four inputs was the largest, as a uint8:
+For each output the pass forward notes which of its four inputs was the largest, as a
+uint8:
 
     0 1
     2 3
 
-or NONE if no input was above zero: then the ReLU's output is zero, and so is its gradient.
+or NONE if no input was above zero: then the ReLU's output is zero, and so is its
+gradient.
 """
 
 import numpy as np
@@ -24,8 +26,9 @@ NAN = np.int16(0x7FFF)  # the rank of a NaN, above that of every number
 def relu_pool(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
     """Compute out = max_pool2d(relu(x), 2) for float32 images.
 
-    As in torch, a NaN is taken as the maximum, and of several NaN the last one. The maximum
-    is taken before the ReLU: that gives the same result with one comparison instead of four.
+    As in torch, a NaN is taken as the maximum, and of several NaN the last one. The
+    maximum is taken before the ReLU: that gives the same result with one comparison
+    instead of four.
 
     Args:
         x: [B, H, W, C] float32; an odd last row or column is left out, as torch does.
@@ -66,12 +69,12 @@ def relu_pool(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @compiled()
 def rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Map the bits of a bfloat16 to an int16 that is ordered as the numbers are above zero.
+    """Map a bfloat16's bits to an int16 that is ordered as the numbers above zero are.
 
-    The sign is the highest bit, then come exponent and mantissa. So positive numbers are
-    ordered as their bits are when these are read as an int16, and negative numbers are
-    negative. All NaN, whose bits without the sign are above infinity's (0x7F80), get the
-    highest rank.
+    The sign is the highest bit, then come exponent and mantissa. So positive numbers
+    are ordered as their bits are when these are read as an int16, and negative numbers
+    are negative. All NaN, whose bits without the sign are above infinity's (0x7F80),
+    get the highest rank.
     """
     return bits if bits & 0x7FFF <= 0x7F80 else NAN
 
@@ -80,8 +83,9 @@ def rank(bits):  # type: ignore[no-untyped-def] # pragma: no cover
 def relu_pool_bfloat16(x, out, where):  # type: ignore[no-untyped-def] # pragma: no cover
     """Compute out = max_pool2d(relu(x), 2) for bfloat16 images, given as their bits.
 
-    numpy and numba have no bfloat16. Comparing `rank`s compares the numbers, except that two
-    negative numbers may be ordered wrongly; then the ReLU's result is zero all the same.
+    numpy and numba have no bfloat16. Comparing `rank`s compares the numbers, except
+    that two negative numbers may be ordered wrongly; then the ReLU's result is zero all
+    the same.
 
     Args:
         x: [B, H, W, C] int16, the bits of bfloat16 numbers.
@@ -122,12 +126,13 @@ def relu_pool_bfloat16(x, out, where):  # type: ignore[no-untyped-def] # pragma:
 
 @compiled()
 def relu_pool_gradient(g, where, out, zero):  # type: ignore[no-untyped-def] # pragma: no cover
-    """Send each output's gradient to the input that was the largest, and zero to the others.
+    """Send each output's gradient to its largest input, and zero to the others.
 
     Args:
         g: [B, H // 2, W // 2, C] gradients of the outputs (bfloat16 as int16 bits).
         where: the same shape in uint8: which input was the largest.
-        out: [B, H, W, C] gradients of the inputs, written; an odd last row or column is not.
+        out: [B, H, W, C] gradients of the inputs, written; an odd last row or column is
+            not.
         zero: zero in the type of `g`.
     """
     batch, height, width, channels = g.shape
@@ -136,7 +141,8 @@ def relu_pool_gradient(g, where, out, zero):  # type: ignore[no-untyped-def] # p
             for j in range(width):
                 g_C = g[b, i, j]
                 where_C = where[b, i, j]
-                # One input at a time: the loop over channels then becomes vector instructions.
+                # One input at a time: the loop over channels then becomes vector
+                # instructions.
                 for k in range(4):
                     out_C = out[b, 2 * i + k // 2, 2 * j + k % 2]
                     for c in range(channels):

@@ -1,4 +1,4 @@
-"""Models: recipes for modules (`Model.build`), and any module as one flat vector (`FlatModel`).
+"""Models: recipes for modules, and any module as one flat vector (`FlatModel`).
 
 A model of your own is a class with a `build`; it may stand in your own file.
 

@@ -1,4 +1,4 @@
-"""Models of no particular paper: logistic regression, fully connected, convolutional."""
+"""Models of no particular paper: linear, fully connected and convolutional."""
 
 import math
 
@@ -14,8 +14,8 @@ class Logistic(Model):
     logits = W x + b, with W [classes, inputs]. SAFARI's experiment on MNIST uses it
     (docs/papers.md#safari).
 
-    Left open by the paper: the start. Zero is the usual choice for this convex problem, and
-    makes replicates differ in their cohorts and batches only.
+    Left open by the paper: the start. Zero is the usual choice for this convex problem,
+    and makes replicates differ in their cohorts and batches only.
 
     Example:
         >>> model = Logistic()
@@ -80,8 +80,9 @@ class MLP(Model):
 class CNN(Model):
     """A small convolutional network for images.
 
-    For each entry of `channels` it has a 3x3 convolution that keeps the image's size, a ReLU
-    and 2x2 max-pooling; then one hidden layer of `hidden` units with a ReLU, then the logits.
+    For each entry of `channels` it has a 3x3 convolution that keeps the image's size, a
+    ReLU and 2x2 max-pooling; then one hidden layer of `hidden` units with a ReLU, then
+    the logits.
     """
 
     channels: list[PositiveInt] = Field(
@@ -101,14 +102,14 @@ class CNN(Model):
             num_classes: the number of logits.
 
         Raises:
-            ValueError: the data are no images, or they are too small to be halved once per
-                convolution.
+            ValueError: the data are no images, or they are too small to be halved once
+                per convolution.
         """
         if len(input_shape) != 3 or min(input_shape[1:]) < 2 ** len(self.channels):
             raise ValueError(
-                f"{type(self).__name__} with {len(self.channels)} poolings needs images of at "
-                f"least {2 ** len(self.channels)} pixels, [channels, height, width]; "
-                f"the data is {list(input_shape)}"
+                f"{type(self).__name__} with {len(self.channels)} poolings needs "
+                f"images of at least {2 ** len(self.channels)} pixels, [channels, "
+                f"height, width]; the data is {list(input_shape)}"
             )
         depth, height, width = input_shape
         layers: list[nn.Module] = []

@@ -1,9 +1,10 @@
-"""Dropout whose masks are a pure function of a seed, however many models run as one batch.
+"""Dropout whose masks are a pure function of a seed, alone or under vmap.
 
-torch's own dropout draws from one global stream: what a client drops would depend on who was
-trained before it, and `torch.func.vmap` refuses to draw. Here the bits of a mask are a hash of
-(seed, which dropout of the forward pass, position in the tensor). It is integer arithmetic on
-tensors, so the mask is the same in a loop, under vmap, on a CPU and on a GPU.
+torch's own dropout draws from one global stream: what a client drops would depend on
+who was trained before it, and `torch.func.vmap` refuses to draw. Here the bits of a
+mask are a hash of (seed, which dropout of the forward pass, position in the tensor). It
+is integer arithmetic on tensors, so the mask is the same in a loop, under vmap, on a
+CPU and on a GPU.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 # A seed is split into halves of 31 bits, so that each is an int32 that is not negative.
 BITS = 31
 
-# Multipliers of two well-known integer hashes (Chris Wellons' lowbias32, Thomas Mueller's);
-# they are odd, so that a product can be undone. GOLDEN is 2^32 divided by the golden ratio,
-# as an int32: its multiples are spread evenly over all words.
+# Multipliers of two well-known integer hashes (Chris Wellons' lowbias32, Thomas
+# Mueller's); they are odd, so that a product can be undone. GOLDEN is 2^32 divided by
+# the golden ratio, as an int32: its multiples are spread evenly over all words.
 MULTIPLY1 = 0x7FEB352D
 MULTIPLY2 = 0x45D9F3B
 GOLDEN = 0x9E3779B9 - 2**32
@@ -34,7 +35,7 @@ DROPOUT_LAYERS = (
 )
 
 
-class Draws:
+class RandomWords:
     """The random bits of one forward pass.
 
     Args:
@@ -64,7 +65,7 @@ class Draws:
         return words.view(like.shape)
 
 
-_DRAWS: ContextVar[Draws | None] = ContextVar("draws", default=None)
+_DRAWS: ContextVar[RandomWords | None] = ContextVar("draws", default=None)
 
 
 @contextmanager
@@ -72,10 +73,10 @@ def drawing_from(seed: Tensor | None) -> Iterator[None]:
     """Make every `Dropout` inside the block draw from a seed.
 
     Args:
-        seed: an int64 tensor without dimensions, at least 0 and below 2^62; None leaves torch's
-            global generator in use.
+        seed: an int64 tensor without dimensions, at least 0 and below 2^62; None leaves
+            torch's global generator in use.
     """
-    token = _DRAWS.set(None if seed is None else Draws(seed))
+    token = _DRAWS.set(None if seed is None else RandomWords(seed))
     try:
         yield
     finally:
@@ -83,7 +84,7 @@ def drawing_from(seed: Tensor | None) -> Iterator[None]:
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout, with a mask that is a pure function of the seed of `drawing_from`.
+    """torch's dropout, with a mask that depends on the seed of `drawing_from` alone.
 
     Example:
         >>> layer = Dropout(p=0.5)
@@ -122,13 +123,14 @@ def seed_dropout(module: nn.Module, name: str) -> bool:
         Whether any of them has p > 0.
 
     Raises:
-        ValueError: the module has other random layers (Dropout2d, dropout inside an RNN or an
-            attention layer, RReLU, ...), whose draws cannot be made repeatable.
+        ValueError: the module has other random layers (Dropout2d, dropout inside an RNN
+            or an attention layer, RReLU, ...), whose draws cannot be made repeatable.
     """
     has_dropout = False
     for path, part in module.named_modules():
         if type(part) is nn.Dropout:
-            # The class is exchanged, not the object: the module may hold it under several names.
+            # The class is exchanged, not the object: the module may hold it under
+            # several names.
             part.__class__ = Dropout
         if type(part) is Dropout:
             has_dropout = has_dropout or part.p > 0
@@ -141,17 +143,18 @@ def seed_dropout(module: nn.Module, name: str) -> bool:
             is_random = part.dropout > 0
         if is_random:
             raise ValueError(
-                f"model {name} draws random numbers in {path or 'itself'}: {description}; runs "
-                "could not be repeated. Use nn.Dropout layers, which raysafl seeds for every client"
+                f"model {name} draws random numbers in {path or 'itself'}: "
+                f"{description}; runs could not be repeated. Use nn.Dropout layers, "
+                "which raysafl seeds for every client"
             )
     return has_dropout
 
 
 def _mix(word: Tensor) -> Tensor:
-    """Apply a bijection of 32-bit words in which every input bit reaches every output bit.
+    """Apply a bijection of 32-bit words; every input bit reaches every output bit.
 
-    Products wrap around. A right shift of an int32 repeats the sign, so the bits that it shifts
-    in are masked away.
+    Products wrap around. A right shift of an int32 repeats the sign, so the bits that
+    it shifts in are masked away.
     """
     word = (word ^ (word >> 16 & 0xFFFF)) * MULTIPLY1
     word = (word ^ (word >> 15 & 0x1FFFF)) * MULTIPLY2

@@ -13,12 +13,12 @@ from raysafl.models.fused_pooling import fuse_pooling
 
 
 class FlatModel:
-    """A module seen as a function of one flat vector w_P, and of a seed if it has dropout.
+    """A module as a function of one flat vector w_P, and of a seed if it has dropout.
 
-    Algorithms average, add and send flat vectors, whatever the module. Two things in the
-    module are replaced: each `nn.Dropout` becomes `raysafl.models.Dropout`, whose mask depends
-    on a seed only; and each `nn.Sequential` computes a ReLU and the 2x2 pooling behind it in
-    one pass (`raysafl.models.fused_pooling`).
+    Algorithms average, add and send flat vectors, whatever the module. Two things in
+    the module are replaced: each `nn.Dropout` becomes `raysafl.models.Dropout`, whose
+    mask depends on a seed only; and each `nn.Sequential` computes a ReLU and the 2x2
+    pooling behind it in one pass (`raysafl.models.fused_pooling`).
 
     Args:
         model: the recipe of the module.
@@ -26,9 +26,10 @@ class FlatModel:
         num_classes: the number of logits.
 
     Raises:
-        ValueError: the module holds buffers, such as BatchNorm's running statistics, for which
-            federated averaging is not defined (GroupNorm and LayerNorm hold none). Or it draws
-            random numbers elsewhere than in `nn.Dropout`. Or the data do not fit the recipe.
+        ValueError: the module holds buffers, such as BatchNorm's running statistics,
+            for which federated averaging is not defined (GroupNorm and LayerNorm hold
+            none). Or it draws random numbers elsewhere than in `nn.Dropout`. Or the
+            data do not fit the recipe.
 
     Example:
         >>> import raysafl as fl
@@ -44,15 +45,17 @@ class FlatModel:
         self.is_bfloat16 = model.precision == "bfloat16"
         self._recipe = model
         self._arguments = (input_shape, num_classes)
-        # Building draws parameters, which are not used: it must not change the global stream.
+        # Building draws parameters, which are not used: it must not change the global
+        # stream.
         with torch.random.fork_rng(devices=[]):
             self.module = model.build(*self._arguments).requires_grad_(False)
 
         buffers = [name for name, _ in self.module.named_buffers()]
         if buffers:
             raise ValueError(
-                f"model {type(model).__name__} holds buffers ({', '.join(buffers)}), which clients "
-                "cannot average as parameters; use GroupNorm or LayerNorm in place of BatchNorm"
+                f"model {type(model).__name__} holds buffers ({', '.join(buffers)}), "
+                "which clients cannot average as parameters; use GroupNorm or "
+                "LayerNorm in place of BatchNorm"
             )
 
         self.pools = fuse_pooling(self.module)
@@ -61,7 +64,7 @@ class FlatModel:
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
 
     def init(self, key: Key) -> Tensor:
-        """Draw initial parameters [P] as the module does, as a function of the key alone."""
+        """Draw initial parameters [P] as the module does, from the key alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(key("init").integers(2**63)))
             fresh = self._recipe.build(*self._arguments)
@@ -83,9 +86,10 @@ class FlatModel:
         Args:
             w_P: [P] parameters.
             x_B: [B, *input_shape] inputs.
-            seed: an int64 from which dropout draws; the module is in train mode then. None
-                computes without dropout, in eval mode.
-            stacked: whether this is called under `torch.func.vmap`, for many models at once.
+            seed: an int64 from which dropout draws; the module is in train mode then.
+                None computes without dropout, in eval mode.
+            stacked: whether this is called under `torch.func.vmap`, for many models at
+                once.
 
         Returns:
             [B, C] float32.
@@ -120,12 +124,12 @@ class FlatModel:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether the module holds an RNN, GRU or LSTM, whose kernels vmap cannot stack."""
+        """Whether the module holds an RNN, GRU or LSTM, which vmap cannot stack."""
         return any(isinstance(part, nn.RNNBase) for part in self.module.modules())
 
     @property
     def linear_shape(self) -> tuple[int, int] | None:
-        """(classes, inputs) if the module is one float32 linear layer on flattened inputs.
+        """(classes, inputs) if the module is one float32 linear layer on flat inputs.
 
         None if it is anything else, or has no biases.
         """

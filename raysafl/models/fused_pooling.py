@@ -1,7 +1,8 @@
 """ReLU and 2x2 max-pooling in one pass on a CPU, with the bits of torch's two passes.
 
-Between convolutions these two take half of a small network's time: torch reads and writes
-the large tensor once for the ReLU and once for the pooling, and twice more on the way back.
+Between convolutions these two take half of a small network's time: torch reads and
+writes the large tensor once for the ReLU and once for the pooling, and twice more on
+the way back.
 """
 
 from collections.abc import Iterator
@@ -17,10 +18,10 @@ KERNELS = {torch.float32: relu_pool, torch.bfloat16: relu_pool_bfloat16}
 
 
 class PooledSequential(nn.Sequential):
-    """An `nn.Sequential` that computes a ReLU and the 2x2 pooling behind it in one pass.
+    """An `nn.Sequential` that computes a ReLU and a 2x2 pooling behind it in one pass.
 
-    It does so while `fused` is true. Its modules stay what they were, for code that uses them
-    directly, and so do the names of its parameters.
+    It does so while `fused` is true. Its modules stay what they were, for code that
+    uses them directly, and so do the names of its parameters.
 
     Attributes:
         fused: whether pairs are computed in one pass.
@@ -45,7 +46,7 @@ class PooledSequential(nn.Sequential):
 
 
 def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
-    """Turn every `nn.Sequential` with a ReLU before a 2x2 pooling into a `PooledSequential`.
+    """Turn every `nn.Sequential` with such a pair into a `PooledSequential`.
 
     Args:
         module: the module, which is changed in place.
@@ -57,7 +58,8 @@ def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
     for part in module.modules():
         pairs = frozenset(_pairs(list(part))) if type(part) is nn.Sequential else ()
         if isinstance(part, nn.Sequential) and pairs:
-            # The class is exchanged, not the object: the module may hold it under several names.
+            # The class is exchanged, not the object: the module may hold it under
+            # several names.
             part.__class__ = PooledSequential
             assert isinstance(part, PooledSequential)
             part.pairs = frozenset(pairs)
@@ -71,7 +73,8 @@ def _pairs(parts: list[nn.Module]) -> Iterator[int]:
     names = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
     for i, (first, second) in enumerate(pairwise(parts)):
         if type(first) is nn.ReLU and type(second) is nn.MaxPool2d:
-            # torch takes a number or a pair of equal numbers: MaxPool2d(2) or MaxPool2d((2, 2))
+            # torch takes a number or a pair of equal numbers: MaxPool2d(2) or
+            # MaxPool2d((2, 2))
             values = [getattr(plain, name) for name in names]
             if all(
                 getattr(second, name) in (value, (value, value))
@@ -81,7 +84,7 @@ def _pairs(parts: list[nn.Module]) -> Iterator[int]:
 
 
 def _has_kernel(x: Tensor) -> bool:
-    """Return whether x is a batch of images on a CPU, of 2x2 pixels or more, in a known type."""
+    """Return whether x is a batch of images that a kernel here can pool."""
     return x.device.type == "cpu" and x.dtype in KERNELS and x.ndim == 4 and min(x.shape[2:]) > 1
 
 
@@ -101,7 +104,8 @@ class _FusedReluPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         g_BHWC = grads[0].contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-        # The kernel does not write to an odd last row or column, whose gradient is zero.
+        # The kernel does not write to an odd last row or column, whose gradient is
+        # zero.
         has_odd_side = ctx.shape[1] % 2 or ctx.shape[2] % 2
         out_BHWC = (g_BHWC.new_zeros if has_odd_side else g_BHWC.new_empty)(ctx.shape)
         g = _as_numpy(g_BHWC)
@@ -110,5 +114,5 @@ class _FusedReluPool(torch.autograd.Function):
 
 
 def _as_numpy(x: Tensor) -> Any:
-    """Return the tensor as an array on the same memory; bfloat16, which numpy lacks, as int16."""
+    """Return an array on the tensor's memory; bfloat16, which numpy lacks, as int16."""
     return (x.view(torch.int16) if x.dtype == torch.bfloat16 else x).numpy()

@@ -10,22 +10,23 @@ from raysafl.models.basic import CNN
 
 
 class _FslNet(Model):
-    """What both networks of FSL share: two convolutions, then two dense layers with dropout.
+    """What both networks of FSL share: two convolutions, two dense layers, dropout.
 
-    Left open by the paper: the start. Its tables have the form of Keras's, so the default is
-    Keras's (weights uniform by Glorot, biases zero); `start="torch"` is torch's.
+    Left open by the paper: the start. Its tables have the form of Keras's, so the
+    default is Keras's (weights uniform by Glorot, biases zero); `start="torch"` is
+    torch's.
     """
 
     abstract = True
     start: Literal["keras", "torch"] = Field(
         default="keras",
-        description="How parameters start: weights uniform by Glorot and biases zero, as in "
-        "Keras, or torch's defaults.",
+        description="How parameters start: weights uniform by Glorot and biases "
+        "zero, as in Keras, or torch's defaults.",
     )
     dropout: tuple[float, float] = Field(
         default=(0.25, 0.5),
-        description="Probabilities, in [0, 1], to drop an entry behind the convolutions and "
-        "behind the first dense layer.",
+        description="Probabilities, in [0, 1], to drop an entry behind the "
+        "convolutions and behind the first dense layer.",
     )
 
     def _with_dense_layers(
@@ -56,7 +57,7 @@ class _FslNet(Model):
         return net
 
     def _check_images(self, input_shape: tuple[int, ...], least: int) -> None:
-        """Raise ValueError unless samples are images of at least this many pixels a side."""
+        """Raise ValueError unless samples are images of `least` pixels a side or more."""
         if len(input_shape) != 3 or min(input_shape[1:]) < least:
             raise ValueError(
                 f"{type(self).__name__} needs images of at least {least} pixels, "
@@ -81,8 +82,8 @@ class FslEmnistNet(_FslNet):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         """Build the module for images of one shape.
 
-        Its layers are a padded convolution of 32 channels, a convolution of 64, pooling,
-        dropout, a dense layer of 128 units, dropout, and the logits.
+        Its layers are a padded convolution of 32 channels, a convolution of 64,
+        pooling, dropout, a dense layer of 128 units, dropout, and the logits.
 
         Args:
             input_shape: channels, height and width of an image.
@@ -107,9 +108,10 @@ class FslEmnistNet(_FslNet):
 class FslCifarNet(_FslNet):
     """FSL's network for CIFAR-10: 545,098 parameters on 32x32 images and 10 classes.
 
-    Source: docs/papers.md#fsl, table III. It prints (13, 13, 64) behind the first pooling,
-    which is table II's row: a misprint. Pooling (32, 32, 32) by two gives (16, 16, 32), and
-    only that fits the next row's shape (16, 16, 64) and its 18,496 parameters.
+    Source: docs/papers.md#fsl, table III. It prints (13, 13, 64) behind the first
+    pooling, which is table II's row: a misprint. Pooling (32, 32, 32) by two gives (16,
+    16, 32), and only that fits the next row's shape (16, 16, 64) and its 18,496
+    parameters.
 
     Left open by the paper: how parameters start; see `start`.
 
@@ -122,8 +124,8 @@ class FslCifarNet(_FslNet):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         """Build the module for images of one shape.
 
-        Its layers are twice a padded convolution (32 channels, then 64) with pooling, then
-        dropout, a dense layer of 128 units, dropout, and the logits.
+        Its layers are twice a padded convolution (32 channels, then 64) with pooling,
+        then dropout, a dense layer of 128 units, dropout, and the logits.
 
         Args:
             input_shape: channels, height and width of an image.
@@ -151,9 +153,9 @@ class FastFashionNet(CNN):
 
     Source: docs/papers.md#fast, appendix B.1.1.
 
-    Left open by the paper ("provided in our source codes"): the size of every layer. 3x3
-    convolutions of 32 and 64 channels and 128 hidden units are a common choice; they were not
-    measured against the paper's numbers.
+    Left open by the paper ("provided in our source codes"): the size of every layer.
+    3x3 convolutions of 32 and 64 channels and 128 hidden units are a common choice;
+    they were not measured against the paper's numbers.
     """
 
     channels: list[PositiveInt] = Field(
@@ -171,9 +173,10 @@ class FastCifarNet(CNN):
 
     Source: docs/papers.md#fast, appendix B.1.1.
 
-    Left open by the paper ("provided in our source codes"): the size of every layer. 3x3
-    convolutions of 64, 128 and 256 channels and 256 hidden units are our guess at what reaches
-    the paper's 80 % with that many layers; they were not measured against its numbers.
+    Left open by the paper ("provided in our source codes"): the size of every layer.
+    3x3 convolutions of 64, 128 and 256 channels and 256 hidden units are our guess at
+    what reaches the paper's 80 % with that many layers; they were not measured against
+    its numbers.
     """
 
     channels: list[PositiveInt] = Field(
@@ -191,9 +194,9 @@ class CharLSTM(Model):
 
     Source: docs/papers.md#fast, appendix B.1.1.
 
-    Left open by the paper: the sizes and the dropout rate. The defaults are the embedding (8),
-    hidden size (256) and two layers of LEAF, the benchmark that made the dataset, and torch's
-    dropout rate (0.5).
+    Left open by the paper: the sizes and the dropout rate. The defaults are the
+    embedding (8), hidden size (256) and two layers of LEAF, the benchmark that made the
+    dataset, and torch's dropout rate (0.5).
 
     Example:
         >>> import torch
@@ -232,7 +235,7 @@ class CharLSTM(Model):
 
 
 class _CharLSTM(nn.Module):
-    """The module of `CharLSTM`: [batch, length] int64 tokens to [batch, vocabulary] logits."""
+    """The module of `CharLSTM`: [B, length] int64 tokens to [B, vocabulary] logits."""
 
     def __init__(self, recipe: CharLSTM, vocabulary: int) -> None:
         super().__init__()

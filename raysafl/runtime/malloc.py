@@ -17,9 +17,10 @@ OPTIONS = {
 def keep_freed_memory() -> None:
     """Make glibc reuse freed memory instead of returning it to the system.
 
-    By default the memory of a large tensor is returned when the tensor is freed, and its pages
-    are mapped anew for the next one. That takes 40 % of the time of a convolutional network's
-    evaluation. The price: a process stays as large as it ever was.
+    By default the memory of a large tensor is returned when the tensor is freed, and
+    its pages are mapped anew for the next one. That takes 40 % of the time of a
+    convolutional network's evaluation. The price: a process stays as large as it ever
+    was.
 
     Nothing happens on systems without glibc.
     """

@@ -11,8 +11,8 @@ from raysafl.version import __version__
 def provenance() -> dict[str, str]:
     """Return the versions of Python, raysafl, torch and Ray, and this host's name.
 
-    The versions of torch and Ray are read from their metadata, since importing them would
-    take seconds.
+    The versions of torch and Ray are read from their metadata, since importing them
+    would take seconds.
     """
     return {
         "python": platform.python_version(),
@@ -24,7 +24,7 @@ def provenance() -> dict[str, str]:
 
 
 def commit(folder: Path | None = None) -> str:
-    """Return the git commit of a folder in 12 digits, followed by "-dirty" if it was changed.
+    """Return a folder's git commit in 12 digits, with "-dirty" if files were changed.
 
     Args:
         folder: a folder in a git repository; None is the current folder.

@@ -2,8 +2,8 @@
 
 Ray offers no public setting for what is changed here, and a new release may rename any
 of these parts. So each use first checks that the part exists. If it does not, the
-function either does without it and logs a warning, or it refuses with a ValueError where
-doing without would be unsafe. What is changed is restored when the block ends.
+function either does without it and logs a warning, or it refuses with a ValueError
+where doing without would be unsafe. What is changed is restored when the block ends.
 
 `pyproject.toml` bounds Ray's version for the sake of this file; raise the bound after
 `tests/runtime/test_ray_private.py` passes with the new release.
@@ -20,8 +20,8 @@ import ray
 
 LOG = logging.getLogger(__name__)
 
-# Settings that Ray reads from the environment but does not document. A Ray that does not
-# know one ignores it, so they need no check.
+# Settings that Ray reads from the environment but does not document. A Ray that does
+# not know one ignores it, so they need no check.
 PRESTART_WORKER = "RAY_prestart_worker_first_driver"
 CONNECT_SECONDS = "RAY_gcs_server_port_wait_time_s"
 
@@ -30,12 +30,12 @@ _warned: set[str] = set()
 
 @contextmanager
 def lean_local_ray() -> Iterator[None]:
-    """Make a Ray that is started inside the block listen on loopback only, and save work.
+    """Make a Ray that the block starts listen on loopback only, and waste no work.
 
     Ray itself listens on loopback only on macOS and Windows; here it does on Linux too.
-    The Ray also starts no worker in advance (an idle one costs 1 % of a core), no process
-    that forwards the workers' output to the driver, and none that watches for new nodes
-    (1 % of a core together): a sweep on one machine needs none of them.
+    The Ray also starts no worker in advance (an idle one costs 1 % of a core), no
+    process that forwards the workers' output to the driver, and none that watches for
+    new nodes (1 % of a core together): a sweep on one machine needs none of them.
 
     Raises:
         ValueError: this version of Ray has no such switch for loopback. It would accept
@@ -44,9 +44,9 @@ def lean_local_ray() -> Iterator[None]:
     constants = _find("ray._private.ray_constants")
     if not hasattr(constants, "ENABLE_RAY_CLUSTER"):
         raise ValueError(
-            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of Ray "
-            "has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray that "
-            "constraints.txt names, or start a Ray yourself and give --address"
+            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of "
+            "Ray has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray "
+            "that constraints.txt names, or start a Ray yourself and give --address"
         )
     node = _find("ray._private.node", "Node")
     with ExitStack() as changes:
@@ -67,7 +67,8 @@ def head_address(address: str) -> tuple[str, int] | None:
     Ray looks up "auto", and turns loopback into this machine's address.
 
     Args:
-        address: what the user gave as --address: "auto", "host:port" or "ray://host:port".
+        address: what the user gave as --address: "auto", "host:port" or
+            "ray://host:port".
 
     Returns:
         None if Ray would not connect to a head node by host and port (Ray Client's
@@ -97,8 +98,8 @@ def head_address(address: str) -> tuple[str, int] | None:
 def forget_metric_history(trial: Any) -> None:
     """Drop the metric histories that Tune keeps of a `ray.tune.experiment.Trial`.
 
-    They take 20 kB a trial until the sweep ends, and nothing reads them: Parquet has the
-    metrics.
+    They take 20 kB a trial until the sweep ends, and nothing reads them: Parquet has
+    the metrics.
     """
     metadata = getattr(trial, "run_metadata", None)
     for name in ("metric_analysis", "metric_n_steps"):
@@ -128,7 +129,7 @@ def environment(**values: str) -> Iterator[None]:
 
 
 def _find(module: str, name: str | None = None) -> Any:
-    """Return a module of Ray, or an attribute of it; None if this Ray does not have it."""
+    """Return a module of Ray, or an attribute of it; None if Ray does not have it."""
     try:
         found = importlib.import_module(module)
     except ImportError:

@@ -21,14 +21,14 @@ CONNECT_TIMEOUT_SECONDS = 10  # of the first connection to a cluster's head node
 
 @contextmanager
 def ray_session(address: str | None) -> Iterator[None]:
-    """Provide Ray for the block: the one that runs already, a cluster's, or a new local one.
+    """Provide Ray for the block: one that runs, a cluster's, or a new local one.
 
     A Ray that ran before the block is left running. A Ray that the block started, or a
     connection that it made, is closed at the end.
 
     Args:
-        address: the cluster's address, such as "auto" or "host:port"; None starts a Ray on
-            this machine that listens on loopback only.
+        address: the cluster's address, such as "auto" or "host:port"; None starts a Ray
+            on this machine that listens on loopback only.
 
     Raises:
         ValueError: no cluster answers at the address, or this version of Ray cannot be
@@ -49,9 +49,10 @@ def ray_session(address: str | None) -> Iterator[None]:
         if not address:
             raise
         raise ValueError(
-            f"cannot connect to a Ray cluster at '{address}' ({error}). Is it up (`ray status`)? "
-            "If ~/.ray/auth_token exists where it was started, it asks for that token: set "
-            "RAY_AUTH_MODE=token here, or start it with RAY_AUTH_MODE=disabled"
+            f"cannot connect to a Ray cluster at '{address}' ({error}). Is it up "
+            "(`ray status`)? If ~/.ray/auth_token exists where it was started, it "
+            "asks for that token: set RAY_AUTH_MODE=token here, or start it with "
+            "RAY_AUTH_MODE=disabled"
         ) from error
     try:
         yield
@@ -74,8 +75,8 @@ def _shut_down() -> None:
     """Disconnect from Ray without freeing an object reference during the shutdown.
 
     Ray ends the process (exit code 1) if another thread, such as the tracker's, frees a
-    reference in the middle of `ray.shutdown`. So the references that Tune left are freed
-    first, and the garbage collector is off until Ray is down.
+    reference in the middle of `ray.shutdown`. So the references that Tune left are
+    freed first, and the garbage collector is off until Ray is down.
     """
     gc.collect()
     was_enabled = gc.isenabled()

@@ -17,11 +17,12 @@ from raysafl.sweep.definition import Sweep
 def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
     """Make Ray send the user's own classes and functions to its workers by value.
 
-    What is sent by value need not exist on a worker: a script, an experiment file and the
-    modules in its folder. Installed packages (site-packages) are imported there instead.
+    What is sent by value need not exist on a worker: a script, an experiment file and
+    the modules in its folder. Installed packages (site-packages) are imported there
+    instead.
 
-    A module is the user's if it lies in a folder, or below one, of a module that defines the
-    sweep's function or a class of a component in the runs.
+    A module is the user's if it lies in a folder, or below one, of a module that
+    defines the sweep's function or a class of a component in the runs.
 
     Args:
         sweep: its function `make` may be the user's.
@@ -40,7 +41,7 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
 
 
 def _component_classes(component: Component) -> list[type[Component]]:
-    """Return the component's class and those of its base classes that are components."""
+    """Return the component's class and its base classes that are components too."""
     return [kind for kind in type(component).__mro__ if issubclass(kind, Component)]
 
 
@@ -48,8 +49,8 @@ def _user_file(module: ModuleType | None) -> Path | None:
     """Return the file of a module that the user wrote.
 
     Returns:
-        None for the script that runs (Ray sends it by value in any case), for raysafl, for the
-        standard library and for installed packages.
+        None for the script that runs (Ray sends it by value in any case), for raysafl,
+        for the standard library and for installed packages.
     """
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")

@@ -1,8 +1,8 @@
-"""Which engine trains a model fastest on this machine, measured once and then remembered.
+"""Which engine trains a model fastest on this machine: measured once, then remembered.
 
-Linear models are trained by hand and recurrent ones in a loop, without a measurement. Other
-choices are kept in a file per user. So all actors of a machine agree, and so does a run that
-is resumed: engines are equal to float32 tolerance only.
+Linear models are trained by hand and recurrent ones in a loop, without a measurement.
+Other choices are kept in a file per user. So all actors of a machine agree, and so does
+a run that is resumed: engines are equal to float32 tolerance only.
 """
 
 import json
@@ -34,8 +34,8 @@ ENGINES: dict[str, type[Loop] | type[Linear]] = {
 MEASURED_TASKS = 8  # stacked in a measurement, unless their samples are more than STEP
 REPEATS = 3  # timed calls of an engine, of which the fastest counts
 
-# How far an engine's gradient may be from the loop's, as a fraction of the largest entry. An
-# error above it is more than float32's rounding: half precision, or a bug.
+# How far an engine's gradient may be from the loop's, as a fraction of the largest
+# entry. An error above it is more than float32's rounding: half precision, or a bug.
 TOLERANCE = 1e-3
 
 
@@ -47,8 +47,8 @@ def make_engine(name: str, model: FlatModel) -> Engine:
         model: the model whose gradients the engine computes.
 
     Raises:
-        ValueError: there is no engine of this name, or it is for models of one linear layer
-            and this one is not.
+        ValueError: there is no engine of this name, or it is for models of one linear
+            layer and this one is not.
 
     Example:
         >>> import raysafl as fl
@@ -61,8 +61,8 @@ def make_engine(name: str, model: FlatModel) -> Engine:
         raise ValueError(f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}")
     if issubclass(ENGINES[name], Linear) and model.linear_shape is None:
         raise ValueError(
-            f"engine {name!r} is for float32 models of one linear layer (Logistic), not for "
-            f"{model.digest.split()[0]}; give --engine auto"
+            f"engine {name!r} is for float32 models of one linear layer (Logistic), "
+            f"not for {model.digest.split()[0]}; give --engine auto"
         )
     return ENGINES[name](model)
 
@@ -70,9 +70,9 @@ def make_engine(name: str, model: FlatModel) -> Engine:
 def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
     """Return the name of the fastest engine for a model.
 
-    The engine "loop" is the reference: an engine that fails, or whose gradients differ from
-    the loop's, is not chosen. On a CPU, "vmap" is faster on many tiny models and slower on
-    convolutions; it cannot run recurrent layers.
+    The engine "loop" is the reference: an engine that fails, or whose gradients differ
+    from the loop's, is not chosen. On a CPU, "vmap" is faster on many tiny models and
+    slower on convolutions; it cannot run recurrent layers.
 
     Args:
         model: the model to train.
@@ -92,7 +92,8 @@ def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
 
     file = cache_file()
     file.parent.mkdir(parents=True, exist_ok=True)
-    # One process measures at a time, undisturbed by the others; these wait and read the result.
+    # One process measures at a time, undisturbed by the others; these wait and read the
+    # result.
     with FileLock(f"{file}.lock"):
         known = _read(file)
         if key not in known:
@@ -112,7 +113,7 @@ def cache_file() -> Path:
 
 
 def _read(file: Path) -> dict[str, dict[str, float]]:
-    """Return the seconds of each engine by model and machine; empty if the file is damaged."""
+    """Return each engine's seconds by model and machine; empty for a damaged file."""
     try:
         known = json.loads(file.read_text())
         return known if isinstance(known, dict) else {}

@@ -1,7 +1,7 @@
-"""Engines compute gradients of many models at once, in several ways to the same numbers.
+"""Engines: several ways to compute the same gradients of many models at once.
 
-Every engine maps (w_TP, x_TB, y_TB, weight_TB, seed_T) to the gradients of T tasks, each of
-which has its own parameters, samples and seed:
+Every engine maps (w_TP, x_TB, y_TB, weight_TB, seed_T) to the gradients of T tasks,
+each of which has its own parameters, samples and seed:
 
     g_t = gradient at w_t of  sum_b weight_tb * cross_entropy(model(w_t, x_tb), y_tb).
 
@@ -21,8 +21,8 @@ from raysafl.models import FlatModel
 # The maximum number of tasks that are stacked.
 STACK = 32
 
-# The maximum number of samples in a step of stacked tasks, unless one task has more. A small
-# convolutional network takes some 3 GB for them.
+# The maximum number of samples in a step of stacked tasks, unless one task has more. A
+# small convolutional network takes some 3 GB for them.
 STEP = 4096
 
 
@@ -40,7 +40,8 @@ class Engine(Protocol):
     def max_stack(self, width: int) -> int:
         """Return the maximum number of tasks that take their steps together.
 
-        It depends neither on the machine nor on the other tasks, so that results do not.
+        It depends neither on the machine nor on the other tasks, so that results do
+        not.
 
         Args:
             width: the number of samples in a task's batch, absent ones included.
@@ -66,8 +67,8 @@ class Engine(Protocol):
 class Loop:
     """The engine "loop", the reference: one task after the other, through autograd.
 
-    Images are given in the memory format channels_last, in which convolutions on a CPU take
-    two thirds of the time.
+    Images are given in the memory format channels_last, in which convolutions on a CPU
+    take two thirds of the time.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -96,11 +97,12 @@ class Loop:
                 logits_BC = self.model.forward(leaves, _channels_last(x_B), seed)
                 loss_B = F.cross_entropy(logits_BC, y_B, reduction="none")
                 loss = (loss_B * weight_B).sum()
-                # materialize_grads: a parameter that the loss does not depend on has zeros
+                # materialize_grads: a parameter that the loss does not depend on has
+                # zeros
                 parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             g_P = torch.cat([part.reshape(-1) for part in parts])
             rows.append((g_P, loss_B.detach(), logits_BC.argmax(-1) == y_B))
-        return Gradients(*(_stack(column) for column in zip(*rows, strict=True)))
+        return Gradients(*(_stack_rows(column) for column in zip(*rows, strict=True)))
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, C] logits by one forward pass per model."""
@@ -108,7 +110,7 @@ class Loop:
         return torch.stack([self.model.logits(w_P, x_B) for w_P in w_RP])
 
 
-def _stack(rows: Sequence[Tensor]) -> Tensor:
+def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
     """Stack rows; a single row becomes a view instead of a copy."""
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
@@ -137,7 +139,7 @@ class Vmap(Loop):
         self._stacked_gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
     def max_stack(self, width: int) -> int:
-        """Return the number of tasks that have STEP samples together, which bounds memory."""
+        """Return how many tasks have STEP samples together, which bounds memory."""
         return max(1, min(STACK, STEP // width))
 
     def gradients(
@@ -146,8 +148,8 @@ class Vmap(Loop):
         """Compute all tasks' gradients in one vectorised backward pass; see `Engine`.
 
         Raises:
-            ValueError: the module does what vmap does not allow (it branches on data, calls
-                `.item()`, or draws random numbers).
+            ValueError: the module does what vmap does not allow (it branches on data,
+                calls `.item()`, or draws random numbers).
         """
         if seed_T is None:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, None)
@@ -157,13 +159,14 @@ class Vmap(Loop):
             )
         except RuntimeError as error:
             raise ValueError(
-                "the model does not run under the engine vmap, which trains many clients as one "
-                f"program; give --engine loop (torch says: {str(error).partition(chr(10))[0]})"
+                "the model does not run under the engine vmap, which trains many "
+                "clients as one program; give --engine loop (torch says: "
+                f"{str(error).partition(chr(10))[0]})"
             ) from error
         return Gradients(g_TP, loss_TB, correct_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """Compute [R, B, C] logits: on a GPU, which one model would not fill, of all at once."""
+        """Compute [R, B, C] logits; on a GPU, of all models in one pass."""
         if not w_RP.is_cuda:
             return super().logits(w_RP, x_B)
         one_model = functools.partial(self.model.logits, stacked=True)
@@ -174,15 +177,15 @@ class Vmap(Loop):
 class Graph(Vmap):
     """The engine "graph": vmap, recorded as one CUDA graph per shape.
 
-    A GPU then starts its kernels one after the other without Python between them. On a CPU
-    it is the engine "vmap".
+    A GPU then starts its kernels one after the other without Python between them. On a
+    CPU it is the engine "vmap".
     """
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         self.recorded: dict[tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]] = {}
-        # All graphs share one pool of memory. That is safe because the results of a graph are
-        # copied before the next one runs.
+        # All graphs share one pool of memory. That is safe because the results of a
+        # graph are copied before the next one runs.
         self._pool: Any = None
 
     def gradients(
@@ -190,8 +193,8 @@ class Graph(Vmap):
     ) -> Gradients:
         """Replay the graph for these shapes, which is recorded at their first use.
 
-        A graph reads its arguments from fixed addresses, so they are copied there first. See
-        `Engine`.
+        A graph reads its arguments from fixed addresses, so they are copied there
+        first. See `Engine`.
         """
         if seed_T is None or not w_TP.is_cuda:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
@@ -210,8 +213,8 @@ class Graph(Vmap):
     def _record(self, inputs: list[Tensor]) -> tuple[list[Tensor], Any, Gradients]:
         """Record the gradients of these inputs as a graph.
 
-        They are computed once before on a side stream, as libraries may set themselves up in
-        the first call, which must not be recorded.
+        They are computed once before on a side stream, as libraries may set themselves
+        up in the first call, which must not be recorded.
         """
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

@@ -1,8 +1,8 @@
 """Evaluation of models on the test set, and on clients' training samples.
 
-The test set is evaluated in spans of fixed length. Whichever actor evaluates a span, its sums
-are the same to the last bit, and they are added in the order of the spans. So accuracies and
-losses do not depend on how many actors there are.
+The test set is evaluated in spans of fixed length. Whichever actor evaluates a span,
+its sums are the same to the last bit, and they are added in the order of the spans. So
+accuracies and losses do not depend on how many actors there are.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs
 from raysafl.training.linear import as_fused
 
-# Test samples in a span. It is the same on every machine, since sums over spans of another
-# length would be rounded differently.
+# Test samples in a span. It is the same on every machine, since sums over spans of
+# another length would be rounded differently.
 SPAN = 2500
 
 # Samples in one forward pass: few enough for a core's cache, or enough to fill a GPU.
@@ -77,15 +77,15 @@ class Evaluator:
 
     @torch.no_grad()
     def span_sums(self, w_RP: Tensor, start: int) -> Tensor:
-        """Count correct classifications and sum the losses over one span of the test set.
+        """Count correct classifications and sum the losses over a span of the test set.
 
         Args:
             w_RP: [R, P] parameters, one model a row.
             start: where the span begins, one of `span_starts`.
 
         Returns:
-            [2, R] float64 on the CPU: numbers of samples classified correctly, and sums of
-            cross-entropies.
+            [2, R] float64 on the CPU: numbers of samples classified correctly, and sums
+            of cross-entropies.
         """
         stop = min(start + SPAN, len(self.test.y))
         if self._fused:
@@ -108,7 +108,7 @@ class Evaluator:
 
     @torch.no_grad()
     def count_correct(self, w_P: Tensor, indices: NDArray[np.int64]) -> int:
-        """Count the training samples at these indices that the model classifies correctly."""
+        """Count the training samples (by index) that a model classifies correctly."""
         w_RP = w_P[None].to(self.device)
         batches = torch.from_numpy(indices).to(self.device)
         correct = 0

@@ -11,12 +11,12 @@ from torch import Tensor
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Samples
 
-# Samples for compiled loops: inputs x_ND as they are stored, labels y_N, scale and shift. The
-# model sees x * scale + shift.
+# Samples for compiled loops: inputs x_ND as they are stored, labels y_N, scale and
+# shift. The model sees x * scale + shift.
 Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]
 
-# Clients with less than one batch are padded to a multiple of this width, so that more of them
-# have equal widths and can be stacked.
+# Clients with less than one batch are padded to a multiple of this width, so that more
+# of them have equal widths and can be stacked.
 WIDTH_STEP = 8
 
 
@@ -25,11 +25,11 @@ def draw_batches(
 ) -> NDArray[np.int64]:
     """Draw the mini-batches of one client's local training.
 
-    Each pass over the data is a fresh permutation that is cut into batches; the last batch of
-    a pass may be short. The width B of the result depends on this client alone: the batch
-    size, or for a client with less than one batch the number of its samples rounded up to a
-    multiple of 8. So a client's matrix products have the same shapes, and the same rounding,
-    whichever clients it is stacked with.
+    Each pass over the data is a fresh permutation that is cut into batches; the last
+    batch of a pass may be short. The width B of the result depends on this client
+    alone: the batch size, or for a client with less than one batch the number of its
+    samples rounded up to a multiple of 8. So a client's matrix products have the same
+    shapes, and the same rounding, whichever clients it is stacked with.
 
     Args:
         num_samples: the number of samples that the client holds, at least 1.
@@ -37,8 +37,8 @@ def draw_batches(
         rng: the client's random stream for this round.
 
     Returns:
-        [K, B] positions among the client's samples, for each of K local steps; -1 where a
-        batch is short.
+        [K, B] positions among the client's samples, for each of K local steps; -1 where
+        a batch is short.
 
     Example:
         >>> import raysafl as fl
@@ -64,8 +64,9 @@ def draw_batches(
 class Inputs:
     """Samples on a device, kept as they are stored and scaled when a batch is read.
 
-    A batch of images that are stored as uint8 is gathered first and turned into float32 then,
-    which moves a quarter of the bytes. Tokens (int64) are neither converted nor scaled.
+    A batch of images that are stored as uint8 is gathered first and turned into float32
+    then, which moves a quarter of the bytes. Tokens (int64) are neither converted nor
+    scaled.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
@@ -92,11 +93,11 @@ class Inputs:
         return self._scaled(x).view(*index_TB.shape, *x.shape[1:])
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs (float32 or tokens) and labels from `start` up to `stop`."""
+        """Return inputs (float32 or tokens) and labels from `start` up to `stop`."""
         return self._scaled(self.x[start:stop]), self.y[start:stop]
 
     def stored(self, start: int = 0, stop: int | None = None) -> Stored:
-        """Return samples on the CPU as they are stored, each as one row, for compiled loops."""
+        """Return samples as they are stored, each as one row, for compiled loops."""
         x_ND = self.x[start:stop].flatten(1).numpy()
         y_N = self.y[start:stop].numpy()
         return x_ND, y_N, np.float32(self.scale), np.float32(self.shift)

@@ -1,7 +1,7 @@
-"""Engines for logistic regression: batched products, or whole tasks in one compiled call.
+"""Engines for logistic regression: batched products, or compiled loops over tasks.
 
-Matrices here may have more rows than there are classes (C) or samples (B): the compiled loops
-work on whole blocks, and the extra rows hold zeros. See `raysafl.kernels.linear`.
+Matrices here may have more rows than there are classes (C) or samples (B): the compiled
+loops work on whole blocks, and the extra rows hold zeros. See `raysafl.kernels.linear`.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,14 @@ class Tally(NamedTuple):
 class Linear:
     """The engine "linear": two batched matrix products per step, and no autograd.
 
-    With P = softmax(X W' + b) and E = (P - onehot(y)) * weight, the gradient of the weighted
-    cross-entropy is
+    With P = softmax(X W' + b) and E = (P - onehot(y)) * weight, the gradient of the
+    weighted cross-entropy is
 
         g_W = E' X,    g_b = sum_B E.
 
     Args:
-        model: a float32 model of one linear layer (`FlatModel.linear_shape` is not None).
+        model: a float32 model of one linear layer (`FlatModel.linear_shape` is not
+            None).
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -52,13 +53,13 @@ class Linear:
     def gradients(
         self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
     ) -> Gradients:
-        """Compute all tasks' gradients by the closed form of the class; see `Engine`."""
+        """Compute all tasks' gradients by the closed form above; see `Engine`."""
         w_TCD, b_TC = self._weights_and_biases(w_TP)
         x_TBD = x_TB.flatten(2)
         y_T1B = y_TB.unsqueeze(1)
 
-        # Classes before samples: the products take half the time of the other order. And max
-        # takes a tenth of argmax's time.
+        # Classes before samples: the products take half the time of the other order.
+        # And max takes a tenth of argmax's time.
         z_TCB = torch.baddbmm(b_TC.unsqueeze(2), w_TCD, x_TBD.transpose(1, 2))
         log_TCB = z_TCB.log_softmax(1)
         correct_TB = log_TCB.max(1).indices == y_TB
@@ -77,8 +78,8 @@ class Linear:
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, C] logits of several models on one batch.
 
-        There is one product per model: the rounding of one product for all of them would
-        depend on how many they are.
+        There is one product per model: the rounding of one product for all of them
+        would depend on how many they are.
         """
         w_RCD, b_RC = self._weights_and_biases(w_RP)
         x_RDB = x_B.flatten(1).T.expand(len(w_RP), -1, -1)
@@ -93,16 +94,17 @@ class Linear:
 class Fused(Linear):
     """The engine "fused": whole tasks of plain SGD in one compiled call, on a CPU.
 
-    A task's weights stay in the core's nearest cache from its first step to its last, and
-    samples are read as they are stored. Whatever it does not cover is done as by `Linear`.
+    A task's weights stay in the core's nearest cache from its first step to its last,
+    and samples are read as they are stored. Whatever it does not cover is done as by
+    `Linear`.
     """
 
     @staticmethod
     def covers(sgd: LocalTraining) -> bool:
         """Return whether tasks with this local training can be trained by `train`.
 
-        Their steps must be w <- w - lr (gradient + terms), without the buffers of momentum or
-        Adam.
+        Their steps must be w <- w - lr (gradient + terms), without the buffers of
+        momentum or Adam.
         """
         return sgd.optimizer == "sgd" and sgd.momentum == 0
 
@@ -111,12 +113,13 @@ class Fused(Linear):
     ) -> tuple[Tensor, Tally]:
         """Train every task on its plan; none depends on another.
 
-        If torch has one thread, one call trains all tasks; otherwise as many threads train a
-        task each at a time. The results are the same to the last bit.
+        If torch has one thread, one call trains all tasks; otherwise as many threads
+        train a task each at a time. The results are the same to the last bit.
 
         Args:
             tasks: tasks that this engine `covers`.
-            plans: for each task its samples [K, B], padded with -1, all with the same B.
+            plans: for each task its samples [K, B], padded with -1, all with the same
+                B.
             data: the training set.
 
         Returns:
@@ -155,7 +158,7 @@ class Fused(Linear):
         w_TP: NDArray[np.float32],
         data: Stored,
     ) -> Tally:
-        """Train some tasks from their rows of parameters, which become start minus end."""
+        """Train some tasks from their rows of w_TP, which become start minus end."""
         tally = Tally(
             loss_T=np.zeros(len(tasks)),
             correct_T=np.zeros(len(tasks), int),
@@ -170,7 +173,7 @@ class Fused(Linear):
         return tally
 
     def _buffers(self, batch: int) -> tuple[NDArray[np.float32], ...]:
-        """Return memory for the weights, a batch's samples and its logits, in whole blocks."""
+        """Return memory, in whole blocks, for weights, a batch and its logits."""
         rows = _round_up(batch, SAMPLE_BLOCK)
         classes = _round_up(self.classes, CLASS_BLOCK)
         return (
@@ -184,7 +187,8 @@ def as_fused(engine: Engine, inputs: Inputs) -> Fused | None:
     """Return the engine if it can train and score whole tasks on these samples.
 
     Returns:
-        None if it is another engine, if the samples are on a GPU, or if they are tokens.
+        None if it is another engine, if the samples are on a GPU, or if they are
+        tokens.
     """
     readable = inputs.x.device.type == "cpu" and inputs.x.dtype != torch.int64
     return engine if isinstance(engine, Fused) and readable else None
@@ -203,8 +207,8 @@ def _terms(tasks: Sequence[Task], classes: int, inputs: int) -> tuple[NDArray[An
 
     Returns:
         has_terms_T, whether a task has any; shrink_T; and the pulls of the weights,
-        pull_TCD, and of the biases, pull_TC. The pulls have no rows if no task has terms, and
-        undefined values for a task without.
+        pull_TCD, and of the biases, pull_TC. The pulls have no rows if no task has
+        terms, and undefined values for a task without.
     """
     shrink_T = np.array([task.prox + task.sgd.weight_decay for task in tasks])
     has_offset_T = np.array([task.offset_P is not None for task in tasks])

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from raysafl.core.work import Task
 
-# Adam's constants: the decay rates of its two moments, and what keeps it from dividing by
-# zero. They are the defaults of Kingma & Ba (ICLR 2015) and of torch.
+# Adam's constants: the decay rates of its two moments, and what keeps it from dividing
+# by zero. They are the defaults of Kingma & Ba (ICLR 2015) and of torch.
 BETA1 = 0.9
 BETA2 = 0.999
 EPSILON = 1e-8
 
 
 class StackedOptimizer:
-    """Takes the local steps of stacked tasks, each with its own rate, terms and buffers.
+    """Takes the local steps of stacked tasks, each with its own rate and terms.
 
     With the gradient g of a task's loss at w, a step first adds the task's terms
 
@@ -33,13 +33,14 @@ class StackedOptimizer:
         m <- beta1 m + (1 - beta1) g,    s <- beta2 s + (1 - beta2) g^2
         w <- w - lr (m / (1 - beta1^k)) / (sqrt(s / (1 - beta2^k)) + epsilon).
 
-    Terms that no task has are not computed. The tasks are sorted by their numbers of steps, the
-    longest first: those that have taken all their steps are at the end of the stack, and `step`
-    is given the first ones, which are still active.
+    Terms that no task has are not computed. The tasks are sorted by their numbers of
+    steps, the longest first: those that have taken all their steps are at the end of
+    the stack, and `step` is given the first ones, which are still active.
 
     Args:
         tasks: tasks with the same optimizer, the longest first.
-        start_TP: [T, P] the parameters they start from, which must not change meanwhile.
+        start_TP: [T, P] the parameters they start from, which must not change
+            meanwhile.
     """
 
     def __init__(self, tasks: Sequence[Task], start_TP: Tensor) -> None:
@@ -97,7 +98,7 @@ class StackedOptimizer:
 
 
 def _stacked_offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
-    """Stack the tasks' offsets, with zeros for a task without one; None if none has one."""
+    """Stack the tasks' offsets, zeros for a task without one; None if none has any."""
     if all(task.offset_P is None for task in tasks):
         return None
     zero_P = torch.zeros_like(like_TP[0], device="cpu")
@@ -108,8 +109,8 @@ def _stacked_offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:
 def plain_steps(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
     """Compute how many plain steps each task's steps amount to on a constant gradient.
 
-    Without momentum that is the number K of steps. With momentum m the buffer after k steps
-    holds (1 - m^k) / (1 - m) gradients, so that all steps together amount to
+    Without momentum that is the number K of steps. With momentum m the buffer after k
+    steps holds (1 - m^k) / (1 - m) gradients, so that all steps together amount to
 
         sum_{k=1}^{K} (1 - m^k) / (1 - m) = (K - m (1 - m^K) / (1 - m)) / (1 - m).
 

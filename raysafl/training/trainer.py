@@ -1,11 +1,12 @@
 """Local training of many tasks at once.
 
-A task is one client's (or the server's) local training from its start parameters. Tasks of
-many clients and of many replicates are stacked and take their local steps together; what
-differs between them (samples, number of steps, rate, offset, proximal weight) is data.
+A task is one client's (or the server's) local training from its start parameters. Tasks
+of many clients and of many replicates are stacked and take their local steps together;
+what differs between them (samples, number of steps, rate, offset, proximal weight) is
+data.
 
-Ragged stacks are exact: where a batch is short, the absent samples weigh nothing, and a task
-that has taken all its steps is left as it is.
+Ragged stacks are exact: where a batch is short, the absent samples weigh nothing, and a
+task that has taken all its steps is left as it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,11 +38,11 @@ class LocalTrainer:
     Args:
         model: the model as a function of its flat parameters.
         dataset: the training samples of all clients and the test set.
-        indices_of: maps (replicate, client) to the indices of the client's training samples;
-            the client may be SERVER.
+        indices_of: maps (replicate, client) to the indices of the client's training
+            samples; the client may be SERVER.
         device: "cpu" or "cuda".
-        engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or "auto"
-            for the one that is fastest here.
+        engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
+            "auto" for the one that is fastest here.
         batch_size: the usual number of samples in a batch, for which "auto" chooses.
 
     Raises:
@@ -60,8 +61,8 @@ class LocalTrainer:
         for part in (dataset.train, dataset.test):
             if len(part.y) and not 0 <= part.y.min() <= part.y.max() < dataset.num_classes:
                 raise ValueError(
-                    f"labels of '{dataset.name}' must be 0 to {dataset.num_classes - 1}, not "
-                    f"{part.y.min()} to {part.y.max()}"
+                    f"labels of '{dataset.name}' must be 0 to "
+                    f"{dataset.num_classes - 1}, not {part.y.min()} to {part.y.max()}"
                 )
         self.device = torch.device(device)
         self.model = model
@@ -74,9 +75,10 @@ class LocalTrainer:
 
     @cached_property
     def engine_name(self) -> str:
-        """The engine that was requested, or with "auto" the fastest on batches of this size.
+        """The requested engine, or with "auto" the fastest on batches of this size.
 
-        It is determined at the first access, since a measurement takes up to some seconds.
+        It is determined at the first access, since a measurement takes up to some
+        seconds.
         """
         if self._requested_engine != "auto":
             return self._requested_engine
@@ -119,13 +121,13 @@ class LocalTrainer:
         if len(stacks) == 1:
             update = Update(*(column.cpu() for column in next(parts)))
         else:
-            update = _joined(parts, len(tasks), self.model.num_parameters)
+            update = _concatenated(parts, len(tasks), self.model.num_parameters)
 
         if not torch.equal(self._generator_state(), generator_before):
             raise ValueError(
-                "the model draws from torch's global generator (F.dropout or torch.rand in its "
-                "forward?), so its runs could not be repeated; use nn.Dropout layers, which "
-                "raysafl seeds for every client"
+                "the model draws from torch's global generator (F.dropout or "
+                "torch.rand in its forward?), so its runs could not be repeated; use "
+                "nn.Dropout layers, which raysafl seeds for every client"
             )
 
         order = [i for stack in stacks for i in stack]
@@ -137,8 +139,8 @@ class LocalTrainer:
     def gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
         """Compute gradients of mean cross-entropies, without dropout.
 
-        Row t is the gradient at w_TP[t] of the mean cross-entropy over the training samples
-        indices[t].
+        Row t is the gradient at w_TP[t] of the mean cross-entropy over the training
+        samples indices[t].
 
         Args:
             w_TP: [T, P] parameters.
@@ -160,14 +162,15 @@ class LocalTrainer:
         return as_fused(self.engine, self.inputs)
 
     def _max_stack(self, tasks: Sequence[Task]) -> Callable[[int], int]:
-        """Return a function of a batch width: the maximum number of tasks in one stack."""
+        """Return the maximum number of stacked tasks as a function of a batch width."""
         if self._fused and all(self._fused.covers(task.sgd) for task in tasks):
-            # The compiled loop takes the tasks one after the other, without stacking them.
+            # The compiled loop takes the tasks one after the other, without stacking
+            # them.
             return lambda width: len(tasks)
         return self.engine.max_stack
 
     def _generator_state(self) -> Tensor:
-        """Return the state of the generator from which torch's random layers would draw."""
+        """Return the state of the generator that torch's random layers draw from."""
         if self.device.type == "cuda":
             return torch.cuda.get_rng_state(self.device)
         return torch.random.get_rng_state()
@@ -179,8 +182,8 @@ class LocalTrainer:
         positions = draw_batches(len(indices), task.sgd, rng)
         plan = indices[positions]
         if len(indices) % positions.shape[1]:
-            # The last batch of a pass is short. There the position -1 has picked the last
-            # sample, as numpy does; it becomes -1 again.
+            # The last batch of a pass is short. There the position -1 has picked the
+            # last sample, as numpy does; it becomes -1 again.
             plan[positions < 0] = -1
         return plan
 
@@ -242,7 +245,7 @@ class LocalTrainer:
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _dropout_seeds(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Tensor:
-        """Draw each task's dropout seed for each of its steps, [K, T]; zeros without dropout."""
+        """Draw a dropout seed for each step and task, [K, T]; zeros without dropout."""
         seed_KT = torch.zeros(len(plans[0]), len(tasks), dtype=torch.int64)
         for t, task in enumerate(tasks if self.model.has_dropout else []):
             rng = Key(task.seed, task.round)(f"dropout {task.call}", task.client)
@@ -269,7 +272,7 @@ class LocalTrainer:
         return total_TP
 
 
-def _joined(parts: Iterable[Update], num_tasks: int, num_parameters: int) -> Update:
+def _concatenated(parts: Iterable[Update], num_tasks: int, num_parameters: int) -> Update:
     """Copy the rows of all parts into one update on the CPU.
 
     The parts are made one at a time, so that only one is in memory beside the whole.
@@ -302,8 +305,8 @@ def _stacks(
         max_stack: the maximum number of tasks in a stack of a given batch width.
 
     Returns:
-        The positions of each stack's tasks: equal in batch width and optimizer, sorted by
-        their numbers of steps, the longest first.
+        The positions of each stack's tasks: equal in batch width and optimizer, sorted
+        by their numbers of steps, the longest first.
     """
 
     def kind(i: int) -> tuple[int, str, bool]:

@@ -1,4 +1,4 @@
-"""Private parts of other packages are touched in two files only, each of which checks them."""
+"""Private parts of other packages are touched in two files only, which check them."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def is_private(name: str) -> bool:
 
 
 def names_defined(tree: ast.AST) -> set[str]:
-    """Functions, classes and attributes that a file defines: its private parts are its own."""
+    """The functions, classes and attributes that a file defines itself."""
     found = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

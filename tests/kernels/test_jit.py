@@ -18,7 +18,8 @@ LOOP = """
 from raysafl.kernels.jit import compiled
 @compiled()
 def double(x): return 2 * x
-print(double(21), double(0.5), double.stats.cache_path, sum(double.stats.cache_hits.values()))
+hits = double.stats.cache_hits
+print(double(21), double(0.5), double.stats.cache_path, sum(hits.values()))
 """
 
 
@@ -89,4 +90,4 @@ def test_without_the_private_parts_of_numba_loops_are_compiled_but_not_kept(
 def test_the_private_parts_are_there() -> None:
     from raysafl.kernels.sums import add_row
 
-    assert jit._cache_file(add_row) is not None
+    assert jit._find_cache(add_row) is not None

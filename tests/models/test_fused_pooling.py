@@ -60,7 +60,7 @@ def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> No
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def test_the_modules_of_a_sequence_stay_what_they_were_for_whoever_uses_them_directly() -> None:
+def test_the_modules_of_a_sequence_stay_what_they_were_when_used_directly() -> None:
     layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3)]
     net, plain = nn.Sequential(*layers), nn.Sequential(*layers)
     names = list(dict(net.named_parameters()))

@@ -1,4 +1,4 @@
-"""Models as flat vectors: sizes by hand, and the module's own forward as the reference."""
+"""Models as flat vectors: sizes by hand, and the module's own forward pass."""
 
 from typing import Any
 

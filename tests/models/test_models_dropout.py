@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raysafl import Dropout, Model
 from raysafl.models import FlatModel
-from raysafl.models.dropout import Draws, drawing_from
+from raysafl.models.dropout import RandomWords, drawing_from
 
 SEEDS = torch.randint(2**62, (4,), generator=torch.Generator().manual_seed(0))
 
@@ -81,7 +81,7 @@ def word(seed: int, count: int, position: int) -> int:
 @pytest.mark.parametrize("n", [1, 7, 64, 1003])  # vector code and its remainders
 def test_the_bits_are_the_hash_in_plain_integers(n: int) -> None:
     for seed in SEEDS:
-        draws = Draws(seed)
+        draws = RandomWords(seed)
         for count in (1, 2):
             ours = draws.words(torch.empty(n)).long() % 2**32
             assert ours.tolist() == [word(int(seed), count, i) for i in range(n)]

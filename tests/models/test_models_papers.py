@@ -1,4 +1,4 @@
-"""The papers' networks against their printed tables, and one step or a small task of each."""
+"""The papers' networks against their printed tables, and a small task of each."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The compiled loop for linear models against the batched products, and against itself."""
+"""The compiled loop for linear models against batched products and against itself."""
 
 import os
 import subprocess
@@ -112,7 +112,8 @@ import hashlib
 from test_linear import LocalTraining, tasks, trainer
 from raysafl.kernels.linear import descend
 local = trainer("fused", 10, 784, "uint8")
-update = local.train(tasks(local, LocalTraining(lr=0.1, batch_size=8, epochs=3), prox=0.1))
+sgd = LocalTraining(lr=0.1, batch_size=8, epochs=3)
+update = local.train(tasks(local, sgd, prox=0.1))
 columns = (*update, *local.evaluator.evaluate(update.delta_MP))
 bits = b"".join(column.numpy().tobytes() for column in columns)
 print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())

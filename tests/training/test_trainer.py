@@ -1,4 +1,4 @@
-"""Local training against torch.optim, engines against each other, batching against itself."""
+"""Local training against torch.optim, and engines and batching against each other."""
 
 from dataclasses import replace
 
@@ -80,7 +80,7 @@ def tasks(
 
 
 def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
-    """The same local training as a user would write it: a module and torch.optim.SGD."""
+    """The same local training as a user would write it, with torch.optim.SGD."""
     module = model.build((1, 8, 8), 4)
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     optimiser = torch.optim.SGD(module.parameters(), lr=task.sgd.lr)

@@ -1,4 +1,4 @@
-"""Local training with dropout: streams of (seed, round, client, call, step), never of batching."""
+"""Local training with dropout: masks depend on the task and step, not on batching."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ class Hidden(Dropping):
 
 
 def explicit(local: LocalTrainer, task: Task) -> Tensor:
-    """The same training with torch.optim, on torch's own module with its masks exchanged."""
+    """The same training with torch.optim, on torch's module with exchanged masks."""
     module = local.model.module.train()
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     module.requires_grad_()

@@ -1,4 +1,4 @@
-"""Momentum, weight decay, Adam and rate schedules against torch.optim, on ragged clients."""
+"""Momentum, weight decay, Adam and rate schedules against torch.optim."""
 
 import numpy as np
 import pytest
