@@ -164,6 +164,17 @@ def results(
 
 
 @app.command()
+def compact(
+    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps, or of several")],
+) -> None:
+    """Put the files of a sweep's ended runs into two files. All other commands read both forms."""
+    from raysafl.storage.compaction import compact as compact_store
+
+    for store in [store for path in paths for store in _sweeps(path)]:
+        console.print(f"{_short(store.path)}: {compact_store(store)}", soft_wrap=True)
+
+
+@app.command()
 def sync(
     path: Root,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow server or store")] = None,

@@ -1,6 +1,7 @@
 """Reading and writing of single files: atomic, and with checksums that reveal damage."""
 
 import os
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,23 +39,31 @@ def write_parquet(table: pa.Table, path: Location) -> None:
     atomic_write(path, sink.getvalue().to_pybytes())
 
 
-def read_parquet(content: bytes, schema: pa.Schema | None = None) -> pa.Table:
-    """Read the content of a Parquet file as a table.
+def read_parquet(
+    source: BinaryIO | pa.NativeFile,
+    schema: pa.Schema | None = None,
+    filters: list[tuple[str, str, list[str]]] | None = None,
+) -> pa.Table:
+    """Read a Parquet file as a table.
 
     Args:
-        content: the bytes of the file.
+        source: the opened file.
         schema: the columns that the table is to have; a missing one is filled with nulls.
+        filters: conditions on the rows to read, as `pyarrow.parquet.read_table` takes them.
 
     Raises:
         ValueError: the content is damaged, or has a column that the schema has not.
     """
     try:
-        source = pa.BufferReader(content)
-        table = pq.read_table(source, schema=schema, page_checksum_verification=True)
+        names = pq.read_schema(source).names
+        source.seek(0)
+        table = pq.read_table(
+            source, schema=schema, filters=filters, page_checksum_verification=True
+        )
         table.validate(full=True)
-        unknown = set(pq.read_schema(pa.BufferReader(content)).names) - set(table.column_names)
+        unknown = set(names) - set(table.column_names)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(" ".join(str(error).split())) from error
     if unknown:
         raise ValueError(f"it has a column {min(unknown)!r}, which is not one of ours")
     return table

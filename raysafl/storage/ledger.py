@@ -129,10 +129,18 @@ class LedgerEntry(BaseModel):
         Raises:
             ValueError: the content is no JSON object, or a field has a wrong value.
         """
-        entry = json.loads(content)
+        return cls.from_fields(json.loads(content))
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> Self:
+        """Check parsed JSON and make an entry of it.
+
+        Raises:
+            ValueError: it is no object, or a field has a wrong value.
+        """
         # A lone surrogate is valid in JSON, but it can be written neither to a file nor to Parquet.
-        json.dumps(entry, ensure_ascii=False).encode()
-        return cls.model_validate(entry)
+        json.dumps(fields, ensure_ascii=False).encode()
+        return cls.model_validate(fields)
 
     def content(self) -> dict[str, Any]:
         """Return what is stored: the fields that were given, as JSON values."""

@@ -7,8 +7,9 @@ import pandas as pd
 
 from raysafl.core.component import flatten
 from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.rows import ROUNDS
 from raysafl.storage.statistics import summarise
-from raysafl.storage.store import ROUNDS, Store
+from raysafl.storage.store import Store
 
 ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
 

@@ -1,49 +1,41 @@
-"""The folder of a sweep: its layout, atomic writes, one writer at a time, careful reading.
+"""The folder of a sweep: its layout, atomic writes, a lock for one writer, and checked reading.
 
-<root>/<sweep>/manifest.json     what the sweep is (`Manifest`)
-               rounds/           <run_id>-<first round>.parquet: the truth, row by row
-               ledger/           <run_id>.json: how a run ended
-               checkpoints/      <run_id>: where a run that is not finished goes on
-               runs.parquet, table.md, *.png: made from the above
+    <root>/<sweep>/
+        manifest.json                          what the sweep is (`Manifest`)
+        rounds/<run_id>-<first round>.parquet  rows of one run: the results themselves
+        rounds/rounds.parquet                  rows of compacted runs
+        ledger/<run_id>.json                   how a run ended (`LedgerEntry`)
+        ledger/ledger.jsonl                    how compacted runs ended
+        checkpoints/<run_id>.safetensors       where a run that has not ended goes on
+        runs.parquet, table.md, *.png          made from the files above
 
-The folder may lie in an object store (`raysafl.storage.paths`). What is read was perhaps written by
-others: it is data, checked before it is used, and no name or link in it leads out of the folder.
+The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from other
+people: they are data that is checked before it is used, and no name or link in the folder leads
+out of it.
 """
 
 import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from raysafl.core.component import explain
-from raysafl.core.record import COLUMNS, Column, Summary
+from raysafl.storage.compacted import Compacted
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import Location, StorageError, local_folder
-
-RUN_ID = Column("string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY)
-ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}  # of the files in rounds/, in this order
-ARROW_TYPES = {
-    "string": pa.string(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "list of int32": pa.list_(pa.int32()),
-}
-ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])
-AT_ONCE = 256  # files of rows that are in memory while they are read
+from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of
 
 
 class SweepBusyError(RuntimeError):
@@ -52,7 +44,11 @@ class SweepBusyError(RuntimeError):
 
 @dataclass(frozen=True)
 class Store:
-    """One sweep's folder."""
+    """Reads and writes the folder of one sweep.
+
+    Args:
+        path: the folder, on this machine or in an object store.
+    """
 
     path: Location
 
@@ -63,11 +59,23 @@ class Store:
 
     @property
     def rounds_path(self) -> Location:
-        """The folder of Parquet parts; `pandas.read_parquet` reads it whole."""
+        """The folder of the rows. `pandas.read_parquet` reads all its files as one table."""
         return self.path / "rounds"
 
+    @property
+    def compacted(self) -> Compacted:
+        """The files of the runs that `raysafl compact` has put together."""
+        return Compacted(
+            rows_file=self.file("rounds", "rounds.parquet"),
+            ledger_file=self.file("ledger", "ledger.jsonl"),
+        )
+
     def create(self) -> None:
-        """Make the folder. Raises ValueError if it cannot be written."""
+        """Make the folder, if it is not there.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
         probe = self.path / f".writable.{os.getpid()}"
         try:
             self.rounds_path.mkdir(parents=True, exist_ok=True)
@@ -81,7 +89,11 @@ class Store:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only writer. The lock ends with the process, however it ends."""
+        """Be the only writer of the folder. The lock ends when its process ends or is killed.
+
+        Raises:
+            SweepBusyError: another process has the lock.
+        """
         held = lock(self.path / ".lock")
         try:
             held.acquire(timeout=0)
@@ -96,11 +108,18 @@ class Store:
             held.release()
 
     def run_lock(self, run_id: str) -> FileLock | RemoteLock:
-        """For a trial to be the only one of its run."""
+        """Return the lock by which a trial is the only one that computes its run."""
         return lock(self.file("tune", f"{run_id}.lock"))
 
     def file(self, *names: str) -> Location:
-        """A file of the sweep. Raises ValueError if a name, or a link, leads out of the folder."""
+        """Return the path of a file of the sweep.
+
+        Args:
+            names: the names of folders and of the file, as they follow one another in the path.
+
+        Raises:
+            ValueError: a name or a link leads out of the folder.
+        """
         found = self.path
         for name in names:
             if not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
@@ -111,20 +130,24 @@ class Store:
         return found
 
     def checkpoint(self, run_id: str) -> Location:
-        """Where a run that is not finished goes on."""
+        """Return the path of the file from which a run that has not ended goes on."""
         return self.file("checkpoints", f"{run_id}.safetensors")
 
     def size(self) -> int:
         """Return how many bytes the files in rounds/ and ledger/ have together."""
-        files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger/*.json")]
+        files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger/*.json*")]
         return sum(file.stat().st_size for file in files)
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Store what the sweep is."""
+        """Write `manifest.json`, which says what the sweep is."""
         atomic_write(self.path / "manifest.json", manifest.model_dump_json(indent=1).encode())
 
     def manifest(self) -> Manifest:
-        """What the sweep is. Raises ValueError if the folder holds no sweep."""
+        """Read `manifest.json`, which says what the sweep is.
+
+        Raises:
+            ValueError: the folder holds no sweep, or the file is damaged.
+        """
         file = self.file("manifest.json")
         if not file.is_file():
             raise ValueError(f"{self.path} holds no sweep: {file.name} is missing")
@@ -136,36 +159,95 @@ class Store:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
     def entries(self) -> list[Entry]:
-        """The runs of the manifest; none if there is no manifest yet."""
-        return self.manifest().entries if (self.path / "manifest.json").is_file() else []
+        """Return the runs of the manifest, or none if there is no manifest yet."""
+        return self.manifest().entries if self.file("manifest.json").is_file() else []
 
     def forget(self, run_ids: Iterable[str] | None) -> None:
-        """Delete the results of some runs, or (None) of all."""
-        for run_id in ["*"] if run_ids is None else run_ids:
-            one = [f"ledger/{run_id}.json", f"checkpoints/{run_id}.safetensors"]
-            for file in [*self._parts(run_id), *(f for p in one for f in self._found(p))]:
-                file.unlink(missing_ok=True)
+        """Delete the results of some runs, or of all runs if None is given.
+
+        Raises:
+            ValueError: a compacted file is damaged; the results of other runs would be lost if it
+                were written again.
+        """
+        ids = ["*"] if run_ids is None else list(run_ids)
+
+        # The ledger goes first: rows and a checkpoint without an entry are those of a run that has
+        # not ended, so a crash in between leaves a folder that makes sense.
+        if run_ids is None:
+            self.compacted.delete()
+        else:
+            self.compacted.remove_entries(ids)
+        self._delete([f"ledger/{run_id}.json" for run_id in ids])
+        self._delete([f"checkpoints/{run_id}.safetensors" for run_id in ids])
+        if run_ids is not None:
+            self.compacted.remove_rows(ids)
+        for part in [part for run_id in ids for part in self.parts(run_id)]:
+            part.unlink(missing_ok=True)
+
+    def _delete(self, patterns: Iterable[str]) -> None:
+        for file in [file for pattern in patterns for file in self._found(pattern)]:
+            file.unlink(missing_ok=True)
 
     def write_part(self, run_id: str, first_round: int, rows: list[dict[str, Any]]) -> None:
-        """Write, or write again, the rows of one checkpoint interval."""
+        """Write the rows between two checkpoints, or replace them if they were written before.
+
+        Args:
+            run_id: the run.
+            first_round: the number of the first round after the earlier checkpoint.
+            rows: the fields of `Record` for each row.
+        """
         table = pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], schema=ROUNDS)
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
-        """Remove a run's rows from a round on, before it runs these rounds again."""
-        for part in self._parts(run_id):
+        """Delete a run's rows from a round on, before the run computes these rounds again."""
+        self._expand(run_id, from_round)
+        for part in self.parts(run_id):
             if int(part.stem.rpartition("-")[2]) >= from_round:
                 part.unlink(missing_ok=True)
 
-    def rounds(self, run_id: str = "*") -> pd.DataFrame:
-        """All rows of a run, or of every run, by (run_id, replicate, round).
+    def _expand(self, run_id: str, from_round: int) -> None:
+        """Turn a compacted run's rows before a round into a part, and drop its other rows.
 
-        A part that cannot be read is named in a warning, and the rest is read.
+        Only runs that have ended are compacted, so this happens only to a run that is run again
+        although its results are there.
         """
-        parts, tables = self._parts(run_id), [ROUNDS.empty_table()]
-        for some in (parts[i : i + AT_ONCE] for i in range(0, len(parts), AT_ONCE)):
-            tables.append(_joined(some))
-        frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
+        compacted = self.compacted
+        if not compacted.rows_file.is_file():
+            return
+        table = compacted.rows([run_id])
+        if not len(table):
+            return
+
+        # The part is ignored until the rows are out of the compacted file, so a crash in between
+        # changes nothing.
+        before = table.filter(pc.less(table["round"], from_round))
+        if len(before):
+            write_parquet(before, self.file("rounds", f"{run_id}-000000.parquet"))
+        compacted.remove_rows([run_id])
+
+    def rounds(self, run_id: str = "") -> pd.DataFrame:
+        """Return the rows of a run, or of all runs, sorted by run, replicate and round.
+
+        A file that cannot be read is named in a warning, and the other files are read.
+        """
+        # The parts are read first: if they are compacted meanwhile, their rows are found in the
+        # compacted file, which is read later.
+        table, _ = read_parts(self.parts(run_id or "*"))
+        try:
+            compacted = self.compacted.rows([run_id] if run_id else None)
+        except StorageError:
+            raise
+        except ValueError as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            compacted = ROUNDS.empty_table()
+
+        if len(table) and len(
+            compacted
+        ):  # a compacted run's parts, which a crash left, are ignored
+            outside = pc.invert(pc.is_in(table["run_id"], compacted["run_id"].unique()))
+            table = table.filter(outside)
+        frame: pd.DataFrame = pa.concat_tables([compacted, table]).to_pandas()
         return frame.sort_values(["run_id", "replicate", "round"], ignore_index=True)
 
     def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
@@ -181,37 +263,60 @@ class Store:
         try:
             return _parsed_entry(file, file.read_bytes())
         except FileNotFoundError:
-            return None
+            return self.compacted.entries(run_id).get(run_id)
 
     def ledger(self) -> dict[str, LedgerEntry]:
-        """Return how every ended run ended, by run id."""
-        files = _contents(self._found("ledger/*.json"))
-        entries = {file.stem: _parsed_entry(file, content) for file, content in files}
-        return {run_id: entry for run_id, entry in entries.items() if entry is not None}
+        """Return how every ended run ended, by run id, in the order of the ids.
+
+        The files of single runs are read first, as they may be compacted meanwhile. They are at
+        least as new as the compacted entries and take precedence.
+        """
+        files = read_files(self.ledger_files())
+        single = {file.stem: _parsed_entry(file, content) for file, content in files}
+        entries = {**self.compacted.entries(), **single}
+        return {run_id: entry for run_id, entry in sorted(entries.items()) if entry is not None}
 
     def _found(self, pattern: str) -> list[Location]:
-        """The files of the sweep that match, by name; those behind links out of it raise."""
+        """Return the files that match, sorted. A link that leads out of the folder is an error."""
         found: list[Location] = sorted(self.path.glob(pattern), key=str)
         return [self.file(file.parent.name, file.name) for file in found]
 
-    def _parts(self, run_id: str = "*") -> list[Location]:
-        """The files with rows of a run, or of every run; others in this folder are not ours."""
+    def parts(self, run_id: str = "*") -> list[Location]:
+        """Return the parts of a run, or of all runs. Other files in rounds/ are ignored."""
         found = self._found(f"rounds/{run_id}-*.parquet")
         return [part for part in found if re.fullmatch(r".+-[0-9]+", part.stem)]
 
+    def ledger_files(self) -> list[Location]:
+        """Return the files that hold the ledger entry of a single run."""
+        return self._found("ledger/*.json")
+
+    def checkpoints(self) -> list[Location]:
+        """Return the checkpoints of all runs."""
+        return self._found("checkpoints/*.safetensors")
+
     def begun(self) -> set[str]:
-        """The runs that have rows."""
-        return {part.stem.rpartition("-")[0] for part in self._parts()}
+        """Return the ids of the runs that have rows."""
+        try:
+            compacted = self.compacted.run_ids()
+        except StorageError:
+            raise
+        except ValueError:
+            compacted = set()  # `rounds` warns of the damaged file
+        return compacted | {run_of(part) for part in self.parts()}
 
     def write_runs(self, frame: pd.DataFrame) -> None:
-        """Write `runs.parquet`."""
+        """Write the table of runs and replicates to `runs.parquet`."""
         write_parquet(pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet"))
 
     def runs(self) -> pd.DataFrame:
-        """The rows of `runs.parquet`. Raises ValueError if it is missing or damaged."""
+        """Return the table of runs and replicates in `runs.parquet`.
+
+        Raises:
+            ValueError: the file is missing or damaged.
+        """
         file = self.file("runs.parquet")
         try:
-            frame: pd.DataFrame = read_parquet(file.read_bytes()).to_pandas()
+            frame: pd.DataFrame = read_parquet(pa.BufferReader(file.read_bytes())).to_pandas()
         except StorageError:
             raise
         except Exception as error:  # whatever a damaged file does to its reader
@@ -219,48 +324,6 @@ class Store:
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error
         return frame
-
-
-def _contents(files: list[Location]) -> list[tuple[Location, bytes]]:
-    """What is in these files; many at once, as an object store is far away.
-
-    A file that is gone by now is left out: a run that goes on drops rows it will write again.
-    """
-
-    def read(file: Location) -> bytes | None:
-        try:
-            return file.read_bytes()
-        except FileNotFoundError:
-            return None
-
-    with ThreadPoolExecutor(16) as pool:
-        both = zip(files, pool.map(read, files), strict=True)
-        return [(file, content) for file, content in both if content is not None]
-
-
-def _joined(parts: list[Location]) -> pa.Table:
-    """The rows of these parts in one piece: a table of its own takes 18 KB however few."""
-    tables = [ROUNDS.empty_table()]
-    for part, content in _contents(parts):
-        try:
-            tables.append(_rows(content, part.stem.rpartition("-")[0]))
-        except ValueError as error:
-            warnings.warn(f"{part} cannot be read and is left out: {error}", stacklevel=3)
-    return pa.concat_tables(tables).combine_chunks()
-
-
-def _rows(content: bytes, run_id: str) -> pa.Table:
-    """The rows of a part. Raises ValueError if they are damaged, or are not this run's."""
-    table = read_parquet(content, ROUNDS)
-    if any(table[name].null_count for name in ("run_id", "replicate", "seed", "round")):
-        raise ValueError("it has rows without run, replicate, seed or round")
-    for name in ("test_accuracy", "train_accuracy"):
-        if np.isinf(table[name].to_numpy()).any():
-            raise ValueError(f"its {name} is infinite")
-    strangers = set(table["run_id"].to_pylist()) - {run_id}
-    if strangers:
-        raise ValueError(f"it has rows of another run, {min(strangers)!r}")
-    return table
 
 
 def _parsed_entry(file: Location, content: bytes) -> LedgerEntry | None:
@@ -274,7 +337,7 @@ def _parsed_entry(file: Location, content: bytes) -> LedgerEntry | None:
 
 
 def find_sweeps(root: Location) -> list[Store]:
-    """The sweeps in a folder, or the folder itself if it is one."""
+    """Return the sweeps in a folder, or the folder itself if it is a sweep's."""
     if (root / "manifest.json").is_file():
         return [Store(root)]
     found: list[Location] = sorted(root.glob("*/manifest.json"), key=str)

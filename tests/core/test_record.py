@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from raysafl.core.record import COLUMNS, Record, Summary, columns_with
+from raysafl.storage.rows import ROUND_COLUMNS, ROUNDS
 from raysafl.storage.statistics import STATISTICS
-from raysafl.storage.store import ROUND_COLUMNS, ROUNDS
 from raysafl.tracking import metrics
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results.md"

@@ -1,0 +1,192 @@
+"""The compacted form of results: one file of rows and one of ledger entries for many runs.
+
+`rounds/rounds.parquet` and `ledger/ledger.jsonl` lie in the same folders as the files of single
+runs, so that `rounds/*.parquet` finds the rows in either form, or in a mixture of both.
+
+A run whose rows are in `rounds.parquet` is read from there, and parts that it has besides are
+ignored. So a crash between writing this file and deleting the parts neither loses nor doubles
+a row. A run must therefore be taken out of `rounds.parquet` before it writes parts again.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from raysafl.core.component import explain
+from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.manifest import RUN_ID
+from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.rows import ROUNDS, read_rows
+
+ROWS_PER_GROUP = 65_536  # a row group is the least that is read to get the rows of one run
+PARQUET = {
+    "compression": "zstd",
+    "compression_level": 19,
+    "use_dictionary": ["run_id", "kind"],
+    "column_encoding": dict.fromkeys(["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"),
+    "write_statistics": ["run_id"],  # by which groups without the wanted run are skipped
+    "write_page_checksum": True,
+    "store_schema": False,
+}
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """The two files of a sweep's compacted runs. Each is missing if it would be empty.
+
+    Args:
+        rows_file: `rounds/rounds.parquet`, sorted by run, replicate and round.
+        ledger_file: `ledger/ledger.jsonl`, one entry a line, with the field `run_id` in front.
+    """
+
+    rows_file: Location
+    ledger_file: Location
+
+    def run_ids(self) -> set[str]:
+        """Return the runs whose rows are in the file.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        try:
+            with self.rows_file.open("rb") as source:
+                table = pq.read_table(source, columns=["run_id"])
+        except FileNotFoundError:
+            return set()
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
+        return set(table["run_id"].unique().to_pylist())
+
+    def rows(self, run_ids: Iterable[str] | None = None) -> pa.Table:
+        """Return the rows of some runs, or (None) of all compacted runs.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        try:
+            with self.rows_file.open("rb") as source:
+                return read_rows(source, run_ids)
+        except FileNotFoundError:
+            return ROUNDS.empty_table()
+        except StorageError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
+
+    def write_rows(self, tables: Iterable[pa.Table]) -> None:
+        """Replace the file of rows.
+
+        Args:
+            tables: the rows of one or several runs each, sorted. They are written one after the
+                other, so not all of them are in memory at the same time.
+        """
+        sink = pa.BufferOutputStream()
+        count = 0
+        with pq.ParquetWriter(sink, ROUNDS, **PARQUET) as writer:
+            waiting = ROUNDS.empty_table()
+            for table in tables:
+                waiting = pa.concat_tables([waiting, table])
+                count += len(table)
+                if len(waiting) >= ROWS_PER_GROUP:
+                    writer.write_table(waiting.combine_chunks())
+                    waiting = ROUNDS.empty_table()
+            if len(waiting):
+                writer.write_table(waiting.combine_chunks())
+
+        if count:
+            atomic_write(self.rows_file, sink.getvalue().to_pybytes())
+        else:
+            self.rows_file.unlink(missing_ok=True)
+
+    def entries(self, run_id: str = "", strict: bool = False) -> dict[str, LedgerEntry]:
+        """Return the ledger entry of a run, or of all compacted runs, by run id.
+
+        Args:
+            run_id: the run; empty for all runs.
+            strict: whether a damaged line is an error. Otherwise it is named in a warning and
+                left out.
+
+        Raises:
+            ValueError: a line is damaged, and `strict` is set.
+        """
+        entries: dict[str, LedgerEntry] = {}
+        for number, line in enumerate(self._lines(), start=1):
+            if run_id and f'"{run_id}"'.encode() not in line:
+                continue  # most lines need not be parsed to find one run's
+            try:
+                name, entry = _parsed_line(line)
+            except (ValueError, RecursionError) as error:
+                why = explain(error) if isinstance(error, ValidationError) else error
+                message = f"line {number} of {self.ledger_file} cannot be read"
+                if strict:
+                    raise ValueError(f"{message}: {why}") from error
+                warnings.warn(f"{message} and is left out: {why}", stacklevel=3)
+                continue
+            if not run_id or name == run_id:
+                entries[name] = entry
+        return entries
+
+    def write_entries(self, entries: Mapping[str, LedgerEntry]) -> None:
+        """Replace the file of ledger entries."""
+        lines = [
+            json.dumps({"run_id": run_id, **entry.content()}) + "\n"
+            for run_id, entry in sorted(entries.items())
+        ]
+        if lines:
+            atomic_write(self.ledger_file, "".join(lines).encode())
+        else:
+            self.ledger_file.unlink(missing_ok=True)
+
+    def remove_entries(self, run_ids: Iterable[str]) -> None:
+        """Remove the ledger entries of some runs.
+
+        Raises:
+            ValueError: the file has a damaged line, which rewriting it would lose.
+        """
+        removed = set(run_ids)
+        entries = self.entries(strict=True)
+        if removed & entries.keys():
+            self.write_entries({i: entry for i, entry in entries.items() if i not in removed})
+
+    def remove_rows(self, run_ids: Iterable[str]) -> None:
+        """Remove the rows of some runs.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        removed = set(run_ids)
+        if not removed & self.run_ids():
+            return
+        table = self.rows()
+        others = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string())))
+        self.write_rows([table.filter(others)])
+
+    def delete(self) -> None:
+        """Delete both files, the ledger first: rows without an entry are of an unfinished run."""
+        self.ledger_file.unlink(missing_ok=True)
+        self.rows_file.unlink(missing_ok=True)
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return self.ledger_file.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+
+
+def _parsed_line(line: bytes) -> tuple[str, LedgerEntry]:
+    """Parse one line of `ledger.jsonl`. Raises ValueError if it is damaged."""
+    fields = json.loads(line)
+    run_id = fields.pop("run_id", None) if isinstance(fields, dict) else None
+    if not isinstance(run_id, str) or not re.match(RUN_ID, run_id):
+        raise ValueError("it has no valid run_id")
+    return run_id, LedgerEntry.from_fields(fields)

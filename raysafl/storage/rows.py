@@ -1,0 +1,106 @@
+"""The rows of runs as Arrow tables: their schema, and reading them from many small files."""
+
+import warnings
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from raysafl.core.record import COLUMNS, Column, Summary
+from raysafl.storage.files import read_parquet
+from raysafl.storage.paths import Location
+
+RUN_ID = Column("string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY)
+ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}  # of the files in rounds/, in this order
+ARROW_TYPES = {
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "list of int32": pa.list_(pa.int32()),
+}
+ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])
+FILES_AT_ONCE = 256  # files whose content is in memory at the same time
+THREADS = 16  # requests at the same time, as an answer of an object store takes long
+
+
+def run_of(part: Location) -> str:
+    """Return the id of the run whose rows are in a part, `<run_id>-<first round>.parquet`."""
+    return part.stem.rpartition("-")[0]
+
+
+def read_files(files: list[Location]) -> list[tuple[Location, bytes]]:
+    """Read many files at the same time.
+
+    A file that was deleted in the meantime is left out: a run that goes on after a crash deletes
+    the rows that it is about to compute again.
+    """
+
+    def content_of(file: Location) -> bytes | None:
+        try:
+            return file.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        contents = list(pool.map(content_of, files))
+    pairs = zip(files, contents, strict=True)
+    return [(file, content) for file, content in pairs if content is not None]
+
+
+def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
+    """Read the rows in some parts.
+
+    Returns:
+        The rows of the parts that can be read, and the parts that are damaged. Each of those is
+        named in a warning.
+    """
+    tables = [ROUNDS.empty_table()]
+    damaged: list[Location] = []
+    for first in range(0, len(parts), FILES_AT_ONCE):
+        some: list[pa.Table] = []
+        for part, content in read_files(parts[first : first + FILES_AT_ONCE]):
+            try:
+                some.append(_read_part(part, content))
+            except ValueError as error:
+                warnings.warn(f"{part} cannot be read and is left out: {error}", stacklevel=4)
+                damaged.append(part)
+
+        # A table costs 18 KB even if it has few rows, hence one table for many parts.
+        tables.append(pa.concat_tables([ROUNDS.empty_table(), *some]).combine_chunks())
+    return pa.concat_tables(tables), damaged
+
+
+def read_rows(source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = None) -> pa.Table:
+    """Read and check the rows in a Parquet file.
+
+    Args:
+        source: the opened file.
+        run_ids: read the rows of these runs only; None for all rows.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    wanted = None if run_ids is None else [("run_id", "in", sorted(run_ids))]
+    table = read_parquet(source, ROUNDS, wanted)
+    if any(table[name].null_count for name in ("run_id", "replicate", "seed", "round")):
+        raise ValueError("it has rows without run, replicate, seed or round")
+    for name in ("test_accuracy", "train_accuracy"):
+        if np.isinf(table[name].to_numpy()).any():
+            raise ValueError(f"its {name} is infinite")
+    return table
+
+
+def sorted_rows(table: pa.Table) -> pa.Table:
+    """Sort rows by run, replicate and round."""
+    return table.sort_by([(name, "ascending") for name in ("run_id", "replicate", "round")])
+
+
+def _read_part(part: Location, content: bytes) -> pa.Table:
+    table = read_rows(pa.BufferReader(content))
+    strangers = set(table["run_id"].to_pylist()) - {run_of(part)}
+    if strangers:
+        raise ValueError(f"it has rows of another run, {min(strangers)!r}")
+    return table

@@ -1,0 +1,410 @@
+"""A compacted folder reads, goes on and is cleaned up like one with a file for each run."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+from helpers.servers import s3
+from typer.testing import CliRunner
+
+from raysafl import Run
+from raysafl.cli import app as cli
+from raysafl.quickstart import BASE
+from raysafl.report.write import write_report
+from raysafl.runtime import Worker
+from raysafl.storage import locks
+from raysafl.storage.compaction import compact
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.paths import Remote, parse_location
+from raysafl.storage.runs_table import collect, gather
+from raysafl.storage.store import Store, SweepBusyError
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.session import Session, in_process
+
+DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+
+
+def worker(run: Run) -> Worker:
+    return Worker(run.data, run.data.load(), run.model, run.seeds)
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    run = BASE.replace(rounds=4, replicates=2)
+    return [run.replace(seed=10 * i) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def original(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Four runs: two finished in two parts each, one failed after two rounds, one not ended."""
+    store = Store(tmp_path_factory.mktemp("results") / "sweep")
+    store.create()
+    store.write_manifest(Sweep("sweep", {(r.seed,): r for r in runs}, axes=("seed",)).manifest())
+    for run in runs[:2]:
+        in_process(run, store, worker(run))
+        split(store, run.id)
+    cut_off(runs[2], store)
+    store.checkpoint(runs[2].id).unlink()
+    config = runs[2].model_dump(mode="json")
+    store.write_ledger(runs[2].id, LedgerEntry.now(config, Status.FAILED, "a mistake"))
+    cut_off(runs[3], store)
+    return store
+
+
+def cut_off(run: Run, store: Store) -> None:
+    """Run until rows and a checkpoint are written, and no further."""
+    session = Session(run, store, worker(run), {}, flush_seconds=0.0)
+    session.advance(0.0)
+    session.flush()
+
+
+def split(store: Store, run_id: str) -> None:
+    """Write the rows of a run as two parts."""
+    (part,) = store.parts(run_id)
+    rows = store.rounds(run_id).drop(columns="run_id")
+    store.write_part(run_id, 0, rows[rows["round"] < 2].to_dict("records"))
+    store.write_part(run_id, 2, rows[rows["round"] >= 2].to_dict("records"))
+    assert len(store.parts(run_id)) == 2 and part in store.parts(run_id)
+
+
+@pytest.fixture
+def copy(original: Store, tmp_path: Path) -> Store:
+    return Store(Path(shutil.copytree(original.path, tmp_path / "sweep")))
+
+
+def assert_reads_the_same(store: Store, expected: Store) -> None:
+    """Rows, ledger, begun runs and `runs.parquet`, of the whole and run by run."""
+    pd.testing.assert_frame_equal(store.rounds(), expected.rounds(), check_exact=True)
+    assert store.ledger() == expected.ledger()
+    assert store.begun() == expected.begun()
+    tables = [gather(one).drop(columns="sweep") for one in (store, expected)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    for entry in expected.entries():
+        one = store.rounds(entry.run_id)
+        pd.testing.assert_frame_equal(one, expected.rounds(entry.run_id), check_exact=True)
+        assert store.ledger_entry(entry.run_id) == expected.ledger_entry(entry.run_id)
+
+
+def files(store: Store) -> list[str]:
+    found = [*store.path.glob("rounds/*"), *store.path.glob("ledger/*")]
+    return sorted(f"{file.parent.name}/{file.name}" for file in found)
+
+
+def test_ended_runs_are_put_together_and_others_keep_their_files(
+    copy: Store, original: Store, runs: list[Run]
+) -> None:
+    done = compact(copy)
+    assert (done.compacted, set(done.left)) == (2, {runs[2].id, runs[3].id})
+    assert files(copy) == sorted(
+        [
+            "ledger/ledger.jsonl",
+            f"ledger/{runs[2].id}.json",
+            "rounds/rounds.parquet",
+            *(f"rounds/{part.name}" for run in runs[2:] for part in original.parts(run.id)),
+        ]
+    )
+    assert_reads_the_same(copy, original)
+    assert "2 runs are compacted" in str(done) and "2 runs keep their own files" in str(done)
+
+
+def test_compacting_again_changes_nothing(copy: Store, original: Store) -> None:
+    compact(copy)
+    before = {file: file.stat().st_mtime_ns for file in copy.path.glob("*/*")}
+    assert compact(copy).compacted == 2
+    assert {file: file.stat().st_mtime_ns for file in copy.path.glob("*/*")} == before
+    assert_reads_the_same(copy, original)
+
+
+def test_the_report_of_a_compacted_folder_is_that_of_the_original(
+    copy: Store, original: Store, tmp_path: Path
+) -> None:
+    other = Store(Path(shutil.copytree(original.path, tmp_path / "other" / "sweep")))
+    compact(copy)
+    for store in (copy, other):
+        collect(store)
+        write_report(store)
+    for name in ("table.md", "report.html", "curves.png"):
+        assert copy.file(name).read_bytes() == other.file(name).read_bytes()
+
+
+def test_a_compacted_sweep_goes_on_and_is_compacted_again(
+    copy: Store, original: Store, runs: list[Run], tmp_path: Path
+) -> None:
+    """The cut-off run goes on from its checkpoint; the failed one starts again."""
+    compact(copy)
+    reference = Store(tmp_path / "reference")
+    reference.create()
+    for run in runs:
+        in_process(run, reference, worker(run))
+    for run in runs[2:]:
+        in_process(run, copy, worker(run))
+    for _ in range(2):  # first a mixture of both forms, then all compacted
+        facts = copy.rounds().drop(columns="seconds")
+        pd.testing.assert_frame_equal(facts, reference.rounds().drop(columns="seconds"))
+        assert {entry.status for entry in copy.ledger().values()} == {Status.FINISHED}
+        compact(copy)
+    assert files(copy) == ["ledger/ledger.jsonl", "rounds/rounds.parquet"]
+
+
+class Crash(BaseException):
+    """The process is killed."""
+
+
+def crash_at(number: int, monkeypatch: pytest.MonkeyPatch, kind: type) -> Callable[[], int]:
+    """Raise instead of the operation with this number that changes a file; count them."""
+    count = 0
+
+    def wrapped(original: Callable[..., object]) -> Callable[..., object]:
+        def operation(self: object, *args: object, **kwargs: object) -> object:
+            nonlocal count
+            if ".lock" not in str(self):
+                count += 1
+                if count == number:
+                    raise Crash
+            return original(self, *args, **kwargs)
+
+        return operation
+
+    for name in ("write_bytes", "replace", "unlink"):
+        if hasattr(kind, name):
+            monkeypatch.setattr(kind, name, wrapped(getattr(kind, name)))
+    return lambda: count
+
+
+def crashes(
+    act: Callable[[], object], monkeypatch: pytest.MonkeyPatch, kind: type = Path
+) -> Iterator[bool]:
+    """Crash at each operation in turn; True with the last, at which nothing crashes."""
+    number, done = 0, False
+    while not done:
+        number += 1
+        with monkeypatch.context() as patch:
+            crash_at(number, patch, kind)
+            try:
+                act()
+                done = True
+            except Crash:
+                pass
+        yield done
+    assert number > 5
+
+
+def test_a_crash_at_any_operation_loses_and_doubles_nothing(
+    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "sweep")
+
+    def renewed() -> None:
+        shutil.rmtree(store.path, ignore_errors=True)
+        shutil.copytree(original.path, store.path)
+
+    def first() -> None:
+        compact(store)
+
+    renewed()
+    for done in crashes(first, monkeypatch):
+        assert_reads_the_same(store, original)
+        compact(store)
+        pd.testing.assert_frame_equal(store.rounds(), original.rounds(), check_exact=True)
+        assert store.ledger() == original.ledger()
+        assert "rounds/rounds.parquet" in files(store) and len(store.parts()) == 2
+        if not done:
+            renewed()
+
+
+def test_a_crash_while_a_folder_is_compacted_again_loses_nothing(
+    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, expected = Store(tmp_path / "before"), Store(tmp_path / "expected")
+    for store in (before, expected):
+        shutil.copytree(original.path, store.path)
+    compact(before)
+    for store in (before, expected):
+        store.checkpoint(runs[3].id).unlink()
+        config = runs[3].model_dump(mode="json")
+        ended = LedgerEntry(status=Status.STOPPED, config=config, ended="2026-11-23T00:00:00")
+        store.write_ledger(runs[3].id, ended)
+    now = Store(tmp_path / "now")
+    shutil.copytree(before.path, now.path)
+    for _ in crashes(lambda: compact(now), monkeypatch):
+        assert_reads_the_same(now, expected)
+        shutil.rmtree(now.path)
+        shutil.copytree(before.path, now.path)
+
+
+def test_a_crash_while_a_compacted_run_is_forgotten_leaves_the_others_as_they_were(
+    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, expected = Store(tmp_path / "before"), Store(tmp_path / "expected")
+    for store in (before, expected):
+        shutil.copytree(original.path, store.path)
+    compact(before)
+    forgotten = [runs[0].id, runs[3].id]
+    expected.forget(forgotten)
+    now = Store(tmp_path / "now")
+    shutil.copytree(before.path, now.path)
+    for done in crashes(lambda: now.forget(forgotten), monkeypatch):
+        for run in runs[1:3]:
+            pd.testing.assert_frame_equal(now.rounds(run.id), expected.rounds(run.id))
+            assert now.ledger_entry(run.id) == expected.ledger_entry(run.id)
+        if done:
+            assert_reads_the_same(now, expected)
+            assert not now.checkpoint(runs[3].id).is_file()
+        shutil.rmtree(now.path)
+        shutil.copytree(before.path, now.path)
+
+
+def test_all_runs_of_a_compacted_folder_are_forgotten(copy: Store) -> None:
+    compact(copy)
+    copy.forget(None)
+    assert copy.rounds().empty and not copy.ledger() and not copy.begun() and not files(copy)
+
+
+def test_a_compacted_run_that_is_run_again_is_taken_out_of_the_file(
+    copy: Store, original: Store, runs: list[Run]
+) -> None:
+    compact(copy)
+    in_process(runs[0], copy, worker(runs[0]))
+    assert {part.name.partition("-")[0] for part in copy.parts(runs[0].id)} == {runs[0].id}
+    assert copy.compacted.run_ids() == {runs[1].id}
+    now, before = copy.rounds(), original.rounds()
+    pd.testing.assert_frame_equal(now.drop(columns="seconds"), before.drop(columns="seconds"))
+
+
+def test_a_compacted_run_keeps_its_rows_before_the_round_from_which_it_is_run_again(
+    copy: Store, original: Store, runs: list[Run]
+) -> None:
+    expected = Store(copy.path.parent / "expected")
+    shutil.copytree(original.path, expected.path)
+    compact(copy)
+    for store in (copy, expected):
+        store.drop_parts(runs[0].id, 2)
+    pd.testing.assert_frame_equal(copy.rounds(), expected.rounds(), check_exact=True)
+
+
+def test_a_run_with_a_damaged_part_keeps_its_files(copy: Store, runs: list[Run]) -> None:
+    part = copy.parts(runs[0].id)[0]
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.warns(UserWarning, match=f"{part.name} cannot be read and is left out"):
+        done = compact(copy)
+    assert done.compacted == 1 and runs[0].id in done.left and part.is_file()
+    assert copy.ledger()[runs[0].id].status is Status.FINISHED
+
+
+def test_damaged_compacted_files_are_named_and_never_written_again(
+    copy: Store, runs: list[Run]
+) -> None:
+    compact(copy)
+    rows, ledger = copy.compacted.rows_file, copy.compacted.ledger_file
+    good = rows.read_bytes()
+    rows.write_bytes(good[:200] + bytes([good[200] ^ 255]) + good[201:])
+    with pytest.warns(UserWarning, match=r"rounds\.parquet cannot be read: .*; it is left out"):
+        assert set(copy.rounds()["run_id"]) == {runs[2].id, runs[3].id}
+    rows.write_bytes(good[:-9])
+    assert copy.begun() == {runs[2].id, runs[3].id}
+    for change in (lambda: compact(copy), lambda: copy.drop_parts(runs[0].id)):
+        with pytest.raises(ValueError, match=r"rounds\.parquet cannot be read"):
+            change()
+    rows.write_bytes(good)
+
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"{}\n" + lines[1])
+    with pytest.warns(UserWarning, match=r"line 1 of .*ledger\.jsonl cannot be read"):
+        assert len(copy.ledger()) == 2
+    for change in (lambda: compact(copy), lambda: copy.forget([runs[2].id])):
+        with pytest.raises(ValueError, match=r"line 1 of .*ledger\.jsonl cannot be read"):
+            change()
+    assert rows.read_bytes() == good and ledger.read_bytes() == b"{}\n" + lines[1]
+
+
+def test_a_folder_that_is_written_to_is_not_compacted(copy: Store, tmp_path: Path) -> None:
+    with copy.lock(), pytest.raises(SweepBusyError):
+        compact(Store(copy.path))
+    with pytest.raises(ValueError, match="holds no sweep"):
+        compact(Store(tmp_path / "nothing"))
+
+
+def test_the_command_compacts_each_sweep_of_a_folder(
+    copy: Store, original: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compact", str(copy.path.parent)]
+    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
+    with cli.console.capture() as said:
+        result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0 and "2 runs are compacted" in said.get()
+    assert_reads_the_same(copy, original)
+
+
+def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
+    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    for name, value in {**keys, "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(locks, "SETTLE", 0.05)
+    with s3() as url:
+        root = parse_location(f"s3://bucket/results?endpoint_override={url}")
+        store = Store(root / "sweep")
+
+        def upload() -> None:
+            for pattern in ("*/*", "*"):
+                for old in store.path.glob(pattern):
+                    old.unlink()
+            for name in contents:
+                (store.path / name).write_bytes(contents[name])
+
+        contents = {
+            str(file.relative_to(original.path)): file.read_bytes()
+            for file in Path(str(original.path)).rglob("*")
+            if file.is_file() and file.name != ".lock"
+        }
+        upload()
+        for done in crashes(lambda: compact(store), monkeypatch, Remote):
+            assert_reads_the_same(store, original)
+            if not done:
+                upload()
+        assert len(list(store.path.glob("rounds/*"))) == 3
+        in_process(runs[3], store, worker(runs[3]))
+        store.forget([runs[0].id])
+        compact(store)
+        assert set(store.ledger()) == store.begun() == {run.id for run in runs[1:]}
+
+
+@pytest.mark.parametrize("form", ["single files", "a mixture", "compacted"])
+def test_the_queries_of_the_documentation_read_each_form(
+    form: str, copy: Store, original: Store, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "compacted":
+        copy.forget([run.id for run in runs[2:]])
+    if form != "single files":
+        compact(copy)
+    expected = copy.ledger()
+    (copy.path.parent / "results").mkdir()
+    shutil.move(copy.path, copy.path.parent / "results" / "quickstart")
+    monkeypatch.chdir(copy.path.parent)
+    section = DOC.split("## Two forms", 1)[1].split("\n## ", 1)[0]
+    sql, python = (
+        section.split(f"```{kind}\n", 1)[1].split("```", 1)[0] for kind in ("sql", "python")
+    )
+    names: dict[str, pd.DataFrame] = {}
+    exec(python, names)
+    pd.testing.assert_frame_equal(duckdb.sql(sql).df(), names["answer"], check_dtype=False)
+    assert dict(zip(names["answer"]["run_id"], names["answer"]["status"], strict=True)) == {
+        run_id: entry.status.value for run_id, entry in expected.items()
+    }
+
+
+def test_a_line_of_the_compacted_ledger_is_the_entry_with_the_run_s_id(
+    copy: Store, original: Store, runs: list[Run]
+) -> None:
+    compact(copy)
+    lines = [json.loads(line) for line in copy.compacted.ledger_file.read_text().splitlines()]
+    assert [line["run_id"] for line in lines] == sorted(run.id for run in runs[:2])
+    for line in lines:
+        single = json.loads(original.file("ledger", f"{line['run_id']}.json").read_text())
+        assert line == {"run_id": line["run_id"], **single}
