@@ -113,6 +113,7 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     import ray
 
     from raysafl.runtime import Hardware, OnActors, Worker
+    from raysafl.runtime.messages import RunSetup
     from raysafl.runtime.on_actors import start_actors
     from raysafl.runtime.ray_session import ray_session
     from raysafl.simulation.simulation import Simulation
@@ -120,8 +121,8 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     data = run.data.load()
     with ray_session(None):
         hosts, ref = start_actors(Hardware(actors=actors)), ray.put(data)
-        told = (run.data, ref, run.model, run.seeds, "auto", run.local.batch_size)
-        hosts.configure(*told)
+        batch_size = run.local.batch_size
+        hosts.configure(RunSetup(run.data, ref, run.model, run.seeds, "auto", batch_size))
         reference = Worker(run.data, data, run.model, run.seeds)
         engine = hosts.ready()[0][1]
         took = rounds(Simulation(run, OnActors(hosts, reference)), seconds)

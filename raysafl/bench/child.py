@@ -72,18 +72,20 @@ def on_actors(job: Job) -> Iterator[Step]:
     import ray
 
     from raysafl.runtime import Hardware, OnActors, Worker
-    from raysafl.runtime.on_actors import rides, start_actors
+    from raysafl.runtime.messages import RunSetup
+    from raysafl.runtime.on_actors import should_piggyback, start_actors
     from raysafl.runtime.ray_session import ray_session
 
     run = job.runs[0]
     dataset = run.data.load()
     with ray_session(None):
-        actors, ref = start_actors(Hardware(actors=job.actors)), ray.put(dataset)
-        arguments = (run.data, ref, run.model, run.seeds, job.engine, run.local.batch_size)
-        actors.configure(*arguments)
+        actors = start_actors(Hardware(actors=job.actors))
+        ref = ray.put(dataset)
+        batch_size = run.local.batch_size
+        actors.configure(RunSetup(run.data, ref, run.model, run.seeds, job.engine, batch_size))
         reference = Worker(run.data, dataset, run.model, run.seeds)
         _, engine = actors.ready()[0]
-        yield _stepper(Simulation(run, OnActors(actors, reference, rides(engine))))
+        yield _stepper(Simulation(run, OnActors(actors, reference, should_piggyback(engine))))
 
 
 def _stepper(simulation: Simulation) -> Step:

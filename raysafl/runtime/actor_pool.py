@@ -1,8 +1,8 @@
-"""The client actors of a trial, which may die: out of memory, a lost node, kill -9.
+"""The client actors of a trial, any of which may die: out of memory, a lost node, kill -9.
 
-A lost actor is made anew in its place of the trial's placement group. What it was asked is asked
-again of another actor that is up, or of the new one if there is no other. A call is a pure
-function of its arguments and keeps its own share of the work, so a loss does not change results.
+A lost actor is started anew, in the same bundle of the trial's placement group. Its calls are
+sent again: to the new actor, or to another one that is ready earlier. A call is a pure function
+of its arguments, so a loss does not change results.
 """
 
 import logging
@@ -17,8 +17,9 @@ from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, Ray
 
 from raysafl.runtime.hardware import Hardware
 
+# What Ray raises when an actor was lost, rather than code in it.
 LOST = (RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError)
-RETRIES = 3  # of one call, and of one place's start
+RETRIES = 3  # of one call, and of starting one actor
 log = logging.getLogger(__name__)
 
 
@@ -28,9 +29,19 @@ class LostActorsError(RuntimeError):
 
 @dataclass
 class Call:
-    """What was asked of the actor in a place, and where the answer will be."""
+    """One call of a method of an actor.
 
-    place: int
+    Args:
+        index: The index of the actor that is to be called; another may answer if it is lost.
+        method: The method's name.
+        arguments: The method's arguments.
+        parts: The number of parts of the reply.
+        actor: The handle of the actor that was called.
+        reply: Ray's reference to the reply, or one for each part.
+        losses: How often an actor was lost before it replied.
+    """
+
+    index: int
     method: str
     arguments: tuple[Any, ...]
     parts: int = 1
@@ -39,74 +50,93 @@ class Call:
     losses: int = 0
 
 
-class Fleet:
-    """`hardware.actors` actors of a class with a method `configure`; inside a trial they land in
-    its placement group. `body` is called with the number of threads.
+class ActorPool:
+    """A fixed number of actors, each with an index; lost ones are replaced.
+
+    Args:
+        actor_class: The class of the actors. It is called with a number of threads, and has a
+            method `configure` with one argument.
+        hardware: The number of actors, and the share of cores and GPUs that each has.
     """
 
-    def __init__(self, body: type, hardware: Hardware) -> None:
-        self._remote: Any = ray.remote(body).options(num_cpus=hardware.cpus, num_gpus=hardware.gpus)
+    def __init__(self, actor_class: type, hardware: Hardware) -> None:
+        self._remote: Any = ray.remote(actor_class).options(
+            num_cpus=hardware.cpus, num_gpus=hardware.gpus
+        )
         self._threads = max(1, int(hardware.cpus))
         self._actors: list[Any] = [
             self._remote.remote(self._threads) for _ in range(hardware.actors)
         ]
-        self._setup: tuple[Any, ...] = ()
-        self._starting: dict[int, Any] = {}  # place: the reply of its `configure`, until it came
-        self._failed = Counter[int]()  # starts that failed in a row, by place
+        self._setup: Any = None
+        # The replies of `configure`, by index, of the actors that are not known to be ready.
+        self._starting: dict[int, Any] = {}
+        self._failed_starts = Counter[int]()  # in a row, by index
 
     def __len__(self) -> int:
         return len(self._actors)
 
     @property
     def actors(self) -> list[Any]:
-        """The handles as they are now."""
+        """The handles of the present actors."""
         return list(self._actors)
 
-    def configure(self, *setup: Any) -> None:
+    def configure(self, setup: Any) -> None:
         """Begin to call `configure` of all actors, and of each that will replace one."""
-        self._setup, self._failed = setup, Counter()
-        self._starting = {i: a.configure.remote(*setup) for i, a in enumerate(self._actors)}
+        self._setup = setup
+        self._failed_starts = Counter()
+        self._starting = {
+            index: actor.configure.remote(setup) for index, actor in enumerate(self._actors)
+        }
 
-    def expect(self, *setup: Any) -> None:
-        """What actors that replace others will be configured with from now on."""
+    def configure_replacements(self, setup: Any) -> None:
+        """Use another setup from now on, for actors that replace others only."""
         self._setup = setup
 
     def ready(self) -> list[Any]:
-        """Wait for all actors; their replies to `configure`, where they were still awaited.
+        """Wait until all actors are configured.
+
+        Returns:
+            The replies of those to `configure` that were still awaited.
 
         Raises:
-            LostActorsError: one of them died 4 times in a row.
+            LostActorsError: One of them died 4 times in a row.
         """
         replies = dict(self._starting)
         while self._starting:
-            for place in list(self._starting):
-                replies[place] = self._starting[place]
-                self._ready(place, None)
+            for index in list(self._starting):
+                replies[index] = self._starting[index]
+                self._is_ready(index, None)
         return [ray.get(reply) for reply in replies.values()]
 
-    def send(self, place: int, method: str, *arguments: Any, parts: int = 1) -> Call:
-        """Ask the actor in a place, or another one while that is being replaced.
+    def send(self, index: int, method: str, *arguments: Any, parts: int = 1) -> Call:
+        """Call a method of an actor, or of another one while that one is being replaced.
 
-        A reply in `parts` (a tuple of so many) travels faster if each is below 100 KB: Ray puts
-        what is larger into its object store.
+        Args:
+            index: The actor's index.
+            method: The method's name.
+            arguments: The method's arguments.
+            parts: The number of parts of the reply, if it is a tuple. Ray puts what is larger
+                than 100 KB into its object store, so several small parts travel faster than
+                one large reply.
         """
-        return self._send(Call(place, method, arguments, parts))
+        return self._send(Call(index, method, arguments, parts))
 
     def get(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies, in the order given. What the body raised is raised here.
+        """Wait for the replies and return them in the order of the calls.
 
         Raises:
-            LostActorsError: one of the calls lost its actor 4 times.
+            LostActorsError: One of the calls lost its actor 4 times.
+            Exception: What the method raised.
         """
         return [self._get(call) for call in calls]
 
     def kill(self) -> None:
-        """Let the actors go."""
+        """End the actors' processes."""
         for actor in self._actors:
             ray.kill(actor)
 
     def _send(self, call: Call) -> Call:
-        call.actor = self._actors[self._up(call.place)]
+        call.actor = self._actors[self._next_ready(call.index)]
         method = getattr(call.actor, call.method).options(num_returns=call.parts)
         call.reply = method.remote(*call.arguments)
         return call
@@ -117,50 +147,59 @@ class Fleet:
                 return ray.get(call.reply)
             except LOST as error:
                 call.losses += 1
-                _bound(call.losses, f"the client actor that was to {call.method}", error)
+                _pause_or_give_up(call.losses, f"the client actor that was to {call.method}", error)
                 self._replace(call.actor, error)
                 self._send(call)
 
-    def _up(self, place: int) -> int:
-        """This place if its actor is ready, else the next that is; else wait for this one."""
+    def _next_ready(self, index: int) -> int:
+        """Return this index if its actor is ready, else the next that is; wait if none is."""
         while True:
             for i in range(len(self)):
-                if self._ready((place + i) % len(self), 0):
-                    return (place + i) % len(self)
-            self._ready(place, None)
+                candidate = (index + i) % len(self)
+                if self._is_ready(candidate, 0):
+                    return candidate
+            self._is_ready(index, None)
 
-    def _ready(self, place: int, timeout: float | None) -> bool:
-        """Whether the actor of a place is configured, after waiting for it so long."""
-        if place not in self._starting:
+    def _is_ready(self, index: int, timeout: float | None) -> bool:
+        """Return whether an actor is configured, after waiting at most `timeout` seconds.
+
+        An actor that was lost is replaced, and is then not ready.
+        """
+        if index not in self._starting:
             return True
-        reply = self._starting[place]
+        reply = self._starting[index]
         if not ray.wait([reply], timeout=timeout)[0]:
             return False
         try:
             ray.get(reply)
         except LOST as error:
-            self._failed[place] += 1
-            _bound(self._failed[place], "a client actor that was being started", error)
-            self._replace(self._actors[place], error)
+            self._failed_starts[index] += 1
+            failures = self._failed_starts[index]
+            _pause_or_give_up(failures, "a client actor that was being started", error)
+            self._replace(self._actors[index], error)
             return False
-        del self._starting[place], self._failed[place]
+        del self._starting[index]
+        del self._failed_starts[index]
         return True
 
     def _replace(self, actor: Any, error: Exception) -> None:
-        """Start another actor in its place, unless that was done when another call noticed."""
-        for place, known in enumerate(self._actors):
+        """Start another actor under the lost one's index.
+
+        Several calls may notice the same loss. Only the first finds the actor's handle here.
+        """
+        for index, known in enumerate(self._actors):
             if known is actor:
-                log.warning("client actor %d is lost, starting another: %s", place, _reason(error))
-                ray.kill(actor)  # it may only be out of reach
-                self._actors[place] = self._remote.remote(self._threads)
-                self._starting[place] = self._actors[place].configure.remote(*self._setup)
+                log.warning("client actor %d is lost, starting another: %s", index, _reason(error))
+                ray.kill(actor)  # it may be alive and only out of reach
+                self._actors[index] = self._remote.remote(self._threads)
+                self._starting[index] = self._actors[index].configure.remote(self._setup)
 
 
-def _bound(losses: int, what: str, error: Exception) -> None:
-    """Give up, or wait before the next try: 0, 1, 3 seconds.
+def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
+    """Pause before the next try (0, 1, 3 seconds), or raise after too many losses.
 
-    The pause also lets a coordinator whose driver is gone, and its actors with it, die before it
-    records a failure that is none.
+    If the driver is gone, its actors are lost and the coordinator is about to be ended too. The
+    pause lets that happen before the coordinator records a failure of the run.
     """
     if losses > RETRIES:
         raise LostActorsError(f"{what} was lost {losses} times: {_reason(error)}") from error
@@ -168,5 +207,6 @@ def _bound(losses: int, what: str, error: Exception) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of Ray's message, which holds the cause."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    """Return the last line of Ray's message, which holds the cause."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip()

@@ -1,8 +1,10 @@
-"""The body of a client actor, and how what it is asked and answers travels.
+"""The code that runs in a client actor: it trains and evaluates what the coordinator sends.
 
-An actor hosts all clients of a run. One message carries a round's tasks, the start parameters once
-per replicate, and what is to be evaluated behind the reply; the sums of that evaluation come with
-the next reply.
+An actor hosts all clients of a run, not one of them. In each round it decodes its
+`TaskMessage`, trains the tasks and replies. An evaluation that came with the message is then
+done by a thread, while the coordinator makes the next round ready; its sums go with the next
+reply. The thread and the training never run at the same time, since every method waits for the
+evaluation first.
 """
 
 import os
@@ -15,15 +17,15 @@ import ray
 import torch
 from torch import Tensor
 
-from raysafl.core.problem import Dataset, FederatedData, Model
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import (
     Array,
-    Found,
+    EvaluationSums,
+    RunSetup,
     Sent,
-    _unpack,
+    TaskMessage,
+    TaskReply,
     array_of,
-    sent_form,
 )
 from raysafl.training.inputs import as_tensor
 
@@ -31,100 +33,128 @@ LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
 
 class Clients:
-    """The body of a client actor: one resident model, the shared data, many clients."""
+    """The class of client actors: one model, the shared data and many clients.
+
+    Args:
+        threads: Number of threads that torch uses.
+    """
 
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
         self.worker: Worker | None = None
-        self._behind = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (threads,))
-        self._late: tuple[int, Future[Array]] | None = None  # the evaluation that came last
+        self._thread = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (threads,))
+        # The number of the evaluation that came with the last training, and its sums.
+        self._evaluation: tuple[int, Future[Array]] | None = None
 
-    def configure(
-        self,
-        data: FederatedData,
-        dataset: Dataset,
-        model: Model,
-        seeds: list[int],
-        engine: str,
-        batch_size: int = 32,
-    ) -> tuple[str, str]:
-        """Host the clients of a run; called again when the actor is reused for another one.
+    def configure(self, setup: RunSetup) -> tuple[str, str]:
+        """Host the clients of a run; called again when the actor serves another run.
 
-        Returns the device and the engine in use.
+        Returns:
+            The device and the engine in use.
+
+        Raises:
+            ValueError: The setup does not fit, or Ray gave a GPU that torch does not see.
         """
-        self._done()
-        self._late = None
+        self._wait_for_evaluation()
+        self._evaluation = None
+        # Ray replaces a reference by its object only where it is an argument itself.
+        dataset = setup.dataset
+        if isinstance(dataset, ray.ObjectRef):
+            dataset = ray.get(dataset)
         device = own_device()
-        self.worker = Worker(data, dataset, model, seeds, device, engine, batch_size)
+        self.worker = Worker(
+            setup.data, dataset, setup.model, setup.seeds, device, setup.engine, setup.batch_size
+        )
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
 
-    def train(self, message: bytes, offsets: Sent, *w: Sent) -> tuple[Sent, ...]:
-        """Train the tasks that `pack` packed; the parts of a reply, for `unpack_reply`.
+    def train(self, header: bytes, offset_TP: Sent, *w: Sent) -> tuple[Sent, ...]:
+        """Train the tasks of an encoded `TaskMessage`; return an encoded `TaskReply`.
 
-        An evaluation that is asked for begins when the reply is ready, and is done before
-        anything else is: it runs while the coordinator goes on to the next round.
+        An evaluation that came with the message begins when the reply is ready.
         """
         assert self.worker is not None
-        tasks, counts, asked = _unpack(message, offsets, w)
-        found = self._found()
-        result = self.worker.train_share(tasks, counts)
-        if asked.spans:
-            self._late = asked.number, self._behind.submit(self._sums, asked.spans, asked.w)
-        late = [found.number, *found.sums.ravel()] if found else []
-        columns = np.append(result.columns_5T, late)
-        return tuple(map(sent_form, (columns, result.rows_TP, *result.means)))
+        message = TaskMessage.decode(header, offset_TP, w)
+        earlier = self._take_evaluation()
+        result = self.worker.train_share(message.tasks, message.counts)
+        if request := message.evaluation:
+            future = self._thread.submit(self._sums, request.spans, request.w)
+            self._evaluation = (request.number, future)
+        return TaskReply(result, earlier).encode()
 
     def evaluate(self, number: int, spans: Sequence[int], *w: Sent) -> Array:
-        """An evaluation's sums; if it came with the last training, they are not made again."""
-        if self._late and self._late[0] == number and (found := self._found()):
-            return found.sums
-        self._done()
+        """Return the sums of an evaluation, see `EvaluationSums`.
+
+        They are not computed again if the evaluation came with the last training.
+        """
+        if self._evaluation and self._evaluation[0] == number:
+            earlier = self._take_evaluation()
+            if earlier:
+                return earlier.sums
+        self._wait_for_evaluation()
         return self._sums(spans, [as_tensor(array_of(w_P)) for w_P in w])
 
-    def correct(self, ids: dict[int, Sequence[int]], part: int, parts: int, *w: Sent) -> list[int]:
-        """How many of the clients' samples, every `parts`-th, each replicate gets right."""
+    def count_correct(
+        self, ids: dict[int, Sequence[int]], first: int, step: int, *w: Sent
+    ) -> list[int]:
+        """Count the training samples that each replicate's parameters classify correctly.
+
+        Args:
+            ids: For each replicate, the clients whose samples are looked at.
+            first: The index of the first sample that is counted.
+            step: From there on, every `step`-th sample is counted.
+            w: The parameters of each replicate.
+        """
         assert self.worker is not None
-        self._done()
-        share = slice(part, None, parts)
+        self._wait_for_evaluation()
+        share = slice(first, None, step)
         return [
             self.worker.count_correct(r, as_tensor(array_of(w_P)), ids[r], share)
             for r, w_P in zip(ids, w, strict=True)
         ]
 
     def _sums(self, spans: Sequence[int], w: Sequence[Tensor]) -> Array:
+        """Evaluate models on spans of the test set: [spans, 2, R]."""
         assert self.worker is not None
-        w_RP, sums = torch.stack(list(w)), self.worker.trainer.evaluator.span_sums
-        return np.stack([sums(w_RP, start).numpy() for start in spans])
+        w_RP = torch.stack(list(w))
+        span_sums = self.worker.trainer.evaluator.span_sums
+        return np.stack([span_sums(w_RP, start).numpy() for start in spans])
 
-    def _done(self) -> None:
-        """Wait for the evaluation that came with the last training."""
-        if self._late:
-            wait([self._late[1]])
+    def _wait_for_evaluation(self) -> None:
+        """Wait until the evaluation that came with the last training is done."""
+        if self._evaluation:
+            wait([self._evaluation[1]])
 
-    def _found(self) -> Found | None:
-        """What it came to, once; one that failed is left to whoever asks for it."""
-        self._done()
-        if self._late is None or self._late[1].exception():
+    def _take_evaluation(self) -> EvaluationSums | None:
+        """Wait for that evaluation, and return its sums once.
+
+        If it failed, it is left in place and None is returned: the error is raised when the
+        coordinator asks for the evaluation by itself.
+        """
+        self._wait_for_evaluation()
+        if self._evaluation is None or self._evaluation[1].exception():
             return None
-        late, self._late = self._late, None
-        return Found(late[0], late[1].result())
+        number, future = self._evaluation
+        self._evaluation = None
+        return EvaluationSums(number, future.result())
 
 
 def own_device() -> str:
-    """The device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
+    """Return the device of this actor: "cuda" if Ray gave it a GPU, else "cpu".
 
     Raises:
-        ValueError: Ray gave a GPU that torch does not see. A silent fallback would waste it.
+        ValueError: Ray gave a GPU that torch does not see. Training on the CPU instead,
+            without saying so, would waste the GPU.
     """
     given = ray.get_gpu_ids()
     if not given or os.environ.get(LOGICAL_GPUS) == "1":
         return "cpu"
     if not torch.cuda.is_available():
         raise ValueError(
-            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client actor, "
-            f"but torch {torch.__version__} sees no CUDA device there; install a driver and a "
-            f"torch that fit each other, or run with --gpus 0 (or, if the GPUs are only numbers "
-            f"to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the CPU)"
+            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client "
+            f"actor, but torch {torch.__version__} sees no CUDA device there; install a driver "
+            f"and a torch that fit each other, or run with --gpus 0 (or, if the GPUs are only "
+            f"numbers to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the "
+            f"CPU)"
         )
     return "cuda"

@@ -1,4 +1,4 @@
-"""What a trial runs on. Never part of a `Run`: the same run gives the same result anywhere."""
+"""What a trial runs on. It is no part of a `Run`: results are the same on any hardware."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,52 +8,82 @@ from raysafl.core.component import Component
 
 
 class Hardware(Component):
-    """A trial's gang: a coordinator, which needs no core of its own, and its client actors.
+    """The resources of one trial: its client actors. The coordinator needs no core of its own.
 
-    `cpus` and `gpus` are shares of one client actor; a GPU can be shared as 1/n (Ray places
-    shares, it does not limit memory). `trials` caps how many trials run at once. `autoscale`
-    says that the cluster will add nodes, so that what it has now is no limit.
+    Raises:
+        ValueError: `gpus` is neither a whole number nor a share 1/n of one GPU.
+
+    Example:
+        >>> Hardware(actors=2, cpus=1, gpus=0.5).describe()
+        '2 client actor(s) of 1 CPU and 0.5 GPU each'
     """
 
-    actors: int = Field(default=1, gt=0)
-    cpus: float = Field(default=1.0, gt=0)
-    gpus: float = Field(default=0.0, ge=0)
-    trials: int | None = Field(default=None, gt=0)
-    autoscale: bool = False
+    actors: int = Field(default=1, gt=0, description="number of client actors of a trial")
+    cpus: float = Field(default=1.0, gt=0, description="CPU cores of one client actor")
+    gpus: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs of one client actor: a whole number, or a share 1/n of one GPU (Ray "
+        "counts shares, it does not limit memory)",
+    )
+    trials: int | None = Field(
+        default=None,
+        gt=0,
+        description="maximum number of trials that run at once; by default as many as fit",
+    )
+    autoscale: bool = Field(
+        default=False,
+        description="whether the cluster adds nodes on demand, so that a trial need not fit the "
+        "nodes that it has now",
+    )
 
     @field_validator("gpus")
     @classmethod
     def _share(cls, gpus: float) -> float:
         if gpus > 1 and gpus != int(gpus):
             raise ValueError("more than one GPU per actor must be a whole number")
+        # 0.33 is meant as 1/3, hence the tolerance.
         if 0 < gpus < 1 and abs(round(1 / gpus) * gpus - 1) > 0.02:
             raise ValueError("a GPU is shared as 1/n: 0.5, 0.33, 0.25, ...")
         return gpus
 
     def bundle(self) -> dict[str, float]:
-        """The resources of one client actor, in Ray's words."""
+        """Return the resources of one client actor by Ray's names, as a bundle of a trial."""
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
-    def needs(self) -> str:
-        """What one trial needs, in words."""
+    def describe(self) -> str:
+        """Return in words what one trial needs."""
         return f"{self.actors} client actor(s) of {self.cpus:g} CPU and {self.gpus:g} GPU each"
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        """Raise ValueError if one trial does not fit the nodes: Ray would wait for ever."""
+        """Check that one trial fits the nodes; otherwise Ray would wait forever.
+
+        Args:
+            nodes: The resources of each node by Ray's names.
+
+        Raises:
+            ValueError: The actors do not fit, and `autoscale` is off.
+        """
         free = [dict(node) for node in nodes]
         for _ in range(0 if self.autoscale else self.actors):
-            for node in free:
-                if all(node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()):
-                    for name, need in self.bundle().items():
-                        node[name] -= need
-                    break
-            else:
+            if not self._take(free):
                 raise ValueError(self._refusal(nodes))
 
+    def _take(self, free: Sequence[dict[str, float]]) -> bool:
+        """Take one actor's resources from the first node that has them."""
+        for node in free:
+            # Sums of shares such as 0.33 may exceed a whole GPU by rounding.
+            if all(node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()):
+                for name, need in self.bundle().items():
+                    node[name] -= need
+                return True
+        return False
+
     def _refusal(self, nodes: Sequence[Mapping[str, float]]) -> str:
+        """Return the message for a trial that does not fit."""
         has = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
         where = "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
         return (
-            f"a trial needs {self.needs()}, but {where} offer(s) {has['CPU']:g} CPU and "
+            f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU and "
             f"{has['GPU']:g} GPU; lower --actors, --cpus or --gpus"
         )

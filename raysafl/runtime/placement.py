@@ -1,15 +1,30 @@
-"""placement."""
+"""Which actor trains which tasks: a deterministic, nearly even distribution.
+
+Where a task is trained does not change its result, so this is only a matter of speed.
+"""
 
 import heapq
 from collections.abc import Sequence
 
-EVEN = 1.1  # times the time of the evenest placement: what whole replicates may cost
+# Replicates are kept whole if that takes at most this many times as long as the evenest
+# distribution, because the parameters and the sum of a replicate then travel only once.
+TOLERANCE = 1.1
 
 
-def place(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
-    """Longest first onto the least loaded actor; ties by number. Each share in rising order.
+def assign_longest_first(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
+    """Distribute tasks over actors: the longest first, each to the least loaded actor.
 
-    `loads` is what each actor has to do before.
+    Args:
+        costs: The cost of each task, in any unit of time.
+        loads: What each actor has to do already, in the same unit.
+
+    Returns:
+        For each actor, the indices of its tasks in ascending order. Ties go to the task and
+        the actor with the lowest index.
+
+    Example:
+        >>> assign_longest_first(costs=[3, 1, 2, 2], loads=[0, 0])
+        [[0, 1], [2, 3]]
     """
     heap = [(load, actor) for actor, load in enumerate(loads)]
     heapq.heapify(heap)
@@ -21,27 +36,43 @@ def place(costs: Sequence[int], loads: Sequence[int]) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-def place_replicates(
+def assign_replicates(
     replicates: Sequence[int], costs: Sequence[int], loads: Sequence[int]
 ) -> list[list[int]]:
-    """Tasks of one replicate together if that is about as even as `place`.
+    """Distribute tasks over actors, with each replicate's together if that is about as even.
 
-    Then a replicate's parameters and sums travel once.
+    Args:
+        replicates: The number of each task's replicate.
+        costs: The cost of each task, in any unit of time.
+        loads: What each actor has to do already, in the same unit.
+
+    Returns:
+        For each actor, the indices of its tasks in ascending order.
+
+    Example:
+        >>> assign_replicates([0, 1, 0, 1], costs=[5, 5, 5, 5], loads=[0, 0])
+        [[0, 2], [1, 3]]
     """
     members: dict[int, list[int]] = {}
     for i, replicate in enumerate(replicates):
         members.setdefault(replicate, []).append(i)
     groups = list(members.values())
-    whole = place([sum(costs[i] for i in group) for group in groups], loads)
+
+    group_costs = [sum(costs[i] for i in group) for group in groups]
+    whole = assign_longest_first(group_costs, loads)
     together = [sorted(i for g in share for i in groups[g]) for share in whole]
-    if _longest(together, costs, loads) * len(loads) <= EVEN * (sum(costs) + sum(loads)):
-        return together  # no placement is shorter than the mean
-    apart = place(costs, loads)
-    even = _longest(together, costs, loads) <= EVEN * _longest(apart, costs, loads)
-    return together if even else apart
+    time_together = _time(together, costs, loads)
+
+    # No distribution is faster than the mean over actors, so a comparison with it comes first.
+    mean_time = (sum(costs) + sum(loads)) / len(loads)
+    if time_together <= TOLERANCE * mean_time:
+        return together
+    apart = assign_longest_first(costs, loads)
+    return together if time_together <= TOLERANCE * _time(apart, costs, loads) else apart
 
 
-def _longest(shares: list[list[int]], costs: Sequence[int], loads: Sequence[int]) -> int:
+def _time(shares: list[list[int]], costs: Sequence[int], loads: Sequence[int]) -> int:
+    """Return when the last actor is done."""
     return max(
         load + sum(costs[i] for i in share) for load, share in zip(loads, shares, strict=True)
     )

@@ -18,7 +18,8 @@ from ray import tune
 
 from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware, OnActors, Worker
-from raysafl.runtime.on_actors import rides, settled, start_actors
+from raysafl.runtime.messages import RunSetup
+from raysafl.runtime.on_actors import agree_on_engine, should_piggyback, start_actors
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import RemoteLock
@@ -94,13 +95,20 @@ class Trial(tune.Trainable):
 
     def _open(self, run: Run) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
-        setup = run.data, ref, run.model, run.seeds, self.context.engine, run.local.batch_size
-        self.actors.configure(*setup)
-        # it trains nothing, so there is nothing to choose an engine for
+        setup = RunSetup(
+            data=run.data,
+            dataset=ref,
+            model=run.model,
+            seeds=run.seeds,
+            engine=self.context.engine,
+            batch_size=run.local.batch_size,
+        )
+        self.actors.configure(setup)
+        # It trains nothing here, so any engine will do, and none need be measured.
         reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
-        device, engine = settled(self.actors, setup)
+        device, engine = agree_on_engine(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
-        work = OnActors(self.actors, reference, rides(engine))
+        work = OnActors(self.actors, reference, should_piggyback(engine))
         return Session(run, self.store, work, origin, self.context.flush_seconds)
 
     def step(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Watch(tune.Callback):
                 "no trial has run for %.0f s: they wait until the cluster has %s (a node was lost, "
                 "or is still to be added, or others use it). `ray status` shows what there is",
                 WAIT_SECONDS,
-                self.hardware.needs(),
+                self.hardware.describe(),
             )
             self._running(trials)
 

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,10 +18,11 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
+from raysafl.core.problem import Dataset
 from raysafl.runtime import Clients, OnActors, Worker
-from raysafl.runtime.actor_pool import Fleet, LostActorsError
-from raysafl.runtime.messages import Array
-from raysafl.runtime.on_actors import settled, start_actors
+from raysafl.runtime.actor_pool import ActorPool, LostActorsError
+from raysafl.runtime.messages import Array, RunSetup
+from raysafl.runtime.on_actors import agree_on_engine, start_actors
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
 
@@ -79,21 +79,25 @@ def deadly(tiny: Run, folder: Path, times: int) -> Run:
     )
 
 
+def setup_of(run: Run, dataset: Dataset, engine: str) -> RunSetup:
+    return RunSetup(run.data, ray.put(dataset), run.model, run.seeds, engine)
+
+
 def play(run: Run, actors: int, engine: str) -> tuple[list[float], list[Tensor]]:
     """Accuracies and final parameters, on fresh client actors."""
-    dataset, fleet = run.data.load(), start_actors(Hardware(actors=actors, cpus=0.5))
+    dataset, pool = run.data.load(), start_actors(Hardware(actors=actors, cpus=0.5))
     try:
-        fleet.configure(run.data, ray.put(dataset), run.model, run.seeds, engine)
-        assert [reply[1] for reply in fleet.ready()] == [engine] * actors
+        pool.configure(setup_of(run, dataset, engine))
+        assert [reply[1] for reply in pool.ready()] == [engine] * actors
         simulation, accuracies = (
-            Simulation(run, OnActors(fleet, Worker(run.data, dataset, run.model, run.seeds))),
+            Simulation(run, OnActors(pool, Worker(run.data, dataset, run.model, run.seeds))),
             list[float](),
         )
         while not simulation.done:
             accuracies += [record.test_accuracy for record in simulation.step()]
         return accuracies, [rep.state.w_P for rep in simulation.replicates]
     finally:
-        fleet.kill()
+        pool.kill()
 
 
 @pytest.mark.parametrize(
@@ -111,22 +115,22 @@ def test_actors_that_die_in_mid_round_change_no_bit(
 
 
 def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
-    dataset, fleet = tiny.data.load(), start_actors(Hardware(actors=2, cpus=0.5))
+    dataset, pool = tiny.data.load(), start_actors(Hardware(actors=2, cpus=0.5))
     try:
-        fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "auto")
-        fleet.ready()
-        work = OnActors(fleet, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
+        pool.configure(setup_of(tiny, dataset, "auto"))
+        pool.ready()
+        work = OnActors(pool, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
         before = work.evaluate(dict(enumerate(work.init())))()
-        first, second = fleet.actors
+        first, second = pool.actors
         kill_actor(first)
         assert work.evaluate(dict(enumerate(work.init())))() == before
-        assert fleet.actors[0] is not first and fleet.actors[1] is second
-        assert fleet.ready() == [("cpu", "fused")]  # of the new one
+        assert pool.actors[0] is not first and pool.actors[1] is second
+        assert pool.ready() == [("cpu", "fused")]  # of the new one
         kill_actor(second)  # while nothing is asked: noticed by the next configure
-        fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "loop")
-        assert fleet.ready() == [("cpu", "loop")] * 2
+        pool.configure(setup_of(tiny, dataset, "loop"))
+        assert pool.ready() == [("cpu", "loop")] * 2
     finally:
-        fleet.kill()
+        pool.kill()
 
 
 class Mistaken(Clients):
@@ -142,17 +146,17 @@ class Mistaken(Clients):
 
 
 def test_an_evaluation_that_fails_beside_trainings_costs_no_record_before_it(tiny: Run) -> None:
-    dataset, fleet = tiny.data.load(), Fleet(Mistaken, Hardware(cpus=0.5))
-    fleet.configure(tiny.data, ray.put(dataset), tiny.model, tiny.seeds, "fused")
-    fleet.ready()
+    dataset, pool = tiny.data.load(), ActorPool(Mistaken, Hardware(cpus=0.5))
+    pool.configure(setup_of(tiny, dataset, "fused"))
+    pool.ready()
     reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
-    sim = Simulation(tiny.replace(rounds=9), OnActors(fleet, reference, riding=True))
+    sim = Simulation(tiny.replace(rounds=9), OnActors(pool, reference, piggyback=True))
     records = [record for _ in range(4) for record in sim.advance()]
     assert sorted({record.round for record in records}) == [0, 1]
     with pytest.raises(RuntimeError, match="a user's mistake"):
         sim.advance()
     assert sim.finish_evaluations() == []
-    fleet.kill()
+    pool.kill()
 
 
 class Choosy:
@@ -160,25 +164,27 @@ class Choosy:
 
     def __init__(self, threads: int) -> None: ...
 
-    def configure(self, *setup: object) -> tuple[str, object]:
-        self.engine = f"engine {os.getpid()}" if setup[4] == "auto" else setup[4]
+    def configure(self, setup: RunSetup) -> tuple[str, str]:
+        self.engine = f"engine {os.getpid()}" if setup.engine == "auto" else setup.engine
         return "cpu", self.engine
 
-    def chosen(self) -> object:
+    def chosen(self) -> str:
         return self.engine
 
 
-def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_first() -> None:
-    fleet = Fleet(Choosy, Hardware(actors=2, cpus=0.1))
-    setup: tuple[Any, ...] = (*"abcd", "auto", 32)
-    fleet.configure(*setup)
-    _, engine = settled(fleet, setup)
+def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_first(
+    tiny: Run,
+) -> None:
+    pool = ActorPool(Choosy, Hardware(actors=2, cpus=0.1))
+    setup = setup_of(tiny, tiny.data.load(), "auto")
+    pool.configure(setup)
+    _, engine = agree_on_engine(pool, setup)
     assert engine.startswith("engine ")
-    assert fleet.get([fleet.send(place, "chosen") for place in range(2)]) == [engine] * 2
-    kill_actor(fleet.actors[1])
-    assert fleet.get([fleet.send(1, "chosen")]) == [engine]
-    assert fleet.ready() == [("cpu", engine)]  # of the new one
-    fleet.kill()
+    assert pool.get([pool.send(index, "chosen") for index in range(2)]) == [engine] * 2
+    kill_actor(pool.actors[1])
+    assert pool.get([pool.send(1, "chosen")]) == [engine]
+    assert pool.ready() == [("cpu", engine)]  # of the new one
+    pool.kill()
 
 
 def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
@@ -194,16 +200,16 @@ class Stillborn:
 
     def __init__(self, threads: int) -> None: ...
 
-    def configure(self) -> None:
+    def configure(self, setup: RunSetup) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_actor_that_never_starts_is_given_up_with_the_reason() -> None:
-    fleet = Fleet(Stillborn, Hardware(cpus=0.1))
-    fleet.configure()
+    pool = ActorPool(Stillborn, Hardware(cpus=0.1))
+    pool.configure(None)
     with pytest.raises(LostActorsError, match="being started was lost 4 times"):
-        fleet.ready()
-    fleet.kill()
+        pool.ready()
+    pool.kill()
 
 
 def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_tried_again(

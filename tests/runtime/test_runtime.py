@@ -29,9 +29,9 @@ from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 from raysafl.runtime import OnActors, Worker
 from raysafl.runtime.actor_pool import Call
-from raysafl.runtime.messages import LARGE
+from raysafl.runtime.messages import LARGE, RunSetup
 from raysafl.runtime.on_actors import start_actors
-from raysafl.runtime.placement import place, place_replicates
+from raysafl.runtime.placement import assign_longest_first, assign_replicates
 from raysafl.simulation.simulation import Simulation
 
 CPU = {"CPU": 2.0}
@@ -51,15 +51,15 @@ class Doubled(FedAvg):
 
 
 @contextmanager
-def on_actors(run: Run, hardware: Hardware, riding: bool = True) -> Iterator[OnActors]:
+def on_actors(run: Run, hardware: Hardware, piggyback: bool = True) -> Iterator[OnActors]:
     dataset = run.data.load()
     local = Worker(run.data, dataset, run.model, run.seeds)
     actors = start_actors(hardware)
     ref = ray.put(dataset)
-    actors.configure(run.data, ref, run.model, run.seeds, "auto", 32)
+    actors.configure(RunSetup(run.data, ref, run.model, run.seeds, "auto", 32))
     actors.ready()
     try:
-        yield OnActors(actors, local, riding)
+        yield OnActors(actors, local, piggyback)
     finally:
         actors.kill()
 
@@ -83,13 +83,13 @@ class InPlace(FedAvg):
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(("actors", "riding"), [(1, True), (2, True), (3, True), (2, False)])
+@pytest.mark.parametrize(("actors", "piggyback"), [(1, True), (2, True), (3, True), (2, False)])
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
-    tiny: Run, actors: int, riding: bool
+    tiny: Run, actors: int, piggyback: bool
 ) -> None:
     run = tiny.replace(replicates=5)
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
-    with on_actors(run, Hardware(actors=actors, cpus=0.5), riding) as work:
+    with on_actors(run, Hardware(actors=actors, cpus=0.5), piggyback) as work:
         for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)
@@ -104,9 +104,9 @@ def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_
     with on_actors(tiny, Hardware(actors=1, cpus=0.5)) as work:
         sent, send = list[str](), work.actors.send
 
-        def noted(place: int, method: str, *arguments: Any, parts: int = 1) -> Call:
+        def noted(index: int, method: str, *arguments: Any, parts: int = 1) -> Call:
             sent.append(method)
-            return send(place, method, *arguments, parts=parts)
+            return send(index, method, *arguments, parts=parts)
 
         monkeypatch.setattr(work.actors, "send", noted)
         sim = Simulation(tiny.replace(rounds=3, algorithm=FedAvg()), work)
@@ -126,15 +126,15 @@ def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_
 def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with on_actors(tiny, Hardware(actors=1, cpus=0.5), riding=False) as work:
+    with on_actors(tiny, Hardware(actors=1, cpus=0.5), piggyback=False) as work:
         sim, done = Simulation(tiny.replace(rounds=2, algorithm=FedAvg()), work), list[str]()
         sim.advance()
         sim.advance()
         send, get = work.actors.send, work.actors.get
 
-        def noted(place: int, method: str, *arguments: Any) -> Call:
+        def noted(index: int, method: str, *arguments: Any) -> Call:
             done.append("send")
-            return send(place, method, *arguments)
+            return send(index, method, *arguments)
 
         def waited(calls: Sequence[Call]) -> list[Any]:
             done.append("wait")
@@ -204,7 +204,7 @@ def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> Non
     before=st.lists(st.integers(0, 50), min_size=1, max_size=5),
 )
 def test_placement_gives_every_task_once_and_balances(costs: list[int], before: list[int]) -> None:
-    shares = place(costs, before)
+    shares = assign_longest_first(costs, before)
     assert sorted(i for share in shares for i in share) == list(range(len(costs)))
     loads = [
         load + sum(costs[i] for i in share) for load, share in zip(before, shares, strict=True)
@@ -221,9 +221,9 @@ def test_replicates_stay_together_where_that_is_about_as_even(
     tasks: list[tuple[int, int]], actors: int
 ) -> None:
     replicates, costs = [r for r, _ in tasks], [cost for _, cost in tasks]
-    shares = place_replicates(replicates, costs, [0] * actors)
+    shares = assign_replicates(replicates, costs, [0] * actors)
     assert sorted(i for share in shares for i in share) == list(range(len(tasks)))
-    evenest = place(costs, [0] * actors)
+    evenest = assign_longest_first(costs, [0] * actors)
     longest = [max(sum(costs[i] for i in share) for share in s) for s in (shares, evenest)]
     assert longest[0] <= 1.1 * longest[1]
     where = [{replicates[i] for i in share} for share in shares]
@@ -231,7 +231,7 @@ def test_replicates_stay_together_where_that_is_about_as_even(
 
 
 def test_equal_replicates_are_not_torn_apart() -> None:
-    assert place_replicates([0, 1, 2, 3] * 2, [5] * 8, [0, 0]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert assign_replicates([0, 1, 2, 3] * 2, [5] * 8, [0, 0]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 @pytest.mark.parametrize("gpus", [0.3, 0.7, 1.5])

@@ -10,19 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
-import torch
 from conftest import kill_actor
 
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.core.work import Task
-from raysafl.runtime import Clients, Worker
-from raysafl.runtime.exact_mean import count_averaged
-from raysafl.runtime.messages import Asked, Found, pack, unpack_reply
+from raysafl.runtime import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
 from raysafl.sweep.trial import Context, Trial
-from raysafl.training.inputs import as_tensor
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -200,53 +195,3 @@ def test_a_second_trial_of_the_same_run_waits_for_the_first(
         last = to_the_end(first)[-1]
         assert waiting.result(timeout=30)["test_accuracy"] == last["test_accuracy"]
     assert len(store.rounds(tiny.id)) == 8
-
-
-def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> None:
-    clients, dataset = Clients(), tiny.data.load()
-    clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto", 32)
-    assert clients.worker is not None
-    reference, made = Worker(tiny.data, dataset, tiny.model, tiny.seeds), list[int]()
-    sums = clients.worker.trainer.evaluator.span_sums
-
-    def noted(w_RP: torch.Tensor, start: int) -> torch.Tensor:
-        made.append(len(w_RP))
-        return sums(w_RP, start)
-
-    clients.worker.trainer.evaluator.span_sums = noted  # type: ignore[method-assign]
-    w = reference.init()
-    expected = reference.trainer.evaluator.span_sums(torch.stack(w), 0).numpy()
-    tasks = [Task(r, 3, w_P, tiny.local, tiny.seeds[r], 0, 1, None, 0.0) for r, w_P in enumerate(w)]
-    sent = {id(w_P): w_P.numpy().tobytes() for w_P in w}
-    counts = count_averaged(tasks, ())
-
-    def train(number: int) -> Found | None:
-        parts = clients.train(*pack(tasks, counts, sent, Asked(number, [0], w)))
-        reply, found = unpack_reply(tasks, parts, counts)
-        torch.testing.assert_close(as_tensor(reply.rows_TP), reference.train(tasks).rows.delta_MP)
-        return found
-
-    assert train(1) is None
-    found = train(2)
-    assert found and found.number == 1 and (found.sums.reshape(2, 2) == expected).all()
-    (asked,) = clients.evaluate(2, [0], *sent.values())
-    assert (asked == expected).all() and made == [2, 2]
-    (anew,) = clients.evaluate(1, [0], *sent.values())  # another actor had it, and is lost
-    assert (anew == expected).all() and made == [2, 2, 2]
-    assert train(3) is None
-    assert clients.correct({0: [3]}, 0, 1, sent[id(w[0])])
-    assert (found := train(4)) and found.number == 3  # counting samples has not taken it
-    clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto", 32)
-    assert train(1) is None  # another run's evaluation is none of ours
-
-
-def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None:
-    clients = Clients()  # the actor's body, here
-    dataset = tiny.data.load()
-    device, engine = clients.configure(tiny.data, dataset, tiny.model, tiny.seeds, "auto", 32)
-    assert (device, engine) == ("cpu", "fused")
-    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
-    w = reference.init()
-    (sums_2R,) = clients.evaluate(1, [0], w[1].numpy())  # one span is the whole test set here
-    correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
-    assert {1: (correct, loss)} == reference.evaluate({1: w[1]})()
