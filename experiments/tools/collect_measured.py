@@ -1,12 +1,14 @@
-"""Copy finished sweeps into results/measured: the rows unchanged, the files small.
+"""Copy finished sweeps into results/measured: all rows unchanged, in small files.
 
     python -m experiments.tools.collect_measured SOURCE... [--into DIR]
 
-SOURCE is a sweep's folder, or one of sweeps. What stays behind: checkpoints, Tune's files, locks,
-runs that are no cell any more, and what `raysafl report` makes again in seconds: `runs.parquet`,
-`report.html`, further pages of curves and, below the paper's scale, all figures. The parts of a run
-become one, whose columns are encoded for size; the command is the plain one. `machine.json` says on
-what kind of machine this runs: on another, floating-point sums may differ in the last digits.
+Run it from the repository's root. SOURCE is the folder of a sweep, or a folder of such folders.
+Not copied are checkpoints, Tune's files, locks, and runs that are not cells of the sweep any
+more. Neither is what `raysafl report` makes again in seconds: `runs.parquet`, `report.html`,
+further pages of curves and, below scale `paper`, all figures. The Parquet files of a run become
+one, whose columns are encoded for size. The manifest gets the command that anyone can give.
+`machine.json` says on what kind of machine this script runs, because floating-point sums may
+differ in the last digits on another.
 """
 
 import argparse
@@ -34,12 +36,12 @@ from raysafl.storage.manifest import PAPER
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import ROUNDS, Store, find_sweeps
 
-MOST = 1_000_000  # bytes of a file in the repository
-OWN_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
+MAX_FILE_BYTES = 1_000_000  # the limit of this repository
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
 
 
 def machine():
-    """What floats depend on: the CPU's kind (its vector width), the compilers, the C library."""
+    """Return what floating-point results depend on: kind of CPU, compilers and C library."""
     features = llvmlite.binding.get_host_cpu_features().flatten()
     return {
         "cpu": llvmlite.binding.get_host_cpu_name(),
@@ -51,15 +53,16 @@ def machine():
     }
 
 
-def plain(manifest):
-    """The manifest with the command that anyone can give."""
+def with_plain_command(manifest):
+    """Return the manifest with the command that anyone can give."""
     scale = "" if manifest.scale == PAPER else f" --scale {manifest.scale}"
     return manifest.replace(command=f"raysafl run {experiment_file(manifest.name)}{scale}")
 
 
-def packed(frame):
-    """The rows of a run as one Parquet file, as small as lossless encoding makes it."""
-    table, sink = pa.Table.from_pandas(frame, schema=ROUNDS, preserve_index=False), io.BytesIO()
+def small_parquet(frame):
+    """Return the rows of a run as one Parquet file, as small as lossless encoding makes it."""
+    table = pa.Table.from_pandas(frame, schema=ROUNDS, preserve_index=False)
+    sink = io.BytesIO()
     pq.write_table(
         table,
         sink,
@@ -75,42 +78,42 @@ def packed(frame):
 
 
 def copy(source, target):
-    """One sweep; the target is made anew."""
-    manifest = plain(source.manifest())
+    """Copy one sweep. The target folder is emptied first."""
+    manifest = with_plain_command(source.manifest())
     shutil.rmtree(target.path, ignore_errors=True)
     target.create()
     target.write_manifest(manifest)
     for entry in manifest.entries:
         rows = source.rounds(entry.run_id)
         first = f"{entry.run_id}-{rows['round'].min():06d}.parquet"
-        atomic_write(target.file("rounds", first), packed(rows))
+        atomic_write(target.file("rounds", first), small_parquet(rows))
         pd.testing.assert_frame_equal(target.rounds(entry.run_id), rows, check_exact=True)
         target.write_ledger(entry.run_id, source.ledger_entry(entry.run_id))
-    told = json.dumps(machine(), indent=1) + "\n"
-    (target.path / "machine.json").write_text(told)
+    (target.path / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
     collect(target)
     write_report(target)
-    for file in unwanted(target, manifest):
+    for file in made_again(target, manifest):
         file.unlink()
 
 
-def unwanted(target, manifest) -> Iterator[Path]:
-    """What can be made again."""
+def made_again(target, manifest) -> Iterator[Path]:
+    """Yield the files of a sweep that `raysafl report` can make again."""
     yield target.path / "runs.parquet"
     yield target.path / "report.html"
     yield from target.path.glob("*.png" if manifest.scale != PAPER else "curves-*.png")
 
 
 def check(folder):
-    """Nothing large, nothing of this machine."""
+    """Raise ValueError if a file is too large or names a path of this machine."""
     for file in folder.rglob("*"):
-        if file.is_file() and file.stat().st_size > MOST:
-            raise ValueError(f"{file} has more than {MOST:,} bytes")
-        if file.suffix in (".json", ".md") and (found := OWN_PATH.search(file.read_text())):
+        if file.is_file() and file.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{file} has more than {MAX_FILE_BYTES:,} bytes")
+        if file.suffix in (".json", ".md") and (found := MACHINE_PATH.search(file.read_text())):
             raise ValueError(f"{file} names a path of this machine: {found.group()}")
 
 
 def main():
+    """Copy the sweeps that the command line names."""
     parser = argparse.ArgumentParser(description="Copy finished sweeps into results/measured")
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, default=MEASURED)

@@ -1,25 +1,38 @@
-"""What results/measured holds, beside the printed numbers: read once, for reproduction.py."""
+"""Read the committed results in results/measured, once, for the scripts of this folder."""
 
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import judge
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import gather
-from raysafl.storage.store import find_sweeps
+from raysafl.storage.store import Store, find_sweeps
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]  # of the repository
 MEASURED = ROOT / "results" / "measured"
 PAPERS = ("safari", "fast", "fsl")
 
 
-def experiment_file(name):
+class MeasuredSweep(NamedTuple):
+    """A sweep in results/measured."""
+
+    manifest: Manifest
+    runs: pd.DataFrame  # a row per run and replicate, as in runs.parquet
+    store: Store
+
+
+def experiment_file(name: str) -> str:
     """Return the path of the file that defines a sweep, relative to the repository.
 
-    A paper's sweeps carry its name in front (`safari_table8_mnist`), where the files have a
-    folder: `experiments/safari/table8_mnist.py`. Other sweeps are in `experiments/studies`.
+    The name of a paper's sweep begins with the paper (`safari_table8_mnist`), where the path
+    has a folder (`experiments/safari/table8_mnist.py`). All other sweeps are defined in
+    `experiments/studies`.
     """
     paper, _, item = name.partition("_")
     if paper in PAPERS and (ROOT / "experiments" / paper / f"{item}.py").is_file():
@@ -28,22 +41,31 @@ def experiment_file(name):
 
 
 @cache
-def sweeps():
-    """Manifest, runs and store of every sweep in results/measured."""
-    stores = sorted(find_sweeps(MEASURED), key=lambda store: _natural(store.path.name))
-    return {s.path.name: (s.manifest(), gather(s), s) for s in stores}
+def sweeps() -> dict[str, MeasuredSweep]:
+    """Return every sweep in results/measured by the name of its folder, in natural order."""
+    stores = sorted(find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name))
+    return {
+        store.path.name: MeasuredSweep(store.manifest(), gather(store), store) for store in stores
+    }
 
 
-def _natural(name):
-    """Table 10 behind table 9."""
-    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+def _natural_order(name):
+    """Return a sort key that puts table 10 behind table 9."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 @cache
-def judged(name, statistic=""):
-    """The table's cells beside the printed numbers, and the manifest they belong to."""
-    manifest, runs, _ = sweeps()[name]
-    runs, shown = improvements(runs, manifest)
+def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
+    """Return a sweep's cells beside the printed numbers, and the manifest that describes them.
+
+    Args:
+        name: The sweep's folder in results/measured.
+        statistic: The statistic to compare; empty for the table's own.
+    """
+    sweep = sweeps()[name]
+    runs, manifest = improvements(sweep.runs, sweep.manifest)
     if statistic:
-        shown = shown.replace(table=shown.table.replace(statistic=statistic))
-    return judge(compare(aggregate(runs, shown), shown), shown), shown
+        manifest = manifest.replace(table=manifest.table.replace(statistic=statistic))
+    cells = compare(aggregate(runs, manifest), manifest)
+    return judge(cells, manifest), manifest

@@ -1,100 +1,130 @@
-"""Which reading of what the papers leave open is nearest: the tables of docs/reproduction.md."""
+"""Rank the readings of what the papers leave open, for the tables of docs/reproduction.md.
+
+A reading is one combination of choices, such as "a server round is one epoch over D0, and the
+classes are spread in shards". The files `readings*.py` of the papers' folders define them.
+"""
 
 from collections import defaultdict
 
 import numpy as np
 
 from experiments.fast.readings import RATIOS, TABLE3
-from experiments.tools.measured import judged, sweeps
+from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.cells import readings, statistics
 from raysafl.report.pages.markdown import grid
 from raysafl.report.wording import NOTHING, number, spread
 
+NOT_MEASURED = "Not measured yet."
+ODD_CELL = ("FedAvg", 4, 2)  # method, s and p of the cell of table 8 that is furthest off
 
-def nearest_readings():
+# Participation and q of the cells by which FAST's readings are compared.
+FAST_CELLS = [("Uniform", 1), ("Beta", 0), ("Beta", 0.5), ("Beta", "Ada.(1)"), ("Beta", "Ada.(7)")]
+ADAPTIVE_CELLS = FAST_CELLS[3:]
+
+
+def safari_readings():
+    """Return the mean absolute difference to SAFARI's table 8 under each reading, by statistic."""
     if "safari_readings" not in sweeps():
-        return "Not measured yet."
-    cells, shown = judged("safari_readings")
-    names = [n for n in statistics(shown.table) if n != "last5"]
-    body = [
-        [row["method"], row["reading"]]
-        + [_or_dash(row.get(f"distance.{n}", np.nan)) for n in names]
-        for _, row in readings(cells, shown).iterrows()
-    ]
-    return grid(["method", "reading", *(f"`{n}`" for n in names)], body, 2)
+        return NOT_MEASURED
+    cells, manifest = compared("safari_readings")
+    names = [name for name in statistics(manifest.table) if name != "last5"]
+    rows = []
+    for _, row in readings(cells, manifest).iterrows():
+        distances = [row.get(f"distance.{name}", np.nan) for name in names]
+        texts = [NOTHING if np.isnan(x) else number(x, "%") for x in distances]
+        rows.append([row["method"], row["reading"], *texts])
+    return grid(["method", "reading", *(f"`{name}`" for name in names)], rows, 2)
 
 
-def readings_n0():
+def safari_readings_n0():
+    """Return SAFARI's gain over FedAvg for each n0, as printed and under each reading."""
     if "safari_readings_n0" not in sweeps():
-        return "Not measured yet."
-    cells, _ = judged("safari_readings_n0")
-    body = []
-    for (kind, spread_), rows in cells.groupby(["label.server round", "label.spread"], sort=False):
-        by_p = {p: own.sort_values("label.n0") for p, own in rows.groupby("label.p")}
-        gains = [", ".join(number(y, "%") for y in by_p[p]["mean.best"]) for p in (2, 1)]
-        body.append([kind, spread_, number(rows["diff.best"].abs().mean(), "%"), *gains])
-    first = cells[cells["label.server round"] == cells["label.server round"].iloc[0]]
-    by_p = first.drop_duplicates(["label.n0", "label.p"]).sort_values("label.n0").groupby("label.p")
-    printed_ = {p: ", ".join(number(y, "%") for y in own["paper.mean"]) for p, own in by_p}
-    body = [["printed", "", "", printed_[2], printed_[1]], *sorted(body, key=lambda r: float(r[2]))]
-    sizes = ", ".join(str(n) for n in sorted(set(cells["label.n0"])))
-    return grid(["server round", "spread", "distance", f"p = 2: n0 = {sizes}", "p = 1"], body, 2)
+        return NOT_MEASURED
+    cells, _ = compared("safari_readings_n0")
+    rows = []
+    for (server_round, classes), group in cells.groupby(
+        ["label.server round", "label.spread"], sort=False
+    ):
+        distance = number(group["diff.best"].abs().mean(), "%")
+        gains = _by_size(group, "mean.best")
+        rows.append([server_round, classes, distance, gains[2], gains[1]])
+    rows.sort(key=lambda row: float(row[2]))
+
+    first_round = cells["label.server round"].iloc[0]
+    one_reading = cells[cells["label.server round"] == first_round]
+    gains = _by_size(one_reading.drop_duplicates(["label.n0", "label.p"]), "paper.mean")
+    rows.insert(0, ["printed", "", "", gains[2], gains[1]])
+    sizes = ", ".join(str(n0) for n0 in sorted(set(cells["label.n0"])))
+    head = ["server round", "spread", "distance", f"p = 2: n0 = {sizes}", "p = 1"]
+    return grid(head, rows, 2)
+
+
+def _by_size(cells, column):
+    """Return, for each p, the values of a column in the order of n0, as text."""
+    return {
+        p: ", ".join(number(value, "%") for value in group[column])
+        for p, group in cells.sort_values("label.n0").groupby("label.p")
+    }
 
 
 def odd_cell():
+    """Return the accuracies of one cell of table 8, seed by seed, for each spread of classes."""
     if "safari_readings" not in sweeps():
-        return "Not measured yet."
-    manifest, runs, _ = sweeps()["safari_readings"]
-    body = []
-    for entry in manifest.entries:
+        return NOT_MEASURED
+    sweep = sweeps()["safari_readings"]
+    rows = []
+    for entry in sweep.manifest.entries:
         labels = entry.labels
-        if (labels["method"], labels["s"], labels["p"]) == ("FedAvg", 4, 2):
-            own = 100 * runs[runs["run_id"] == entry.run_id][["final", "last10", "best"]]
-            seeds = ", ".join(f"{x:.1f}" for x in sorted(own["best"]))
-            means = [spread(own[n].mean(), own[n].std(), "%") for n in own]
-            body.append([str(labels["spread"]), *means, seeds])
-    return grid(["spread of classes", "final", "last10", "best", "best, seed by seed"], body, 1)
-
-
-CELLS = [("Uniform", 1), ("Beta", 0), ("Beta", 0.5), ("Beta", "Ada.(1)"), ("Beta", "Ada.(7)")]
+        if (labels["method"], labels["s"], labels["p"]) != ODD_CELL:
+            continue
+        is_cell = sweep.runs["run_id"] == entry.run_id
+        percent = 100 * sweep.runs[is_cell][["final", "last10", "best"]]
+        seeds = ", ".join(f"{x:.1f}" for x in sorted(percent["best"]))
+        means = [spread(percent[name].mean(), percent[name].std(), "%") for name in percent]
+        rows.append([str(labels["spread"]), *means, seeds])
+    return grid(["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1)
 
 
 def fast_readings():
-    """FAST's: accuracies in percent of the uniform one's, and the share of arbitrary rounds.
+    """Return FAST's readings, compared by accuracies relative to that of uniform participation.
 
-    A smaller task does not reach the printed accuracies, but its cells can stand to one another
-    as the printed ones do. Cells that a draw or an accuracy does not change are those of the
-    same local training without it.
+    A smaller task does not reach the printed accuracies, but its cells can relate to one another
+    as the printed ones do. A cell that does not depend on a reading's draw or accuracy was not
+    run again for it. Its values are those of the same local training with the usual choice.
     """
     name = "fast_readings-medium"
     if name not in sweeps():
-        return "Not measured yet."
-    cells, shown = judged(name)
-    found = defaultdict(dict)
+        return NOT_MEASURED
+    cells, manifest = compared(name)
+    values = defaultdict(dict)  # reading -> (participation, q) -> (accuracy, arbitrary rounds)
     for _, cell in cells.iterrows():
-        reading = tuple(cell[f"label.{axis}"] for axis in shown.table.readings)
-        at = (cell["label.participation"], cell["label.q"])
-        found[reading][at] = cell["mean.last5"], cell["mean.arbitrary_ratio"]
-    printed = _relative({at: (TABLE3[*at, 0.1][0], RATIOS[*at, 0.1][0]) for at in CELLS})
-    rows = [("printed", f"{TABLE3['Uniform', 1, 0.1][0]:.1f}", printed, NOTHING)]
-    for (draw, *training, accuracy), own in found.items():
-        whole = found["mass", *training, "local"] | found[draw, *training, "local"] | own
+        reading = tuple(cell[f"label.{axis}"] for axis in manifest.table.readings)
+        labels = (cell["label.participation"], cell["label.q"])
+        values[reading][labels] = (cell["mean.last5"], cell["mean.arbitrary_ratio"])
+
+    at_alpha = {at: (TABLE3[(*at, 0.1)][0], RATIOS[(*at, 0.1)][0]) for at in FAST_CELLS}
+    printed = _relative(at_alpha)
+    rows = []
+    for (draw, *training, accuracy), own in values.items():
+        whole = values["mass", *training, "local"] | values[draw, *training, "local"] | own
         relative = _relative(whole)
-        far = float(np.mean(np.abs(np.subtract(relative, printed))))
-        name = ", ".join(map(str, (draw, *training, accuracy)))
-        rows.append((name, f"{whole['Uniform', 1][0]:.1f}", relative, f"{far:.1f}"))
-    rows[1:] = sorted(rows[1:], key=lambda row: float(row[3]))
-    head = ["reading", "uniform", *(f"q = {q}" for _, q in CELLS[1:])]
+        distance = float(np.mean(np.abs(np.subtract(relative, printed))))
+        reading = ", ".join(map(str, (draw, *training, accuracy)))
+        rows.append(_fast_row(reading, whole["Uniform", 1][0], relative, f"{distance:.1f}"))
+    rows.sort(key=lambda row: float(row[-1]))
+
+    rows.insert(0, _fast_row("printed", at_alpha["Uniform", 1][0], printed, NOTHING))
+    head = ["reading", "uniform", *(f"q = {q}" for _, q in FAST_CELLS[1:])]
     head += ["arbitrary, Ada.(1)", "arbitrary, Ada.(7)", "distance"]
-    body = [[name, top, *(f"{x:.1f}" for x in row), far] for name, top, row, far in rows]
-    return grid(head, body, 1)
+    return grid(head, rows, 1)
 
 
-def _relative(cells):
-    """Accuracies in percent of the uniform one, and both adaptive cells' arbitrary rounds."""
-    shares = [100 * cells[at][0] / cells[CELLS[0]][0] for at in CELLS[1:]]
-    return [*shares, *(cells[at][1] for at in CELLS[3:])]
+def _fast_row(reading, uniform, relative, distance):
+    return [reading, f"{uniform:.1f}", *(f"{x:.1f}" for x in relative), distance]
 
 
-def _or_dash(value):
-    return NOTHING if np.isnan(value) else number(value, "%")
+def _relative(values):
+    """Return accuracies in percent of the uniform one, and adaptive cells' arbitrary rounds."""
+    uniform, *others = (values[at][0] for at in FAST_CELLS)
+    shares = [100 * accuracy / uniform for accuracy in others]
+    return [*shares, *(values[at][1] for at in ADAPTIVE_CELLS)]

@@ -1,7 +1,11 @@
-"""The numbers of docs/reproduction.md, results/README.md and README.md here, from results/measured.
+"""Fill the numbers of the documents from results/measured.
 
-python -m experiments.tools.reproduction           writes them between their markers
-python -m experiments.tools.reproduction --check   exits with 1 if they are not up to date
+    python -m experiments.tools.reproduction           writes the numbers
+    python -m experiments.tools.reproduction --check   fails if a document is out of date
+
+Run it from the repository's root. The tables of README.md, docs/reproduction.md and
+results/README.md stand between markers (`<!-- name -->`), and each is made by one function here.
+In experiments/README.md the last column of the tables is filled.
 """
 
 import re
@@ -11,8 +15,13 @@ from datetime import datetime
 
 import numpy as np
 
-from experiments.tools.measured import MEASURED, ROOT, judged, sweeps
-from experiments.tools.open_choices import fast_readings, nearest_readings, odd_cell, readings_n0
+from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
+from experiments.tools.open_choices import (
+    fast_readings,
+    odd_cell,
+    safari_readings,
+    safari_readings_n0,
+)
 from raysafl.report.analysis.cells import EVERYWHERE, matching
 from raysafl.report.analysis.claims import judge as judge_claim
 from raysafl.report.analysis.layout import place
@@ -20,234 +29,281 @@ from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import duration
 from raysafl.report.wording import NOTHING, count, number, signed, spread
 
-FAR = 2  # combined standard deviations
-LARGEST = 12  # differences that are listed
+FAR = 2  # differences of more than this many combined standard deviations are "off"
+LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
+SCRIPTS = "safari/theorem1|fsl/figure9"  # files without a sweep
 
 
-def printed():
-    """The sweeps with printed numbers."""
-    return [name for name, (manifest, _, _) in sweeps().items() if manifest.table.paper]
+def tables_with_paper():
+    """Return the names of the sweeps with printed numbers, but for those of readings."""
+    return [
+        name
+        for name, sweep in sweeps().items()
+        if sweep.manifest.table.paper and not name.startswith("safari_readings")
+    ]
 
 
-def off(name, statistic, group):
-    """How many cells of a group are far from the paper, of how many."""
-    cells, shown = judged(name, statistic)
+def count_off(name, statistic, group):
+    """Return "k of n": how many cells of a group are far from the printed numbers.
+
+    Args:
+        name: The sweep's folder in results/measured.
+        statistic: The statistic that is compared.
+        group: "axis = value", or any other text for all cells.
+    """
+    cells, manifest = compared(name, statistic)
     axis, _, value = group.partition(" = ")
     if value:
         cells = cells[cells[f"label.{axis}"].astype(str) == value]
-    known = cells[cells[f"diff.{shown.table.statistic}"].notna()]
-    return f"{int((known['deviations'] > FAR).sum())} of {len(known)}"
+    printed = cells[cells[f"diff.{manifest.table.statistic}"].notna()]
+    return f"{int((printed['deviations'] > FAR).sum())} of {len(printed)}"
 
 
-def tables():
+def distances():
+    """Return the table of mean absolute differences to the paper, for each statistic."""
     names = ["final", "last10", "best", "after_server"]
-    body = []
-    for name in (n for n in printed() if not n.startswith("safari_readings")):
-        cells, shown = judged(name)
-        found = matching(cells, shown)
-        found = found[found["group"].isin((EVERYWHERE, "method = FedAvg", "method = SAFARI"))]
-        for group, rows in found.groupby("group", sort=False):
-            far = dict(zip(rows["statistic"], rows["distance"], strict=True))
-            nearest = rows[rows["best"]]["statistic"].iloc[0]
-            texts = [number(far[n], "%") if n in far else NOTHING for n in names]
-            own = shown.table.statistic
-            far_off = [off(name, statistic, group) for statistic in (own, nearest)]
-            body.append([f"`{name}`", group, *texts, nearest, *far_off])
+    groups = (EVERYWHERE, "method = FedAvg", "method = SAFARI")
+    rows = []
+    for name in tables_with_paper():
+        cells, manifest = compared(name)
+        matches = matching(cells, manifest)
+        matches = matches[matches["group"].isin(groups)]
+        for group, statistics in matches.groupby("group", sort=False):
+            distance = dict(zip(statistics["statistic"], statistics["distance"], strict=True))
+            nearest = statistics[statistics["best"]]["statistic"].iloc[0]
+            texts = [number(distance[n], "%") if n in distance else NOTHING for n in names]
+            off = [
+                count_off(name, statistic, group)
+                for statistic in (manifest.table.statistic, nearest)
+            ]
+            rows.append([f"`{name}`", group, *texts, nearest, *off])
     head = ["sweep", "cells", *names, "nearest", "off by `best`", "off by the nearest"]
-    return grid(head, body, 2)
+    return grid(head, rows, 2)
 
 
-def largest():
-    found = {}
-    for name in (n for n in printed() if not n.startswith("safari_readings")):
-        cells, shown = judged(name)
-        own = shown.table.statistic
+def largest_differences():
+    """Return the cells that are furthest from the paper; a cell of several tables counts once."""
+    differences = {}
+    for name in tables_with_paper():
+        cells, manifest = compared(name)
+        own = manifest.table.statistic
         for _, cell in cells[cells["deviations"] > FAR].iterrows():
-            where = place({a: cell[f"label.{a}"] for a in shown.axes}, shown.axes)
-            key = (cell["run_id"], cell["paper.mean"])  # tables share cells
-            row = [f"`{name}`", where, spread(cell[f"mean.{own}"], cell[f"std.{own}"], "%")]
-            row += [spread(cell["paper.mean"], cell["paper.std"], "%")]
-            row += [signed(cell[f"diff.{own}"], "%"), f"{cell['deviations']:.1f}"]
-            found.setdefault(key, (abs(cell[f"diff.{own}"]), row))
-    rows = [row for _, row in sorted(found.values(), key=lambda pair: -pair[0])]
-    told = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
+            labels = place({axis: cell[f"label.{axis}"] for axis in manifest.axes}, manifest.axes)
+            row = [
+                f"`{name}`",
+                labels,
+                spread(cell[f"mean.{own}"], cell[f"std.{own}"], "%"),
+                spread(cell["paper.mean"], cell["paper.std"], "%"),
+                signed(cell[f"diff.{own}"], "%"),
+                f"{cell['deviations']:.1f}",
+            ]
+            key = (cell["run_id"], cell["paper.mean"])
+            differences.setdefault(key, (abs(cell[f"diff.{own}"]), row))
+    rows = [row for _, row in sorted(differences.values(), key=lambda pair: -pair[0])]
+    total = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
     head = ["sweep", "cell", "ours (`best`)", "paper", "Δ", "Δ / std"]
-    return f"{told}; the {min(LARGEST, len(rows))} largest:\n\n{grid(head, rows[:LARGEST], 2)}"
+    return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{grid(head, rows[:LARGEST], 2)}"
 
 
 def claims():
-    rows, broken = [], []
-    for name, (manifest, _, _) in sweeps().items():
-        if not manifest.claims:
+    """Return how many claims of each sweep hold, and a table of those that do not everywhere."""
+    rows = []
+    broken = []
+    for name, sweep in sweeps().items():
+        if not sweep.manifest.claims:
             continue
-        cells, shown = judged(name)
-        found = [judge_claim(claim, cells, shown) for claim in shown.claims]
-        whole = sum(j.held == j.places > 0 for j in found)
-        part = sum(0 < j.held < j.places for j in found)
-        rows.append([f"`{name}`", manifest.scale, *map(str, (len(found), whole, part))])
-        rows[-1].append(str(len(found) - whole - part))
-        for j in found:
-            if j.held < j.places or not j.places:
-                effect = NOTHING if np.isnan(j.effect) else f"{j.effect:+.3g}"
-                statistic = j.claim.statistic or shown.table.statistic
-                broken.append([f"`{name}`", j.claim.text, f"`{statistic}`", j.verdict, effect])
+        cells, manifest = compared(name)
+        verdicts = [judge_claim(claim, cells, manifest) for claim in manifest.claims]
+        whole = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
+        part = sum(0 < verdict.held < verdict.places for verdict in verdicts)
+        counts = (len(verdicts), whole, part, len(verdicts) - whole - part)
+        rows.append([f"`{name}`", sweep.manifest.scale, *map(str, counts)])
+        broken += [
+            [f"`{name}`", *_broken_claim(verdict, manifest)]
+            for verdict in verdicts
+            if verdict.held < verdict.places or not verdict.places
+        ]
     total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 6))]
     head = ["sweep", "scale", "claims", "hold", "hold at some places", "do not hold"]
-    told = "Those that do not hold everywhere (the last column: mean difference or value):"
-    more = grid(["sweep", "the paper (or the file) says", "looked at", "verdict", ""], broken, 4)
-    return f"{grid(head, [*rows, total], 2)}\n\n{told}\n\n{more}"
+    summary = grid(head, [*rows, total], 2)
+    text = "Those that do not hold everywhere (the last column: mean difference or value):"
+    head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
+    return f"{summary}\n\n{text}\n\n{grid(head, broken, 4)}"
+
+
+def _broken_claim(verdict, manifest):
+    effect = NOTHING if np.isnan(verdict.effect) else f"{verdict.effect:+.3g}"
+    statistic = verdict.claim.statistic or manifest.table.statistic
+    return [verdict.claim.text, f"`{statistic}`", verdict.verdict, effect]
 
 
 def factorials():
+    """Return the tables of the factorial studies that were measured."""
     return "\n\n".join(_factorial(name) for name in FACTORIALS if name in sweeps())
 
 
 def _factorial(name):
-    manifest, _, _ = sweeps()[name]
-    cells, _ = judged(name)
-    axes = [f"label.{axis}" for axis in manifest.axes]
+    """Return algorithms by participation, and how much variance the main effects explain."""
+    axes = [f"label.{axis}" for axis in sweeps()[name].manifest.axes]
+    cells, _ = compared(name)
     cells = cells[[*axes, "mean.last10"]].rename(columns={"mean.last10": "y"})
-    lost = cells["y"].isna()
-    sums = {
+
+    # Sums of squares: of each axis' means about the total mean, and of all cells.
+    squares = {
         axis.removeprefix("label."): float(
             ((cells.groupby(axis)["y"].transform("mean") - cells["y"].mean()) ** 2).sum()
         )
         for axis in axes
     }
     total = float(((cells["y"] - cells["y"].mean()) ** 2).sum())
-    shares = ", ".join(f"{axis} {part / total:.0%}" for axis, part in sums.items())
-    rest = 1 - sum(sums.values()) / total
+    shares = ", ".join(f"{axis} {part / total:.0%}" for axis, part in squares.items())
+    interactions = 1 - sum(squares.values()) / total
+
     wide = cells.pivot_table("y", "label.algorithm", "label.participation", sort=False)
     order = list(dict.fromkeys(cells["label.participation"]))
     wide = wide[order].assign(mean=wide[order].mean(axis=1))
     wide.loc["mean"] = wide.mean()
-    body = [[str(at), *(number(y, "%") for y in row)] for at, row in wide.iterrows()]
-    missing = f" {count(int(lost.sum()), 'cell')} without a number." if lost.any() else ""
-    told = (
+    rows = [[str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()]
+
+    lost = int(cells["y"].isna().sum())
+    missing = f" {count(lost, 'cell')} without a number." if lost else ""
+    text = (
         f"`{name}`: `last10`, mean of both partitions. Share of the variance of cells explained "
-        f"by main effects: {shares}; interactions {rest:.0%}.{missing}"
+        f"by main effects: {shares}; interactions {interactions:.0%}.{missing}"
     )
-    return f"{told}\n\n{grid(['algorithm', *map(str, wide.columns)], body, 1)}"
+    return f"{text}\n\n{grid(['algorithm', *map(str, wide.columns)], rows, 1)}"
 
 
-def shared():
-    """Runs that several sweeps ran, and whether they came out equal."""
-    where = defaultdict(list)
-    for name, (manifest, _, _) in sweeps().items():
-        for entry in manifest.entries:
-            where[entry.run_id].append(name)
-    several = {run_id: names for run_id, names in where.items() if len(names) > 1}
-    apart = [gap for run_id, names in several.items() if (gap := _apart(run_id, names)) >= 0]
-    rest = f"; the other {len(apart)} by at most {max(apart):.1g} in an accuracy" if apart else ""
+def shared_runs():
+    """Return how many runs were run for several sweeps, and whether they came out equal."""
+    sweeps_of_run = defaultdict(list)
+    for name, sweep in sweeps().items():
+        for entry in sweep.manifest.entries:
+            sweeps_of_run[entry.run_id].append(name)
+    several = {run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1}
+    gaps = [_largest_gap(run_id, names) for run_id, names in several.items()]
+    unequal = [gap for gap in gaps if gap is not None]
+    rest = ""
+    if unequal:
+        rest = f"; the other {len(unequal)} by at most {max(unequal):.1g} in an accuracy"
     return (
-        f"{count(len(several), 'run')} of {len(where)} stand in several sweeps and were run anew "
-        f"for each. {len(several) - len(apart)} of them are equal in every row and column but "
-        f"`seconds`{rest}."
+        f"{count(len(several), 'run')} of {len(sweeps_of_run)} stand in several sweeps and were "
+        f"run anew for each. {len(several) - len(unequal)} of them are equal in every row and "
+        f"column but `seconds`{rest}."
     )
 
 
-def _apart(run_id, names):
-    """The largest difference of a test accuracy between sweeps; -1 if all columns are equal."""
-    first, *others = (sweeps()[n][2].rounds(run_id).drop(columns="seconds") for n in names)
+def _largest_gap(run_id, names):
+    """Return the largest difference of a test accuracy between sweeps; None for equal rows."""
+    stores = [sweeps()[name].store for name in names]
+    first, *others = (store.rounds(run_id).drop(columns="seconds") for store in stores)
     if all(first.equals(other) for other in others):
-        return -1.0
+        return None
     accuracy = first["test_accuracy"]
     return max(float((accuracy - other["test_accuracy"]).abs().max()) for other in others)
 
 
-def wall(runs):
-    """Seconds in which any run was under way."""
+def wall_time(runs):
+    """Return the seconds in which at least one run was under way."""
     starts = [datetime.fromisoformat(text).timestamp() for text in runs["started"]]
-    spans = sorted({(s, s + d) for s, d in zip(starts, runs["seconds"], strict=True)})
-    end, busy = 0.0, 0.0
-    for begin, stop in spans:
-        busy += max(0.0, stop - max(begin, end))
-        end = max(end, stop)
+    spans = {(start, start + took) for start, took in zip(starts, runs["seconds"], strict=True)}
+    busy = 0.0
+    covered_until = 0.0
+    for start, end in sorted(spans):
+        busy += max(0.0, end - max(start, covered_until))
+        covered_until = max(covered_until, end)
     return busy
 
 
-def measured():
-    body = []
-    for name, (manifest, runs, store) in sweeps().items():
-        each = runs.drop_duplicates("run_id")
-        seeds = sorted(set(runs.groupby("run_id").size()))
-        size = f"{len(manifest.entries)} x {' or '.join(map(str, seeds))}"
-        took = [duration(wall(each)), duration(float(each["seconds"].sum()))]
-        kind = re.search(r'"cpu": "(\w+)"', (store.path / "machine.json").read_text())
-        commits = ", ".join(sorted({c[:7] for c in each["commit"] if c}))
-        body.append([f"`{name}`", manifest.scale, size, *took, kind[1], commits])
+def measured_sweeps():
+    """Return the table of results/README.md: what was measured, how long it took, and where."""
+    rows = []
+    for name, sweep in sweeps().items():
+        runs = sweep.runs.drop_duplicates("run_id")
+        seeds = sorted(set(sweep.runs.groupby("run_id").size()))
+        size = f"{len(sweep.manifest.entries)} x {' or '.join(map(str, seeds))}"
+        times = [duration(wall_time(runs)), duration(float(runs["seconds"].sum()))]
+        machine = (sweep.store.path / "machine.json").read_text()
+        cpu = re.search(r'"cpu": "(\w+)"', machine)[1]
+        commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
+        rows.append([f"`{name}`", sweep.manifest.scale, size, *times, cpu, commits])
     head = ["sweep", "scale", "cells x seeds", "wall time", "all runs' time", "CPU", "commit"]
-    return grid(head, body, 3)
+    return grid(head, rows, 3)
 
 
-def status(text):
-    """experiments/README.md with the last column of each file's line made anew."""
+def fill_measured_column(text):
+    """Return experiments/README.md with the last column of each file's line made anew."""
 
-    def line(match):
-        name, rest = match[2].removeprefix("studies/").replace("/", "_"), match[1]
-        found = [
-            (n, *sweeps()[n][:2])
-            for n in (name, f"{name}-medium", f"{name}-small")
-            if n in sweeps()
+    def fill(match):
+        line, file = match[1], match[2]
+        name = file.removeprefix("studies/").replace("/", "_")
+        measured = [
+            sweeps()[folder]
+            for folder in (name, f"{name}-medium", f"{name}-small")
+            if folder in sweeps()
         ]
-        told = [
-            f"`{manifest.scale}` in {duration(wall(runs.drop_duplicates('run_id')))}"
-            for _, manifest, runs in found
-        ]
-        return f"{rest}| {'; '.join(told) or 'not run'} |"
+        times = []
+        for sweep in measured:
+            took = duration(wall_time(sweep.runs.drop_duplicates("run_id")))
+            times.append(f"`{sweep.manifest.scale}` in {took}")
+        return f"{line}| {'; '.join(times) or 'not run'} |"
 
-    scripts = "safari/theorem1|fsl/figure9"
-    return re.sub(rf"^(\|.*`(?!{scripts})(\w+/\w+)\.py`.*)\|[^|]*\|$", line, text, flags=re.M)
+    return re.sub(
+        rf"^(\|.*`(?!{SCRIPTS})(\w+/\w+)\.py`.*)\|[^|]*\|$", fill, text, flags=re.MULTILINE
+    )
 
 
-def shown_first():
-    """The README's table: that of one sweep, without the spreads."""
+def table8():
+    """Return the table that README.md shows: SAFARI's table 8, without the spreads."""
     text = (MEASURED / "safari_table8_mnist" / "table.md").read_text()
     lines = text[text.index("\n|") + 1 :].partition("\n\n")[0]
     return re.sub(r" ± [0-9.]+", "", lines).replace("(paper ", "(")
 
 
-SECTIONS = {
-    "README.md": {"table 8": shown_first},
+SECTIONS = {  # document -> marker -> what stands there
+    "README.md": {"table 8": table8},
     "docs/reproduction.md": {
-        "tables": tables,
-        "largest": largest,
-        "readings": nearest_readings,
-        "readings n0": readings_n0,
+        "tables": distances,
+        "largest": largest_differences,
+        "readings": safari_readings,
+        "readings n0": safari_readings_n0,
         "odd cell": odd_cell,
         "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,
-        "shared": shared,
+        "shared": shared_runs,
     },
-    "results/README.md": {"measured": measured},
+    "results/README.md": {"measured": measured_sweeps},
 }
 
 
-def render(text, sections):
-    """The text with every section between its markers made anew."""
-    for name, section in sections.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+def fill_sections(text, sections):
+    """Return a document with the text between its markers made anew.
+
+    Args:
+        text: The document.
+        sections: The name of each marker, and the function that makes its text.
+    """
+    for name, make in sections.items():
+        begin = f"<!-- {name} -->\n"
+        end = f"<!-- end of {name} -->"
         head, found, rest = text.partition(begin)
-        assert found and end in rest, f"no section {name}"
-        text = f"{head}{begin}\n{section()}\n\n{end}{rest.partition(end)[2]}"
+        assert found and end in rest, f"there is no section '{name}' in this document"
+        text = f"{head}{begin}\n{make()}\n\n{end}{rest.partition(end)[2]}"
     return text
 
 
 def main():
-    old, new = {}, {}
-    for name, sections in SECTIONS.items():
-        old[name] = (ROOT / name).read_text()
-        new[name] = render(old[name], sections)
-    name = "experiments/README.md"
-    old[name] = (ROOT / name).read_text()
-    new[name] = status(old[name])
-    stale = [name for name in old if old[name] != new[name]]
+    """Write the documents whose numbers changed, or only name them with --check."""
+    old = {name: (ROOT / name).read_text() for name in (*SECTIONS, "experiments/README.md")}
+    new = {name: fill_sections(old[name], sections) for name, sections in SECTIONS.items()}
+    new["experiments/README.md"] = fill_measured_column(old["experiments/README.md"])
+    outdated = [name for name in old if old[name] != new[name]]
     if "--check" in sys.argv[1:]:
-        told = f"{', '.join(stale)}: old; run python -m experiments.tools.reproduction"
-        raise SystemExit(told if stale else 0)
-    for name in stale:
+        command = "python -m experiments.tools.reproduction"
+        raise SystemExit(f"out of date: {', '.join(outdated)}; run {command}" if outdated else 0)
+    for name in outdated:
         (ROOT / name).write_text(new[name])
 
 

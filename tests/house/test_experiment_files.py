@@ -1,4 +1,4 @@
-"""Experiment files as users write them, right and wrong; and the catalogue of parts."""
+"""Load experiment files as users write them, right and wrong; list the catalogue of parts."""
 
 import io
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import ray.cloudpickle
+from helpers.experiments import sweep_files
 from rich.console import Console
 
 from raysafl import FedAvg, Run, Sweep
@@ -129,11 +130,30 @@ def test_a_file_is_executed_anew_each_time(tmp_path: Path) -> None:
 
 
 def test_the_paper_experiments_of_this_repository_load() -> None:
-    files = sorted((Path(__file__).parents[2] / "experiments").glob("*/*.py"))
-    sweeps = [path for path in files if "\nSWEEP = " in path.read_text()]
-    assert len(sweeps) > 50
-    for path in sweeps:
-        assert load_sweep(path).labelled(), path
+    files = sweep_files()
+    assert len(files) > 50
+    for name, path in files.items():
+        sweep = load_sweep(path)
+        assert sweep.name == name and sweep.labelled()
+
+
+def test_a_file_in_a_package_imports_from_other_folders_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    top = tmp_path / "somewhere" / "package_h4"
+    for folder in (top, top / "one", top / "two"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    write(top / "one" / "names.py", 'NAME = "fine"')
+    path = write(
+        top / "two" / "file.py",
+        HEAD,
+        "from package_h4.one.names import NAME\nSWEEP = Sweep(name=NAME, runs=[RUN])",
+    )
+    assert load_sweep(path).name == load_sweep(path.relative_to(tmp_path)).name == "fine"
+    assert sys.path == before
 
 
 def test_a_missing_file_gets_the_nearest(tmp_path: Path) -> None:
@@ -219,15 +239,29 @@ def test_a_sweep_under_another_name_is_found(tmp_path: Path) -> None:
     assert refused(path).endswith("SWEEP = Sweep(...) (it defines other, sweep: rename one)")
 
 
-def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_package", [False, True], ids=["neighbours", "package"])
+def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(
+    in_package: bool, tmp_path: Path
+) -> None:
     base = "from raysafl import Algorithm\nclass Base(Algorithm):\n    abstract = True"
-    write(tmp_path / "base_h4.py", base)
-    sweep = load_sweep(write(tmp_path / "own_algorithm.py", HEAD, OWN))
+    own, folder = OWN, tmp_path
+    if in_package:
+        folder = tmp_path / "package_h5" / "own"
+        (tmp_path / "package_h5" / "shared").mkdir(parents=True)
+        folder.mkdir()
+        for path in (folder, folder.parent, folder.parent / "shared"):
+            (path / "__init__.py").touch()
+        write(folder.parent / "shared" / "base.py", base)
+        own = OWN.replace("base_h4", "package_h5.shared.base")
+    else:
+        write(folder / "base_h4.py", base)
+    file = write(folder / "own_algorithm.py", HEAD, own)
+    sweep = load_sweep(file)
     ship_user_code(sweep, sweep.labelled().values())
     pickle, elsewhere = tmp_path / "sweep.pickle", tmp_path / "elsewhere"
     pickle.write_bytes(ray.cloudpickle.dumps(sweep))
     elsewhere.mkdir()
-    (tmp_path / "own_algorithm.py").unlink()
+    file.unlink()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ELSEWHERE, str(pickle)],
         cwd=elsewhere,

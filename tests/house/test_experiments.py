@@ -1,9 +1,8 @@
-"""Every file of experiments/: two rounds of each of its cells, its printed numbers, its report."""
+"""Run two rounds of every cell of experiments/, and check printed numbers and reports."""
 
 import importlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.experiments import FOLDER, forget_experiments, sweep_files
 from helpers.small_data import write_all
 
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
@@ -27,23 +27,14 @@ from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
 
-FOLDER = Path(__file__).parents[2] / "experiments"
 SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}  # they print a table, without a sweep
-PATHS = {  # the name of each sweep, and its file
-    folder + path.stem: path
-    for folder, paths in {
-        **{f"{paper}_": (FOLDER / paper).glob("*.py") for paper in ("safari", "fast", "fsl")},
-        "": (FOLDER / "studies").glob("*.py"),
-    }.items()
-    for path in paths
-    if re.search(r"^SWEEP = ", path.read_text(), re.MULTILINE)
-}
+PATHS = sweep_files()
 FILES = sorted(PATHS)
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
 
 
 class World:
-    """Small data, and each distinct run of all files once: files that share cells share runs."""
+    """Small data, and the results of all runs so far: files that share cells share runs."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self.path, self.root, self.done = path, root, Store(path / "all")
@@ -61,7 +52,7 @@ class World:
         self.ran.add(run.id)
 
     def folder(self, sweep: Sweep) -> Store:
-        """A sweep's folder, as its driver would have left it."""
+        """Return a sweep's results folder, as `raysafl run` would leave it."""
         store = Store(self.path / sweep.name)
         store.create()
         store.write_manifest(sweep.manifest())
@@ -74,27 +65,20 @@ class World:
         return store
 
 
-def forget_modules() -> None:
-    """What files share depends on the data root (CIFAR-10 as Parquet or not): import it anew."""
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(str(FOLDER)):
-            del sys.modules[name]
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     patch = pytest.MonkeyPatch()
     root = tmp_path_factory.mktemp("data")
     write_all(root, patch)
-    forget_modules()
+    forget_experiments()
     yield World(tmp_path_factory.mktemp("results"), root)
     patch.undo()
-    forget_modules()
+    forget_experiments()
 
 
 @pytest.fixture
 def here(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The small data are the user's."""
+    """Use the small data in place of real ones."""
     monkeypatch.setenv("RAYSAFL_DATA", str(world.root))
     return world
 
@@ -191,7 +175,7 @@ print(json.dumps(found))
 
 
 def test_run_ids_are_the_same_in_another_process(here: World) -> None:
-    """Nothing in a file depends on hash seeds, order of import or the time."""
+    """Run ids do not depend on hash seeds, on the order of imports or on the time."""
     paths = [str(PATHS[name]) for name in FILES]
     first, second = (
         subprocess.run(
@@ -224,7 +208,7 @@ def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> Non
 
 
 def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
-    """alpha = 0.05: some clients with about 2 to 4 types of labels; 1: all labels everywhere."""
+    """With alpha = 0.05 some clients hold about 2 to 4 labels; with alpha = 1 all hold all."""
     labels = np.repeat(np.arange(10), 5000)
     counts = {
         alpha: [
@@ -252,7 +236,7 @@ def test_the_dissimilarities_of_fsl_fall_with_c(
 
 @pytest.mark.usefixtures("ray_local")
 def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> None:
-    """On Ray's workers: what a file shares with its neighbours reaches them."""
+    """Modules that an experiment imports from other folders are found on Ray's workers."""
     out = tmp_path / "out"
     options = {"out": out, "quiet": True, "track": False, "hardware": Hardware(cpus=0.5)}
     sweep = sweep_of("safari_table1_mnist").at("smoke")

@@ -1,15 +1,17 @@
-"""results/measured: the committed numbers come out again, and the documents say what they are."""
+"""Repeat runs of results/measured, and check the documents against the committed numbers."""
 
 import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.experiments import forget_experiments
 
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
@@ -26,6 +28,14 @@ MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
 
+@pytest.fixture(autouse=True)
+def _fresh_experiments() -> Iterator[None]:
+    """Other tests may have imported the experiments with other data folders."""
+    forget_experiments()
+    yield
+    forget_experiments()
+
+
 @pytest.fixture(scope="module")
 def collecting() -> ModuleType:
     """The script that copies finished sweeps into results/measured."""
@@ -35,11 +45,12 @@ def collecting() -> ModuleType:
 
 
 def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str, str]) -> None:
-    """Run a cell anew, at most 40 rounds of it, and compare it with the committed rows.
+    """Run at most 40 rounds of a cell, and compare them with the committed rows.
 
-    Equal in every bit on the kind of machine (CPU and versions) that `machine.json` names: the
-    compiled loops of linear models sum in an order that depends on the CPU's vectors. On others
-    who came, what ran and all counts are equal, and accuracies to within SLACK.
+    They are equal in every bit on the kind of machine (CPU and versions) that `machine.json`
+    names, because the compiled loops of linear models sum in an order that depends on the CPU's
+    vectors. On other machines the cohorts and all counts are equal, and accuracies differ by
+    SLACK at most.
     """
     short, again = run.replace(rounds=min(run.rounds, 40)), Store(path)
     again.create()
@@ -105,7 +116,7 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
     collecting.copy(source, target)
     pd.testing.assert_frame_equal(target.rounds(), source.rounds(), check_exact=True)
     assert target.ledger() == source.ledger()
-    assert target.manifest() == collecting.plain(source.manifest())
+    assert target.manifest() == collecting.with_plain_command(source.manifest())
     assert (target.path / "table.md").is_file() and not (target.path / "report.html").exists()
     (target.path / "table.md").write_text("made in /home/somebody/results")
     with pytest.raises(ValueError, match="names a path of this machine: /home/"):
