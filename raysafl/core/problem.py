@@ -101,15 +101,32 @@ class FederatedData(Component):
 
 
 class Model(Component):
-    """A recipe for an `nn.Module`. Define `build` in your own file to bring your own.
+    """A recipe for an `nn.Module`: the base class of all models.
 
-    `precision="bfloat16"` computes its layers in bfloat16 where torch's autocast does so:
-    about twice as fast for convolutions. Parameters, gradients and averages stay float32.
+    To bring a model of your own, define a subclass with `build` in your own file; see
+    `raysafl.models` for an example. Buffers, such as BatchNorm's running statistics, and
+    random layers other than `nn.Dropout` are refused.
     """
 
     abstract: ClassVar[bool] = True
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="Type in which layers compute. bfloat16, where torch's autocast uses "
+        "it, makes convolutions about twice as fast on a CPU that has instructions for "
+        "it; parameters, gradients and averages stay float32.",
+    )
 
     @abstractmethod
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
-        """A module from [batch, *input_shape] to logits [batch, num_classes]."""
+        """Build a module from inputs [B, *input_shape] to logits [B, num_classes].
+
+        It is called once per replicate, with torch's generator seeded, to draw the initial
+        parameters, and once more for the module that computes.
+
+        Args:
+            input_shape: the shape of one sample, such as (1, 28, 28); (length,) for text.
+            num_classes: the number of classes, or of characters.
+
+        Raises:
+            ValueError: the model does not fit data of this shape.
+        """

@@ -29,7 +29,7 @@ PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"
 LOADERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "torch", "yaml", "np"}
 LOADING = {"read_pickle", "unsafe_load", "full_load"}
-ALLOWED = {("clients.py", "ray.cloudpickle.loads(message)")}  # between a trial's own processes
+ALLOWED = {("messages.py", "ray.cloudpickle.loads(header)")}  # between a trial's own processes
 RUNNING = {"eval", "exec", "compile", "__import__"}
 
 
