@@ -16,6 +16,7 @@ FILES = sorted((ROOT / "raysafl").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 MAX_FILE, MAX_FUNCTION, MAX_ALGORITHM = 350, 60, 60  # lines; the targets are 300, 40 and 60
 MAX_BYTES = 1_000_000
+MAX_ROWS_BYTES = 3_000_000  # of the rows of one compacted sweep in results/measured
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -84,7 +85,8 @@ def test_git_tracks_no_large_file() -> None:
         pytest.skip(f"git ls-files: {listed.stderr.strip()}")
     paths = [ROOT / entry for entry in listed.stdout.split("\0") if entry]
     sizes = {name(path): path.stat().st_size for path in paths if path.is_file()}
-    assert not {file: size for file, size in sizes.items() if size > MAX_BYTES}
+    limits = {file: MAX_ROWS_BYTES for file in sizes if file.endswith("/rounds.parquet")}
+    assert not {file: n for file, n in sizes.items() if n > limits.get(file, MAX_BYTES)}
 
 
 def test_every_test_checks_something() -> None:
