@@ -1,18 +1,19 @@
-"""What an algorithm is: its state, the local training it requests, and the updates it gets.
+"""What an algorithm is: its state, its requests for local training, and their answers.
 
 One round, seen from an algorithm:
 
-1. The simulation starts `Algorithm.round(state, ids, key)`, a generator, with the ids of this
-   round's cohort (see `raysafl.core.participation`).
-2. The generator yields a request: `Train` for one update per client, or `TrainMean` where the
-   mean of the updates is enough. A request is data. It names the clients and the parameters
-   they start from, and does not say where they train.
-3. The simulation has the request carried out (see `raysafl.core.work`) and sends the answer
-   back into the generator: an `Update` or a `MeanUpdate`.
-4. The generator may yield further requests (to the server, say), and returns the new `State`.
+1. The simulation starts `Algorithm.round(state, ids, key)`, a generator, with the ids
+   of this round's cohort (see `raysafl.core.participation`).
+2. The generator yields a request: `Train` for one update per client, or `TrainMean`
+   where the mean of the updates is enough. A request is data. It names the clients and
+   the parameters they start from, and does not say where they train.
+3. The simulation has the request carried out (see `raysafl.core.work`) and sends the
+   answer back into the generator: an `Update` or a `MeanUpdate`.
+4. The generator may yield further requests (to the server, say), and returns the new
+   `State`.
 
-Because requests are data, the simulation can collect those of all replicates (seeds) of a run
-and have them trained as one batch.
+Because requests are data, the simulation can collect those of all replicates (seeds) of
+a run and have them trained as one batch.
 """
 
 from abc import abstractmethod
@@ -29,25 +30,29 @@ from raysafl.core.randomness import Key
 
 
 class LocalTraining(Component):
-    """How a client (or the server) trains on its own data: the optimizer and its settings.
+    """How a client (or the server) trains on its own data: optimizer and settings.
 
     Each local step draws a mini-batch and follows the direction
 
         d = g + offset + prox * (w - w_start) + weight_decay * w,
 
-    where g is the mini-batch gradient, and offset and prox come from the algorithm's request.
-    With `optimizer="sgd"`, v <- momentum * v + d and w <- w - lr * v; with "adam", d goes
-    through Adam with torch's constants (betas 0.9 and 0.999, eps 1e-8). Both equal
-    `torch.optim`. Momentum and Adam's moments start at zero in every round and at every
-    client, and are not sent. The papers leave this open; it is the usual choice.
+    where g is the mini-batch gradient, and offset and prox come from the algorithm's
+    request. With `optimizer="sgd"`, v <- momentum * v + d and w <- w - lr * v; with
+    "adam", d goes through Adam with torch's constants (betas 0.9 and 0.999, eps 1e-8).
+    Both equal `torch.optim`. Momentum and Adam's moments start at zero in every round
+    and at every client, and are not sent. The papers leave this open; it is the usual
+    choice.
 
-    The learning rate of round t (counted from 0) is
-    lr * decay^(number of milestones <= t). For example, `milestones=[5000]` halves it from
-    round 5,000 on, as FAST does (docs/papers.md#fast).
+    The learning rate of round t, counted from 0, is
+
+        lr * decay^(number of milestones <= t).
+
+    For example, `milestones=[5000]` halves it from round 5,000 on, as FAST does
+    (docs/papers.md#fast).
 
     Raises:
-        ValueError: Not exactly one of `epochs` and `steps` is given, or `momentum` is given
-            for Adam.
+        ValueError: Not exactly one of `epochs` and `steps` is given, or `momentum` is
+            given for Adam.
 
     Example:
         >>> local = LocalTraining(lr=0.1, batch_size=32, epochs=2, milestones=[10])
@@ -58,7 +63,9 @@ class LocalTraining(Component):
     """
 
     kind: ClassVar[str] = "SGD"
-    lr: float = Field(gt=0, description="learning rate of a local step, before any decay")
+    lr: float = Field(
+        gt=0, description="learning rate of a local step, before any decay"
+    )
     batch_size: int = Field(gt=0, description="samples per mini-batch")
     epochs: int | None = Field(
         default=None,
@@ -69,18 +76,21 @@ class LocalTraining(Component):
     steps: int | None = Field(
         default=None,
         gt=0,
-        description="number of mini-batches; drawing continues with a new pass where the data "
-        "end (give this or `epochs`)",
+        description="number of mini-batches; where the data end, a new pass begins "
+        "(give this or `epochs`)",
     )
     optimizer: Literal["sgd", "adam"] = Field(
         default="sgd", description="the rule of a local step, as in torch.optim"
     )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of SGD, from 0 to 1")
+    momentum: float = Field(
+        default=0.0, ge=0, lt=1, description="momentum of SGD, from 0 to 1"
+    )
     weight_decay: float = Field(
         default=0.0, ge=0, description="weight of the L2 term, added to the gradient"
     )
     milestones: list[PositiveInt] = Field(
-        default=[], description="rounds from which on the learning rate decays once more"
+        default=[],
+        description="rounds from which on the learning rate decays once more",
     )
     decay: float = Field(
         default=0.5, gt=0, description="factor of the learning rate at each milestone"
@@ -92,8 +102,8 @@ class LocalTraining(Component):
             raise ValueError("give epochs=... or steps=..., exactly one of them")
         if self.optimizer == "adam" and self.momentum:
             raise ValueError(
-                f'momentum={self.momentum} has no meaning for optimizer="adam", which has '
-                'its own (0.9); leave it out, or take optimizer="sgd"'
+                f'momentum={self.momentum} has no meaning for optimizer="adam", which '
+                'has its own (0.9); leave it out, or take optimizer="sgd"'
             )
         return self
 
@@ -112,9 +122,10 @@ class State:
     """Everything an algorithm carries from one round to the next; it is its checkpoint.
 
     Args:
-        w_P: The global model's parameters. The next round must not change this tensor in
-            place, because its evaluation may still be under way.
-        server: Named tensors that the server keeps: momentum, a control variate and so on.
+        w_P: The global model's parameters. The next round must not change this tensor
+            in place, because its evaluation may still be under way.
+        server: Named tensors that the server keeps: momentum, a control variate and so
+            on.
         clients: One vector [P] for each client that has taken part and has memory.
     """
 
@@ -134,8 +145,9 @@ class Request:
         w_P: The parameters [P] that all of the clients start from.
         ids: The clients to train: ids of the cohort, SERVER (the server's data D0) or
             EVERYONE (the union of all clients' data).
-        offset_MP: A vector [P] for each client, added to its gradients. It counts as the
-            client's own memory: no traffic is recorded for it unless it is declared below.
+        offset_MP: A vector [P] for each client, added to its gradients. It counts as
+            the client's own memory: no traffic is recorded for it unless it is declared
+            below.
         prox: Weight of the pull towards the start (mu in FedProx).
         sgd: The local training; None means the run's own.
         extra_up: Number of vectors [P] that each client sends besides its update.
@@ -165,26 +177,26 @@ class Train(Request):
 
 @dataclass(frozen=True)
 class TrainMean(Request):
-    """A request that is answered by a `MeanUpdate`: the mean over the clients, without rows.
+    """A request that is answered by a `MeanUpdate`: one mean over all clients.
 
-    Use it where a rule needs no single client's update. Each machine then sums the updates
-    that it has trained, and only sums travel. The mean does not depend on the number of
-    machines, bit for bit (see `raysafl.runtime.exact_mean`).
+    Use it where a rule needs no single client's update. Each machine then sums the
+    updates that it has trained, and only sums travel. The mean does not depend on the
+    number of machines, bit for bit (see `raysafl.runtime.exact_mean`).
     """
 
 
 class Update(NamedTuple):
-    """The answer to `Train`: one row for each client, in the order of the request's ids.
+    """The answer to `Train`: one row for each client, in the order of the ids.
 
     Args:
         delta_MP: w_start - w_end of each client: it points like a gradient.
         steps_M: The number of local steps that each client took.
-        rate_M: The sum of these steps' learning rates, with momentum's factor where there is
-            momentum. For plain SGD, delta / rate is the mean of the gradients followed; for
-            momentum and Adam it is a mean step direction.
+        rate_M: The sum of these steps' learning rates, with momentum's factor where
+            there is momentum. For plain SGD, delta / rate is the mean of the gradients
+            followed; for momentum and Adam it is a mean step direction.
         samples_M: The number of training samples seen, counting repetitions.
         loss_M: The mean loss of the samples seen, while training.
-        accuracy_M: The share of the samples seen that was classified correctly, in [0, 1].
+        accuracy_M: The share of the samples seen that was classified correctly.
     """
 
     delta_MP: Tensor
@@ -216,11 +228,11 @@ class MeanUpdate(NamedTuple):
 
 
 Round: TypeAlias = Generator[Request, Any, State]
-"""One round of an algorithm: it yields requests, is sent their answers, returns a new state.
+"""One round of an algorithm: yields requests, is sent answers, returns a new state.
 
-The answer to `Train` is an `Update`, that to `TrainMean` a `MeanUpdate`; Python's type of a
-generator cannot say so. Write the answer's type where the round yields:
-`update: Update = yield Train(...)`.
+The answer to `Train` is an `Update`, that to `TrainMean` a `MeanUpdate`; Python's type
+of a generator cannot say so. Write the answer's type where the round yields: `update:
+Update = yield Train(...)`.
 """
 
 
@@ -244,8 +256,9 @@ class Setting:
 class Algorithm(Component):
     """A rule by which the server makes new global parameters of its clients' updates.
 
-    Define `round`; define `init` too if there is more state than the parameters. An algorithm
-    must keep nothing in itself between rounds: all of it belongs into `State`.
+    Define `round`; define `init` too if there is more state than the parameters. An
+    algorithm must keep nothing in itself between rounds: all of it belongs into
+    `State`.
 
     Example:
         >>> import torch
@@ -269,7 +282,7 @@ class Algorithm(Component):
     abstract: ClassVar[bool] = True
 
     def prepare(self, setting: Setting) -> Self:
-        """Return this algorithm with every default filled in that depends on the run."""
+        """Return this algorithm with the defaults filled in that depend on the run."""
         return self
 
     @property

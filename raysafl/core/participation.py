@@ -1,11 +1,11 @@
 """What a participation policy is: it decides which clients take part in each round.
 
-Once a round, before any training, the simulation calls `Participation.pick` and hands the
-cohort that it returns to the algorithm. A policy knows the number of clients, the round and
-the seed, but neither the model's parameters nor the algorithm. Runs that share a seed
-therefore see the same cohorts under every algorithm, and differences between their results
-come from the algorithms alone. (The only feedback is a training accuracy, for policies that
-adapt to it, such as FAST's.)
+Once a round, before any training, the simulation calls `Participation.pick` and hands
+the cohort that it returns to the algorithm. A policy knows the number of clients, the
+round and the seed, but neither the model's parameters nor the algorithm. Runs that
+share a seed therefore see the same cohorts under every algorithm, and differences
+between their results come from the algorithms alone. (The only feedback is a training
+accuracy, for policies that adapt to it, such as FAST's.)
 """
 
 from abc import abstractmethod
@@ -18,15 +18,18 @@ from raysafl.core.randomness import Key
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients that take part in one round, and what the results say about the choice.
+    """The clients that take part in one round, and how they were chosen.
 
     Args:
-        ids: The client ids, from 0 to M - 1: distinct, in ascending order, at least one.
-        enforced: Whether the server enforced this cohort (a snapshot round of FAST). Policies
-            that are uniform in every round count each of their rounds as enforced, so that
-            FAST's ratio of rounds without enforcement is 0 % for plain FedAvg.
-        snapshot_prob: The probability with which this round was enforced (FAST's q), or None
-            for policies that have no such probability. It is the column `q` of the results.
+        ids: The client ids, from 0 to M - 1: distinct, in ascending order, at least
+            one.
+        enforced: Whether the server enforced this cohort (a snapshot round of FAST).
+            Policies that are uniform in every round count each of their rounds as
+            enforced, so that FAST's ratio of rounds without enforcement is 0 % for
+            plain FedAvg.
+        snapshot_prob: The probability with which this round was enforced (FAST's q), or
+            None for policies that have no such probability. It is the column `q` of the
+            results.
 
     Example:
         >>> Cohort([2, 5, 7])
@@ -62,9 +65,10 @@ class Participation(Component):
     def measured_on(self, cohort: list[int]) -> list[int] | None:
         """Return the clients on whose samples the accuracy given to `pick` is measured.
 
-        After the round, the new global model is evaluated on the training samples of these
-        clients ([EVERYONE] means all clients). With None, nothing is evaluated: the accuracy
-        is then the one that the cohort saw on its mini-batches while it trained.
+        After the round, the new global model is evaluated on the training samples of
+        these clients ([EVERYONE] means all clients). With None, nothing is evaluated:
+        the accuracy is then the one that the cohort saw on its mini-batches while it
+        trained.
         """
         return None
 
@@ -78,8 +82,8 @@ class Participation(Component):
             state: What the call for the round before returned, or `init()` in round 0.
             num_clients: M; client ids go from 0 to M - 1.
             key: The source of randomness for this seed and round.
-            accuracy: A training accuracy (a fraction), measured as `measured_on` says; None
-                before any client has trained.
+            accuracy: A training accuracy (a fraction), measured as `measured_on` says;
+                None before any client has trained.
 
         Returns:
             The policy's new state, and the cohort.

@@ -1,9 +1,10 @@
 """What a simulation asks of the machine that trains and evaluates.
 
-In each round the simulation turns the requests of all replicates' algorithms into `Task`s,
-one per client, and gives them to `Work.train` as one batch; it gives the new parameters to
-`Work.evaluate`. Two classes of `raysafl.runtime` are a `Work`: `Worker` computes in this
-process and is the readable reference, `OnActors` computes on Ray actors, with the same results.
+In each round the simulation turns the requests of all replicates' algorithms into
+`Task`s, one per client, and gives them to `Work.train` as one batch; it gives the new
+parameters to `Work.evaluate`. Two classes of `raysafl.runtime` are a `Work`: `Worker`
+computes in this process and is the readable reference, `OnActors` computes on Ray
+actors, with the same results.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,8 +26,8 @@ class Task(NamedTuple):
         sgd: The local training.
         seed: The replicate's seed.
         round: The round; with seed, call and client it determines the mini-batches.
-        call: The number of this request among those of the round, from 1 on, so that two
-            requests of a round do not draw the same mini-batches.
+        call: The number of this request among those of the round, from 1 on, so that
+            two requests of a round do not draw the same mini-batches.
         offset_P: A vector [P] that is added to every gradient, or None.
         prox: Weight of the pull towards the start.
     """
@@ -47,7 +48,8 @@ class Trained:
     """The answer to `Work.train`.
 
     Args:
-        rows: One row for each task whose replicate is not averaged, in the tasks' order.
+        rows: One row for each task whose replicate is not averaged, in the tasks'
+            order.
         means: For each averaged replicate, the mean over its tasks.
     """
 
@@ -66,26 +68,26 @@ class Work(Protocol):
         """Return the initial parameters w_P of each replicate."""
 
     def sizes(self) -> list[tuple[list[int], int]]:
-        """Return each replicate's number of samples: of every client, and of the server."""
+        """Return each replicate's sample counts: of every client, and of the server."""
 
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
         """Carry out the tasks, which may be of any clients and replicates.
 
         Args:
             tasks: The tasks.
-            averaged: Numbers of the replicates of which only the mean over their tasks is
-                needed. For the others, every task's own update is returned.
+            averaged: Numbers of the replicates of which only the mean over their tasks
+                is needed. For the others, every task's own update is returned.
         """
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Begin to evaluate each replicate's parameters on the test set.
 
         Returns:
-            A function that waits for the scores and returns them. Training may be asked for
-            before it is called; the scores are those of the parameters given here.
+            A function that waits for the scores and returns them. Training may be asked
+            for before it is called; the scores are those of the parameters given here.
         """
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
-        """Return each replicate's accuracy (a fraction) on some clients' training samples."""
+        """Return each replicate's accuracy (in [0, 1]) on some clients' samples."""

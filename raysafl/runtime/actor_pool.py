@@ -1,8 +1,9 @@
-"""The client actors of a trial, any of which may die: out of memory, a lost node, kill -9.
+"""The client actors of a trial, and what happens when one of them dies.
 
-A lost actor is started anew, in the same bundle of the trial's placement group. Its calls are
-sent again: to the new actor, or to another one that is ready earlier. A call is a pure function
-of its arguments, so a loss does not change results.
+Actors die of a lack of memory, with their node, or by a signal. A lost actor is started
+anew, in the same bundle of the trial's placement group. Its calls are sent again: to
+the new actor, or to another one that is ready earlier. A call is a pure function of its
+arguments, so a loss does not change results.
 """
 
 import logging
@@ -13,7 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+)
 
 from raysafl.runtime.hardware import Hardware
 
@@ -32,7 +38,8 @@ class Call:
     """One call of a method of an actor.
 
     Args:
-        index: The index of the actor that is to be called; another may answer if it is lost.
+        index: The index of the actor that is to be called; another may answer if it is
+            lost.
         method: The method's name.
         arguments: The method's arguments.
         parts: The number of parts of the reply.
@@ -54,8 +61,8 @@ class ActorPool:
     """A fixed number of actors, each with an index; lost ones are replaced.
 
     Args:
-        actor_class: The class of the actors. It is called with a number of threads, and has a
-            method `configure` with one argument.
+        actor_class: The class of the actors. It is called with a number of threads, and
+            has a method `configure` with one argument.
         hardware: The number of actors, and the share of cores and GPUs that each has.
     """
 
@@ -68,7 +75,8 @@ class ActorPool:
             self._remote.remote(self._threads) for _ in range(hardware.actors)
         ]
         self._setup: Any = None
-        # The replies of `configure`, by index, of the actors that are not known to be ready.
+        # The replies of `configure`, by index, of the actors that are not known to be
+        # ready.
         self._starting: dict[int, Any] = {}
         self._failed_starts = Counter[int]()  # in a row, by index
 
@@ -81,11 +89,12 @@ class ActorPool:
         return list(self._actors)
 
     def configure(self, setup: Any) -> None:
-        """Begin to call `configure` of all actors, and of each that will replace one."""
+        """Begin to call `configure` of all actors and of later replacements."""
         self._setup = setup
         self._failed_starts = Counter()
         self._starting = {
-            index: actor.configure.remote(setup) for index, actor in enumerate(self._actors)
+            index: actor.configure.remote(setup)
+            for index, actor in enumerate(self._actors)
         }
 
     def configure_replacements(self, setup: Any) -> None:
@@ -109,15 +118,15 @@ class ActorPool:
         return [ray.get(reply) for reply in replies.values()]
 
     def send(self, index: int, method: str, *arguments: Any, parts: int = 1) -> Call:
-        """Call a method of an actor, or of another one while that one is being replaced.
+        """Call a method of an actor, or of another one while it is being replaced.
 
         Args:
             index: The actor's index.
             method: The method's name.
             arguments: The method's arguments.
-            parts: The number of parts of the reply, if it is a tuple. Ray puts what is larger
-                than 100 KB into its object store, so several small parts travel faster than
-                one large reply.
+            parts: The number of parts of the reply, if it is a tuple. Ray puts what is
+                larger than 100 KB into its object store, so several small parts travel
+                faster than one large reply.
         """
         return self._send(Call(index, method, arguments, parts))
 
@@ -147,12 +156,14 @@ class ActorPool:
                 return ray.get(call.reply)
             except LOST as error:
                 call.losses += 1
-                _pause_or_give_up(call.losses, f"the client actor that was to {call.method}", error)
+                _pause_or_give_up(
+                    call.losses, f"the client actor that was to {call.method}", error
+                )
                 self._replace(call.actor, error)
                 self._send(call)
 
     def _next_ready(self, index: int) -> int:
-        """Return this index if its actor is ready, else the next that is; wait if none is."""
+        """Return the first index, from this one on, whose actor is or gets ready."""
         while True:
             for i in range(len(self)):
                 candidate = (index + i) % len(self)
@@ -161,7 +172,7 @@ class ActorPool:
             self._is_ready(index, None)
 
     def _is_ready(self, index: int, timeout: float | None) -> bool:
-        """Return whether an actor is configured, after waiting at most `timeout` seconds.
+        """Return whether an actor is configured, after at most `timeout` seconds.
 
         An actor that was lost is replaced, and is then not ready.
         """
@@ -185,24 +196,33 @@ class ActorPool:
     def _replace(self, actor: Any, error: Exception) -> None:
         """Start another actor under the lost one's index.
 
-        Several calls may notice the same loss. Only the first finds the actor's handle here.
+        Several calls may notice the same loss. Only the first finds the actor's handle
+        here.
         """
         for index, known in enumerate(self._actors):
             if known is actor:
-                log.warning("client actor %d is lost, starting another: %s", index, _reason(error))
+                log.warning(
+                    "client actor %d is lost, starting another: %s",
+                    index,
+                    _reason(error),
+                )
                 ray.kill(actor)  # it may be alive and only out of reach
                 self._actors[index] = self._remote.remote(self._threads)
-                self._starting[index] = self._actors[index].configure.remote(self._setup)
+                self._starting[index] = self._actors[index].configure.remote(
+                    self._setup
+                )
 
 
 def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
     """Pause before the next try (0, 1, 3 seconds), or raise after too many losses.
 
-    If the driver is gone, its actors are lost and the coordinator is about to be ended too. The
-    pause lets that happen before the coordinator records a failure of the run.
+    If the driver is gone, its actors are lost and the coordinator is about to be ended
+    too. The pause lets that happen before the coordinator records a failure of the run.
     """
     if losses > RETRIES:
-        raise LostActorsError(f"{what} was lost {losses} times: {_reason(error)}") from error
+        raise LostActorsError(
+            f"{what} was lost {losses} times: {_reason(error)}"
+        ) from error
     time.sleep(2 ** (losses - 1) - 1)
 
 

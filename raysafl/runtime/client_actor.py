@@ -1,10 +1,10 @@
-"""The code that runs in a client actor: it trains and evaluates what the coordinator sends.
+"""The code of a client actor, which trains and evaluates what the coordinator sends.
 
 An actor hosts all clients of a run, not one of them. In each round it decodes its
-`TaskMessage`, trains the tasks and replies. An evaluation that came with the message is then
-done by a thread, while the coordinator makes the next round ready; its sums go with the next
-reply. The thread and the training never run at the same time, since every method waits for the
-evaluation first.
+`TaskMessage`, trains the tasks and replies. An evaluation that came with the message is
+then done by a thread, while the coordinator makes the next round ready; its sums go
+with the next reply. The thread and the training never run at the same time, since every
+method waits for the evaluation first.
 """
 
 import os
@@ -42,7 +42,9 @@ class Clients:
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
         self.worker: Worker | None = None
-        self._thread = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (threads,))
+        self._thread = ThreadPoolExecutor(
+            1, "evaluation", torch.set_num_threads, (threads,)
+        )
         # The number of the evaluation that came with the last training, and its sums.
         self._evaluation: tuple[int, Future[Array]] | None = None
 
@@ -53,7 +55,8 @@ class Clients:
             The device and the engine in use.
 
         Raises:
-            ValueError: The setup does not fit, or Ray gave a GPU that torch does not see.
+            ValueError: The setup does not fit, or Ray gave a GPU that torch does not
+                see.
         """
         self._wait_for_evaluation()
         self._evaluation = None
@@ -63,7 +66,13 @@ class Clients:
             dataset = ray.get(dataset)
         device = own_device()
         self.worker = Worker(
-            setup.data, dataset, setup.model, setup.seeds, device, setup.engine, setup.batch_size
+            setup.data,
+            dataset,
+            setup.model,
+            setup.seeds,
+            device,
+            setup.engine,
+            setup.batch_size,
         )
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
@@ -97,7 +106,7 @@ class Clients:
     def count_correct(
         self, ids: dict[int, Sequence[int]], first: int, step: int, *w: Sent
     ) -> list[int]:
-        """Count the training samples that each replicate's parameters classify correctly.
+        """Count the training samples that each replicate classifies correctly.
 
         Args:
             ids: For each replicate, the clients whose samples are looked at.
@@ -128,8 +137,8 @@ class Clients:
     def _take_evaluation(self) -> EvaluationSums | None:
         """Wait for that evaluation, and return its sums once.
 
-        If it failed, it is left in place and None is returned: the error is raised when the
-        coordinator asks for the evaluation by itself.
+        If it failed, it is left in place and None is returned: the error is raised when
+        the coordinator asks for the evaluation by itself.
         """
         self._wait_for_evaluation()
         if self._evaluation is None or self._evaluation[1].exception():
@@ -151,10 +160,10 @@ def own_device() -> str:
         return "cpu"
     if not torch.cuda.is_available():
         raise ValueError(
-            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a client "
-            f"actor, but torch {torch.__version__} sees no CUDA device there; install a driver "
-            f"and a torch that fit each other, or run with --gpus 0 (or, if the GPUs are only "
-            f"numbers to Ray, as in tests, set {LOGICAL_GPUS}=1 on every node to train on the "
-            f"CPU)"
+            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a "
+            f"client actor, but torch {torch.__version__} sees no CUDA device there; "
+            "install a driver and a torch that fit each other, or run with --gpus 0 "
+            "(or, if the GPUs are only numbers to Ray, as in tests, set "
+            f"{LOGICAL_GPUS}=1 on every node to train on the CPU)"
         )
     return "cuda"

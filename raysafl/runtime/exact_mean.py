@@ -1,12 +1,12 @@
-"""Means of updates that are bitwise the same however the tasks are distributed over actors.
+"""Means of updates that do not depend, bit for bit, on which actor trains whom.
 
-Adding floating-point numbers rounds, so a sum usually depends on its order, and here on which
-actor trains whom. To avoid this, each float32 number is rounded to a multiple of 2^-40 and
-added in float64. Float64 adds such numbers without rounding as long as sums stay below 2^53
-units of 2^-40, that is below 8,192; the order and the distribution then make no difference.
-The first rounding moves a number by at most 2^-41 = 5e-13. Numbers of magnitude 2^-17 or more
-are not moved at all, because their 24 bits end at 2^-40 or above. NaN and infinity are passed
-on.
+Adding floating-point numbers rounds, so a sum usually depends on its order. To avoid
+this, each float32 number is rounded to a multiple of 2^-40 and added in float64.
+Float64 adds such numbers without rounding as long as sums stay below 2^53 units of
+2^-40, that is below 8,192; the order and the distribution then make no difference. The
+first rounding moves a number by at most 2^-41 = 5e-13. Numbers of magnitude 2^-17 or
+more are not moved at all, because their 24 bits end at 2^-40 or above. NaN and infinity
+are passed on.
 """
 
 from collections import Counter
@@ -33,9 +33,9 @@ class ShareResult:
     Args:
         columns_5T: The columns of an `Update` except delta, one per task of the share.
         rows_TP: The delta of each task whose replicate is not averaged, in order.
-        means: For each averaged replicate of the share, in the order of its first task: the
-            mean [P] in float32 if the share holds all tasks of the replicate, else the
-            share's `exact_sum` [P] in float64.
+        means: For each averaged replicate of the share, in the order of its first task:
+            the mean [P] in float32 if the share holds all tasks of the replicate, else
+            the share's `exact_sum` [P] in float64.
     """
 
     columns_5T: Array
@@ -58,11 +58,13 @@ def exact_sum(rows_MP: Tensor, members: Iterable[int] | None = None) -> Tensor:
 
 
 def count_averaged(tasks: Iterable[Task], averaged: Collection[int]) -> dict[int, int]:
-    """Return the number of tasks of each averaged replicate, in the order of first tasks."""
+    """Count the tasks of each averaged replicate, in the order of their first tasks."""
     return Counter(task.replicate for task in tasks if task.replicate in averaged)
 
 
-def reduce_share(tasks: Sequence[Task], update: Update, counts: Mapping[int, int]) -> ShareResult:
+def reduce_share(
+    tasks: Sequence[Task], update: Update, counts: Mapping[int, int]
+) -> ShareResult:
     """Sum the updates of the averaged replicates and keep the rows of the others.
 
     Args:
@@ -110,11 +112,15 @@ def combine_shares(
 
     for share, result in zip(shares, results, strict=True):
         columns_5T[:, share] = result.columns_5T
-        for i, row_P in zip((i for i in share if i in row_of), result.rows_TP, strict=True):
+        for i, row_P in zip(
+            (i for i in share if i in row_of), result.rows_TP, strict=True
+        ):
             delta_TP[row_of[i]] = row_P
 
         present = count_averaged((tasks[i] for i in share), counts)
-        for (replicate, count), mean_P in zip(present.items(), result.means, strict=True):
+        for (replicate, count), mean_P in zip(
+            present.items(), result.means, strict=True
+        ):
             if count == counts[replicate]:
                 means[replicate] = mean_P
             elif replicate in sums:
@@ -122,13 +128,17 @@ def combine_shares(
             else:
                 sums[replicate] = mean_P
 
-    means |= {replicate: _mean(sum_P, counts[replicate]) for replicate, sum_P in sums.items()}
-    # A mean that was sent lies in read-only memory, and algorithms may change theirs: copy it.
+    means |= {
+        replicate: _mean(sum_P, counts[replicate]) for replicate, sum_P in sums.items()
+    }
+    # A mean that was sent lies in read-only memory, and algorithms may change theirs:
+    # copy it.
     return Trained(
         rows=Update(torch.from_numpy(delta_TP), *_columns(columns_5T[:, unaveraged])),
         means={
             replicate: MeanUpdate(
-                torch.from_numpy(means[replicate].copy()), *_columns(columns_5T[:, indices])
+                torch.from_numpy(means[replicate].copy()),
+                *_columns(columns_5T[:, indices]),
             )
             for replicate, indices in _members(tasks, counts).items()
         },

@@ -1,4 +1,4 @@
-"""What a trial runs on. It is no part of a `Run`: results are the same on any hardware."""
+"""What a trial runs on; no part of a `Run`, as results do not depend on it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,9 @@ from raysafl.core.component import Component
 
 
 class Hardware(Component):
-    """The resources of one trial: its client actors. The coordinator needs no core of its own.
+    """The resources of one trial, which are those of its client actors.
+
+    The trial's coordinator needs no core of its own, since it mostly waits for actors.
 
     Raises:
         ValueError: `gpus` is neither a whole number nor a share 1/n of one GPU.
@@ -18,23 +20,25 @@ class Hardware(Component):
         '2 client actor(s) of 1 CPU and 0.5 GPU each'
     """
 
-    actors: int = Field(default=1, gt=0, description="number of client actors of a trial")
+    actors: int = Field(
+        default=1, gt=0, description="number of client actors of a trial"
+    )
     cpus: float = Field(default=1.0, gt=0, description="CPU cores of one client actor")
     gpus: float = Field(
         default=0.0,
         ge=0,
-        description="GPUs of one client actor: a whole number, or a share 1/n of one GPU (Ray "
-        "counts shares, it does not limit memory)",
+        description="GPUs of one client actor: a whole number, or a share 1/n of one "
+        "GPU (Ray counts shares, it does not limit memory)",
     )
     trials: int | None = Field(
         default=None,
         gt=0,
-        description="maximum number of trials that run at once; by default as many as fit",
+        description="maximum number of trials at once; by default as many as fit",
     )
     autoscale: bool = Field(
         default=False,
-        description="whether the cluster adds nodes on demand, so that a trial need not fit the "
-        "nodes that it has now",
+        description="whether the cluster adds nodes on demand, so that a trial need "
+        "not fit the nodes that it has now",
     )
 
     @field_validator("gpus")
@@ -48,12 +52,13 @@ class Hardware(Component):
         return gpus
 
     def bundle(self) -> dict[str, float]:
-        """Return the resources of one client actor by Ray's names, as a bundle of a trial."""
+        """Return the resources of one client actor, by Ray's names."""
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
     def describe(self) -> str:
         """Return in words what one trial needs."""
-        return f"{self.actors} client actor(s) of {self.cpus:g} CPU and {self.gpus:g} GPU each"
+        each = f"{self.cpus:g} CPU and {self.gpus:g} GPU"
+        return f"{self.actors} client actor(s) of {each} each"
 
     def check(self, nodes: Sequence[Mapping[str, float]]) -> None:
         """Check that one trial fits the nodes; otherwise Ray would wait forever.
@@ -73,7 +78,9 @@ class Hardware(Component):
         """Take one actor's resources from the first node that has them."""
         for node in free:
             # Sums of shares such as 0.33 may exceed a whole GPU by rounding.
-            if all(node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()):
+            if all(
+                node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()
+            ):
                 for name, need in self.bundle().items():
                     node[name] -= need
                 return True
@@ -81,9 +88,13 @@ class Hardware(Component):
 
     def _refusal(self, nodes: Sequence[Mapping[str, float]]) -> str:
         """Return the message for a trial that does not fit."""
-        has = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
-        where = "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
+        has = {
+            name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")
+        }
+        where = (
+            "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
+        )
         return (
-            f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU and "
-            f"{has['GPU']:g} GPU; lower --actors, --cpus or --gpus"
+            f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU "
+            f"and {has['GPU']:g} GPU; lower --actors, --cpus or --gpus"
         )

@@ -33,7 +33,8 @@ class Worker:
         batch_size: The usual batch size, for which an engine is chosen with "auto".
 
     Raises:
-        ValueError: The partition, the server data or the model does not fit the dataset.
+        ValueError: The partition, the server data or the model does not fit the
+            dataset.
 
     Example:
         >>> from raysafl.quickstart import BASE
@@ -65,7 +66,12 @@ class Worker:
         largest = max(int(split.clients.sizes.max()) for split in self.splits)
         batch_size = min(batch_size, largest)
         self.trainer = LocalTrainer(
-            flat, dataset, lambda r, client: self.splits[r].of(client), device, engine, batch_size
+            flat,
+            dataset,
+            lambda r, client: self.splits[r].of(client),
+            device,
+            engine,
+            batch_size,
         )
 
     def init(self) -> list[Tensor]:
@@ -73,7 +79,7 @@ class Worker:
         return [self.trainer.model.init(Key(seed)) for seed in self.seeds]
 
     def sizes(self) -> list[tuple[list[int], int]]:
-        """Return each replicate's number of samples: of every client, and of the server."""
+        """Return each replicate's sample counts: of every client, and of the server."""
         return [(s.clients.sizes.tolist(), len(s.server)) for s in self.splits]
 
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
@@ -82,7 +88,9 @@ class Worker:
         result = self.train_share(tasks, counts)
         return combine_shares(tasks, counts, [range(len(tasks))], [result])
 
-    def train_share(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> ShareResult:
+    def train_share(
+        self, tasks: Sequence[Task], counts: Mapping[int, int]
+    ) -> ShareResult:
         """Carry out a share of a round's tasks, for `combine_shares`.
 
         Args:
@@ -96,7 +104,9 @@ class Worker:
 
         Here the evaluation is done before the function is returned.
         """
-        accuracy_R, loss_R = self.trainer.evaluator.evaluate(torch.stack(list(w.values())))
+        accuracy_R, loss_R = self.trainer.evaluator.evaluate(
+            torch.stack(list(w.values()))
+        )
         pairs = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
         scores = dict(zip(w, pairs, strict=True))
         return lambda: scores
@@ -104,19 +114,28 @@ class Worker:
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
-        """Return each replicate's accuracy (a fraction) on some clients' training samples."""
-        return {r: self.count_correct(r, w[r], ids[r]) / self.samples(r, ids[r]) for r in ids}
+        """Return each replicate's accuracy (in [0, 1]) on some clients' samples."""
+        return {
+            r: self.count_correct(r, w[r], ids[r]) / self.samples(r, ids[r])
+            for r in ids
+        }
 
     def count_correct(
-        self, replicate: int, w_P: Tensor, ids: Sequence[int], share: slice = slice(None)
+        self,
+        replicate: int,
+        w_P: Tensor,
+        ids: Sequence[int],
+        share: slice = slice(None),
     ) -> int:
         """Return how many of some clients' training samples are classified correctly.
 
         Args:
-            replicate: The number of the replicate, which determines who holds which samples.
+            replicate: The number of the replicate, which determines who holds which
+                samples.
             w_P: The parameters to evaluate.
             ids: The clients.
-            share: The part of their samples, joined in the order of `ids`, that is counted.
+            share: The part of their samples, joined in the order of `ids`, that is
+                counted.
         """
         held = np.concatenate([self.splits[replicate].of(i) for i in ids])
         return self.trainer.evaluator.count_correct(w_P, held[share])
@@ -126,28 +145,32 @@ class Worker:
         return sum(self.splits[replicate].size(i) for i in ids)
 
     def gradients(self, replicate: int, w_NP: Tensor) -> Tensor:
-        """Return the full gradient of every client's objective, of client i at w_NP[i]; [N, P]."""
+        """Return the full gradient [N, P] of each client i's objective at w_NP[i]."""
         return self.trainer.gradients(w_NP, self.splits[replicate].clients)
 
     def server_gradient(self, replicate: int, w_P: Tensor) -> Tensor | None:
-        """Return the full gradient [P] of the server's objective, or None if it has no data."""
+        """Return the full gradient [P] of the server's objective, None without data."""
         held = self.splits[replicate].server
         return self.trainer.gradients(w_P[None], [held])[0] if len(held) else None
 
     def batch_gradients(
         self, replicate: int, client: int, w_P: Tensor, size: int, draws: int, key: Key
     ) -> Tensor:
-        """Return the gradients at w_P of independent mini-batches of one client; [draws, P].
+        """Return the gradients [draws, P] of independent mini-batches of one client.
 
         Args:
-            replicate: The number of the replicate, which determines who holds which samples.
+            replicate: The number of the replicate, which determines who holds which
+                samples.
             client: The client's id, or SERVER.
             w_P: The parameters at which gradients are taken.
-            size: Samples per mini-batch, drawn without replacement (all, if there are fewer).
+            size: Samples per mini-batch, drawn without replacement (all, if there are
+                fewer).
             draws: Number of mini-batches.
             key: The source of randomness.
         """
         held = self.splits[replicate].of(client)
         rng = key("gradient noise", client)
-        picks = [rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)]
+        picks = [
+            rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
+        ]
         return self.trainer.gradients(w_P.expand(draws, -1), picks)

@@ -1,16 +1,18 @@
 """What travels between a run's coordinator and its client actors, and in which form.
 
 - `RunSetup` goes to every actor once per run.
-- `TaskMessage` goes to an actor once per round: its share of the round's tasks, and, where
-  that saves a message, what it is to evaluate after them (an `EvaluationRequest`).
-- `TaskReply` comes back: the share's result, and the `EvaluationSums` of the evaluation that
-  came with the round before.
+- `TaskMessage` goes to an actor once per round: its share of the round's tasks, and,
+  where that saves a message, what it is to evaluate after them (an
+  `EvaluationRequest`).
+- `TaskReply` comes back: the share's result, and the `EvaluationSums` of the evaluation
+  that came with the round before.
 
 The two of a round are encoded by hand, because a round of small models takes a few
-milliseconds, of which pickling would be the larger part. A message consists of one pickled
-header, the offsets, and each start vector once, however many tasks start from it. Arrays of up
-to `LARGE` bytes are sent as `bytes`, which Ray puts into the message itself in a third of the
-time that an array takes. Larger arrays go through Ray's object store.
+milliseconds, of which pickling would be the larger part. A message consists of one
+pickled header, the offsets, and each start vector once, however many tasks start from
+it. Arrays of up to `LARGE` bytes are sent as `bytes`, which Ray puts into the message
+itself in a third of the time that an array takes. Larger arrays go through Ray's object
+store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,8 @@ class RunSetup:
 
     Args:
         data: How the dataset is split among clients and server.
-        dataset: The training and test samples, or a reference to them in Ray's object store.
+        dataset: The training and test samples, or a reference to them in Ray's object
+            store.
         model: The recipe of the model.
         seeds: One seed for each replicate.
         engine: The engine's name, or "auto" to measure which is the fastest.
@@ -77,8 +80,8 @@ class EvaluationSums:
 
     Args:
         number: The request's number.
-        sums: For each span and model the number of correct samples and the summed loss (see
-            `Evaluator.span_sums`): [spans, 2, R], or flat after it was sent.
+        sums: For each span and model the number of correct samples and the summed loss
+            (see `Evaluator.span_sums`): [spans, 2, R], or flat after it was sent.
     """
 
     number: int
@@ -105,7 +108,7 @@ class TaskMessage:
         return 2 + len(count_averaged(self.tasks, self.counts))
 
     def tensors(self) -> list[Tensor]:
-        """Return the parameters that go with the message; some may be there repeatedly."""
+        """Return the parameters that the message refers to, with repetitions."""
         models = self.evaluation.w if self.evaluation else ()
         return [*(task.w_P for task in self.tasks), *models]
 
@@ -113,13 +116,14 @@ class TaskMessage:
         """Return the arguments of `Clients.train`.
 
         Args:
-            sendable: The form in which each of `tensors()` is sent, by Python's id of it.
+            sendable: The form in which each of `tensors()` is sent, by Python's id of
+                it.
         """
         used = list(dict.fromkeys(map(id, self.tensors())))
         index_of = {name: index for index, name in enumerate(used)}
 
-        # A task is pickled as a plain tuple with its vectors replaced: the start by its index
-        # among those sent, the offset by whether there is one.
+        # A task is pickled as a plain tuple with its vectors replaced: the start by its
+        # index among those sent, the offset by whether there is one.
         bare_tasks = []
         for task in self.tasks:
             bare = list(task)
@@ -133,7 +137,9 @@ class TaskMessage:
             evaluation = (self.evaluation.number, self.evaluation.spans, models)
 
         header = ray.cloudpickle.dumps((bare_tasks, self.counts, evaluation))
-        offsets = [task.offset_P.numpy() for task in self.tasks if task.offset_P is not None]
+        offsets = [
+            task.offset_P.numpy() for task in self.tasks if task.offset_P is not None
+        ]
         offset_TP = sent_form(np.stack(offsets)) if offsets else b""
         return header, offset_TP, *(sendable[name] for name in used)
 
@@ -164,7 +170,8 @@ class TaskReply:
 
     Args:
         result: What the share of tasks comes to.
-        evaluation: The sums of the evaluation that came with the message before, if any.
+        evaluation: The sums of the evaluation that came with the message before, if
+            any.
     """
 
     result: ShareResult
@@ -174,7 +181,9 @@ class TaskReply:
         """Return the parts of the reply; small ones each travel inside a message."""
         columns = self.result.columns_5T
         if self.evaluation:
-            columns = np.append(columns, [self.evaluation.number, *self.evaluation.sums.ravel()])
+            columns = np.append(
+                columns, [self.evaluation.number, *self.evaluation.sums.ravel()]
+            )
         return tuple(map(sent_form, (columns, self.result.rows_TP, *self.result.means)))
 
     @classmethod
@@ -183,7 +192,9 @@ class TaskReply:
         columns, rows, *means = parts
         num_tasks = len(message.tasks)
         num_parameters = message.tasks[0].w_P.numel()
-        columns_5T, evaluation = np.split(array_of(columns, np.float64), [5 * num_tasks])
+        columns_5T, evaluation = np.split(
+            array_of(columns, np.float64), [5 * num_tasks]
+        )
 
         present = count_averaged(message.tasks, message.counts)
         complete = [count == message.counts[r] for r, count in present.items()]
@@ -203,9 +214,9 @@ class TaskReply:
 class SentParameters:
     """Parameters in the form in which Ray sends them.
 
-    Large vectors are put into Ray's object store, where all actors of a machine read them. The
-    vectors of the last call are remembered, so that one that is sent again at once (with
-    another actor's tasks, or to be evaluated) is not stored twice.
+    Large vectors are put into Ray's object store, where all actors of a machine read
+    them. The vectors of the last call are remembered, so that one that is sent again at
+    once (with another actor's tasks, or to be evaluated) is not stored twice.
     """
 
     def __init__(self) -> None:
@@ -222,7 +233,7 @@ class SentParameters:
         return [self._last[id(w_P)][1] for w_P in tensors]
 
     def forget(self) -> None:
-        """Forget the last call, after which an algorithm may change its tensors in place."""
+        """Forget the last call, as algorithms may change their tensors in place."""
         self._last = {}
 
     def _stored(self, w_P: Tensor) -> Any:
@@ -237,5 +248,5 @@ def sent_form(array: Array) -> Sent:
 
 
 def array_of(sent: Sent, dtype: type = np.float32) -> Array:
-    """Return the array that was sent, flat; `dtype` is the type of the numbers in bytes."""
+    """Return the array that was sent, flat; `dtype` says what bytes are to become."""
     return np.frombuffer(sent, dtype) if isinstance(sent, bytes) else sent.reshape(-1)

@@ -1,9 +1,9 @@
-"""`Work` on Ray actors: each client actor hosts all clients and trains those it is sent.
+"""`Work` on Ray actors, each of which can train any client of the run.
 
 One round takes one message to each actor and one reply from it (see
-`raysafl.runtime.messages`). Tasks are distributed by `raysafl.runtime.placement`. Results do
-not depend on that distribution: sums are exact (`raysafl.runtime.exact_mean`), and rows are put
-back into the order of the tasks.
+`raysafl.runtime.messages`). Tasks are distributed by `raysafl.runtime.placement`.
+Results do not depend on that distribution: sums are exact
+(`raysafl.runtime.exact_mean`), and rows are put back into the order of the tasks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,8 +23,8 @@ from raysafl.runtime.placement import assign_replicates
 from raysafl.training.evaluation import scores_of_sums, span_starts
 from raysafl.training.inputs import as_tensor
 
-# In samples times parameters: a round with less work is trained by one actor, because a second
-# message would take longer than it saves.
+# In samples times parameters: a round with less work is trained by one actor, because a
+# second message would take longer than it saves.
 MIN_WORK_TO_SHARE = 10**5
 
 # About how many samples are tested in the time in which one is trained on.
@@ -32,16 +32,16 @@ TESTED_PER_TRAINED = 3
 
 
 def start_actors(hardware: Hardware) -> ActorPool:
-    """Start client actors; inside a trial, Ray puts them into the trial's placement group."""
+    """Start client actors; those of a trial land in the trial's placement group."""
     return ActorPool(Clients, hardware)
 
 
 def should_piggyback(engine: str) -> bool:
     """Return whether evaluations with this engine should be sent with trainings.
 
-    That saves a message, some 2 ms a round. It is not worth it for engines whose evaluations
-    allocate large tensors, because the evaluation then runs in a thread of its own, from which
-    the C library gives large blocks back to the system each time.
+    That saves a message, some 2 ms a round. It is not worth it for engines whose
+    evaluations allocate large tensors, because the evaluation then runs in a thread of
+    its own, from which the C library gives large blocks back to the system each time.
     """
     return engine == "fused"
 
@@ -49,9 +49,9 @@ def should_piggyback(engine: str) -> bool:
 def agree_on_engine(actors: ActorPool, setup: RunSetup) -> tuple[str, str]:
     """Wait until all actors are configured, and let one engine train the whole run.
 
-    Engines agree to float32 tolerance only, and with "auto" each machine measures which is its
-    fastest. The first actor's choice becomes every actor's, including those that replace a
-    lost one later.
+    Engines agree to float32 tolerance only, and with "auto" each machine measures which
+    is its fastest. The first actor's choice becomes every actor's, including those that
+    replace a lost one later.
 
     Args:
         actors: Actors that are being configured with `setup`.
@@ -75,12 +75,14 @@ class OnActors:
 
     Args:
         actors: The client actors.
-        reference: The same work in this process. Initial parameters and the clients' numbers
-            of samples are taken from it; it trains nothing.
+        reference: The same work in this process. Initial parameters and the clients'
+            numbers of samples are taken from it; it trains nothing.
         piggyback: Whether evaluations are sent with trainings, see `should_piggyback`.
     """
 
-    def __init__(self, actors: ActorPool, reference: Worker, piggyback: bool = False) -> None:
+    def __init__(
+        self, actors: ActorPool, reference: Worker, piggyback: bool = False
+    ) -> None:
         self.actors = actors
         self.reference = reference
         self.init = reference.init
@@ -113,7 +115,9 @@ class OnActors:
 
         replies = [
             TaskReply.decode(message, reply_parts)
-            for message, reply_parts in zip(messages.values(), self.actors.get(calls), strict=True)
+            for message, reply_parts in zip(
+                messages.values(), self.actors.get(calls), strict=True
+            )
         ]
         for reply in replies:
             self.pending.receive(reply.evaluation)
@@ -123,33 +127,41 @@ class OnActors:
     def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
         """Begin to evaluate each replicate's parameters; see `Work.evaluate`.
 
-        The spans of the test set are divided among the actors. They evaluate after the next
-        training, in the time in which they would wait for the other actors and for the
-        coordinator.
+        The spans of the test set are divided among the actors. They evaluate after the
+        next training, in the time in which they would wait for the other actors and for
+        the coordinator.
         """
         num_samples = len(self.reference.trainer.test.y)
         starts = span_starts(num_samples)
         num_actors = len(self.actors)
-        spans_of = [starts[i::num_actors] for i in range(num_actors) if starts[i::num_actors]]
+        spans_of = [
+            starts[i::num_actors] for i in range(num_actors) if starts[i::num_actors]
+        ]
         cost = len(w) * num_samples // len(spans_of) // TESTED_PER_TRAINED
         models = list(w.values())
-        parts = [self.pending.add(i, spans, models, cost) for i, spans in enumerate(spans_of)]
+        parts = [
+            self.pending.add(i, spans, models, cost) for i, spans in enumerate(spans_of)
+        ]
 
         def scores() -> Scores:
             sums = self.pending.sums(parts)
             # Span k was the (k // num_actors)-th span of actor k % num_actors.
             in_order = [
-                as_tensor(sums[k % num_actors][k // num_actors]) for k in range(len(starts))
+                as_tensor(sums[k % num_actors][k // num_actors])
+                for k in range(len(starts))
             ]
             pairs_R2 = scores_of_sums(in_order, num_samples).T.tolist()
-            return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, pairs_R2, strict=True)}
+            return {
+                r: (accuracy, loss)
+                for r, (accuracy, loss) in zip(w, pairs_R2, strict=True)
+            }
 
         return scores
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
-        """Return each replicate's accuracy (a fraction) on some clients' training samples.
+        """Return each replicate's accuracy (in [0, 1]) on some clients' samples.
 
         Every actor counts an equal share of the samples.
         """
@@ -169,7 +181,10 @@ class OnActors:
         """Return the indices of each actor's tasks."""
         costs = [self._cost(task) for task in tasks]
         loads = self.pending.take_loads()
-        if sum(costs) * self.reference.trainer.model.num_parameters <= MIN_WORK_TO_SHARE:
+        if (
+            sum(costs) * self.reference.trainer.model.num_parameters
+            <= MIN_WORK_TO_SHARE
+        ):
             loads = loads[:1]
         return assign_replicates([task.replicate for task in tasks], costs, loads)
 
@@ -178,6 +193,10 @@ class OnActors:
         samples = self.reference.splits[task.replicate].size(task.client)
         return task.sgd.num_steps(samples) * min(samples, task.sgd.batch_size)
 
-    def _send(self, actor: int, message: TaskMessage, sendable: Mapping[int, object]) -> Call:
+    def _send(
+        self, actor: int, message: TaskMessage, sendable: Mapping[int, object]
+    ) -> Call:
         arguments = message.encode(sendable)
-        return self.actors.send(actor, "train", *arguments, parts=message.num_reply_parts)
+        return self.actors.send(
+            actor, "train", *arguments, parts=message.num_reply_parts
+        )

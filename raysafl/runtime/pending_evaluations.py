@@ -1,10 +1,11 @@
 """Evaluations that client actors have not answered yet.
 
 The test set is divided among the actors; what one actor evaluates for one call of
-`OnActors.evaluate` is an `EvaluationPart`. With `piggyback`, a part is sent together with the
-actor's next training and its sums come with the reply to the training after that, so that no
-extra message is needed. A part travels by a call of its own if piggybacking is off, if its
-actor gets no tasks in the next round, or if its sums are asked for earlier.
+`OnActors.evaluate` is an `EvaluationPart`. With `piggyback`, a part is sent together
+with the actor's next training and its sums come with the reply to the training after
+that, so that no extra message is needed. A part travels by a call of its own if
+piggybacking is off, if its actor gets no tasks in the next round, or if its sums are
+asked for earlier.
 """
 
 import itertools
@@ -54,7 +55,9 @@ class PendingEvaluations:
         piggyback: Whether parts are sent together with trainings.
     """
 
-    def __init__(self, actors: ActorPool, parameters: SentParameters, piggyback: bool) -> None:
+    def __init__(
+        self, actors: ActorPool, parameters: SentParameters, piggyback: bool
+    ) -> None:
         self.actors = actors
         self.parameters = parameters
         self.piggyback = piggyback
@@ -73,7 +76,7 @@ class PendingEvaluations:
         return part
 
     def take_loads(self) -> list[int]:
-        """Return what each actor has to evaluate since the last call, in samples trained."""
+        """Return each actor's evaluations since the last call, in samples trained."""
         loads = self._loads
         self._loads = [0] * len(self.actors)
         return loads
@@ -90,7 +93,7 @@ class PendingEvaluations:
         return parts
 
     def receive(self, evaluation: EvaluationSums | None) -> None:
-        """Note the sums that came with a reply, unless they were asked for meanwhile."""
+        """Note sums that came with a reply, unless they were asked for meanwhile."""
         if evaluation and (part := self._piggybacked.pop(evaluation.number, None)):
             part.sums = evaluation.sums
 
@@ -103,11 +106,12 @@ class PendingEvaluations:
             self._loads[part.actor] += part.cost
 
     def sums(self, parts: Sequence[EvaluationPart]) -> list[Array]:
-        """Return the sums [spans, 2, R] of each part, asking for those that have not come.
+        """Return the sums [spans, 2, R] of each part, asking for those still missing.
 
-        They have not if no training followed, or if the actor was lost.
+        Sums are missing if no training followed, or if the actor was lost.
         """
-        # Parts that were added later are sent too: no training comes before they are needed.
+        # Parts that were added later are sent too: no training comes before they are
+        # needed.
         due = [*parts, *self._waiting]
         self._waiting = []
         for part in due:
@@ -124,4 +128,6 @@ class PendingEvaluations:
     def _send(self, part: EvaluationPart) -> None:
         request = part.request
         models = part.sent or self.parameters.of(request.w)
-        part.call = self.actors.send(part.actor, "evaluate", request.number, request.spans, *models)
+        part.call = self.actors.send(
+            part.actor, "evaluate", request.number, request.spans, *models
+        )

@@ -19,8 +19,8 @@ def assign_longest_first(costs: Sequence[int], loads: Sequence[int]) -> list[lis
         loads: What each actor has to do already, in the same unit.
 
     Returns:
-        For each actor, the indices of its tasks in ascending order. Ties go to the task and
-        the actor with the lowest index.
+        For each actor, the indices of its tasks in ascending order. Ties go to the task
+        and the actor with the lowest index.
 
     Example:
         >>> assign_longest_first(costs=[3, 1, 2, 2], loads=[0, 0])
@@ -39,7 +39,7 @@ def assign_longest_first(costs: Sequence[int], loads: Sequence[int]) -> list[lis
 def assign_replicates(
     replicates: Sequence[int], costs: Sequence[int], loads: Sequence[int]
 ) -> list[list[int]]:
-    """Distribute tasks over actors, with each replicate's together if that is about as even.
+    """Distribute tasks over actors, each replicate as a whole if that is about as even.
 
     Args:
         replicates: The number of each task's replicate.
@@ -63,16 +63,20 @@ def assign_replicates(
     together = [sorted(i for g in share for i in groups[g]) for share in whole]
     time_together = _time(together, costs, loads)
 
-    # No distribution is faster than the mean over actors, so a comparison with it comes first.
+    # No distribution is faster than the mean over actors, so a comparison with it comes
+    # first.
     mean_time = (sum(costs) + sum(loads)) / len(loads)
     if time_together <= TOLERANCE * mean_time:
         return together
     apart = assign_longest_first(costs, loads)
-    return together if time_together <= TOLERANCE * _time(apart, costs, loads) else apart
+    return (
+        together if time_together <= TOLERANCE * _time(apart, costs, loads) else apart
+    )
 
 
 def _time(shares: list[list[int]], costs: Sequence[int], loads: Sequence[int]) -> int:
     """Return when the last actor is done."""
     return max(
-        load + sum(costs[i] for i in share) for load, share in zip(loads, shares, strict=True)
+        load + sum(costs[i] for i in share)
+        for load, share in zip(loads, shares, strict=True)
     )

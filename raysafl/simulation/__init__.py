@@ -1,1 +1,1 @@
-"""simulation."""
+"""Runs and their rounds: what is simulated, independent of where it is computed."""

@@ -1,7 +1,7 @@
 """Save a simulation between two rounds as one safetensors file, and restore it.
 
-The file holds the replicates' tensors by name, and everything else as JSON in its metadata,
-with a SHA-256 of both.
+The file holds the replicates' tensors by name, and everything else as JSON in its
+metadata, with a SHA-256 of both.
 """
 
 import hashlib
@@ -36,7 +36,9 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         simulation: The simulation, with no record pending.
         extra: JSON-like values that `restore` gives back.
     """
-    assert simulation.nothing_pending, "records that wait for an evaluation would be lost"
+    assert simulation.nothing_pending, (
+        "records that wait for an evaluation would be lost"
+    )
     tensors: dict[str, torch.Tensor] = {}
     replicates = []
     for r, replicate in enumerate(simulation.replicates):
@@ -70,7 +72,8 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
     """
     try:
         tensors = safetensors.torch.load(content)
-        # A safetensors file begins with its header's length (8 bytes) and the header (JSON).
+        # A safetensors file begins with its header's length (8 bytes) and the header
+        # (JSON).
         header_size = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
         if metadata["sha256"] != _digest(metadata["raysafl"], tensors):
@@ -79,7 +82,9 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
         saved = json.loads(metadata["raysafl"])
         seeds = [replicate["seed"] for replicate in saved["replicates"]]
         if seeds != simulation.run.seeds:
-            raise ValueError(f"it holds seeds {seeds}, the run has {simulation.run.seeds}")
+            raise ValueError(
+                f"it holds seeds {seeds}, the run has {simulation.run.seeds}"
+            )
         replicates = [
             Replicate(
                 state=_state(tensors, r),

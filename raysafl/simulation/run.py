@@ -1,4 +1,4 @@
-"""run."""
+"""The configuration of a run: its data, model, algorithm and participation policy."""
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -9,38 +9,77 @@ from raysafl.core.problem import FederatedData, Model
 
 
 class Run(Component):
-    """A whole configuration. Its id is the hash of its JSON; hardware is no part of it.
+    """A whole configuration, from which all results follow.
 
-    Replicate r is the same run with seed `seed + r`. `eval_every` rounds (and after the last)
-    the global model is evaluated on the test set.
+    A run has R replicates, which differ in their seeds only: replicate r has the seed
+    `seed + r`. Hardware is no part of a run, because results do not depend on it. The
+    run's `id` is a hash of its JSON.
+
+    Raises:
+        ValueError: The policy cannot serve the number of clients, or the algorithm
+            trains on server data and there are none.
+
+    Example:
+        >>> import raysafl as fl
+        >>> run = fl.Run(
+        ...     data=fl.Federation(partition=fl.ClassesPerClient(p=2)),
+        ...     model=fl.Logistic(),
+        ...     algorithm=fl.FedAvg(),
+        ...     participation=fl.Uniform(m=5),
+        ...     local=fl.LocalTraining(lr=0.1, batch_size=16, epochs=1),
+        ...     rounds=20,
+        ...     replicates=3,
+        ...     seed=7,
+        ... )
+        >>> run.seeds
+        [7, 8, 9]
+        >>> fl.Run.from_json(run.to_json()).id == run.id
+        True
     """
 
-    data: SerializeAsAny[FederatedData]
-    model: SerializeAsAny[Model]
-    algorithm: SerializeAsAny[Algorithm]
-    participation: SerializeAsAny[Participation]
-    local: LocalTraining
-    rounds: int = Field(gt=0)
-    replicates: int = Field(default=1, gt=0)
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    eval_every: int = Field(default=1, gt=0)
+    data: SerializeAsAny[FederatedData] = Field(
+        description="the dataset, and how it is split among clients and server"
+    )
+    model: SerializeAsAny[Model] = Field(description="the model that is trained")
+    algorithm: SerializeAsAny[Algorithm] = Field(
+        description="the rule by which the server uses its clients' updates"
+    )
+    participation: SerializeAsAny[Participation] = Field(
+        description="the policy that chooses the clients of each round"
+    )
+    local: LocalTraining = Field(description="how clients train on their own data")
+    rounds: int = Field(gt=0, description="number of communication rounds")
+    replicates: int = Field(
+        default=1,
+        gt=0,
+        description="number R of replicates, each with a seed of its own",
+    )
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="seed of the first replicate"
+    )
+    eval_every: int = Field(
+        default=1,
+        gt=0,
+        description="number of rounds from one evaluation on the test set to the next; "
+        "the last round is always evaluated",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "Run":
         self.participation.check(self.data.clients)
         if self.algorithm.uses_server_data and not self.data.has_server_data:
             raise ValueError(
-                f"{type(self.algorithm).__name__} trains on server data, but data.server is None; "
-                "give it, for example data.server=IidServer(n0=1000)"
+                f"{type(self.algorithm).__name__} trains on server data, but "
+                "data.server is None; give it, for example data.server=IidServer(n0=1000)"
             )
         return self
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits: equal runs have equal ids."""
+        """Twelve hexadecimal digits; equal configurations have equal ids."""
         return self.digest()
 
     @property
     def seeds(self) -> list[int]:
-        """One seed per replicate."""
+        """The seed of each replicate."""
         return [self.seed + r for r in range(self.replicates)]

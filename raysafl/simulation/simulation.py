@@ -1,15 +1,17 @@
-"""The rounds of a run: who is asked what in each round, without saying where it is computed.
+"""The rounds of a run: who asks what of whom, independent of where it is computed.
 
-One round (`Simulation.advance`) goes as follows, for all replicates (seeds) of the run at once:
+One round (`Simulation.advance`) goes as follows, for all replicates (seeds) together:
 
-1. `Participation.pick` chooses each replicate's cohort, and `Algorithm.round` is started with
-   it as a generator.
-2. Every generator yields a request, `Train` or `TrainMean`. The requests of all replicates
-   become one batch of tasks, `Work.train` carries it out, and each generator is sent its
-   answer. This repeats until every generator has returned its replicate's new state.
+1. `Participation.pick` chooses each replicate's cohort, and `Algorithm.round` is
+   started with it as a generator.
+2. Every generator yields a request, `Train` or `TrainMean`. The requests of all
+   replicates become one batch of tasks, `Work.train` carries it out, and each generator
+   is sent its answer. This repeats until every generator has returned its replicate's
+   new state.
 3. Replicates whose parameters are no longer finite are stopped.
-4. If the round is due to be evaluated, `Work.evaluate` begins to evaluate the new parameters.
-   Their test scores complete the round's `Record`s, which become rows of the results.
+4. If the round is due to be evaluated, `Work.evaluate` begins to evaluate the new
+   parameters. Their test scores complete the round's `Record`s, which become rows of
+   the results.
 """
 
 import math
@@ -62,14 +64,14 @@ class Counts:
 
 @dataclass
 class Replicate:
-    """One seed of a run between two rounds; a checkpoint holds these and the round's number.
+    """One seed of a run between two rounds: its state, and what it has spent.
 
     Args:
         seed: The seed of all its randomness.
         state: The algorithm's state.
         policy: The participation policy's state.
-        train_accuracy: The training accuracy that the policy is given next; None before any
-            client has trained.
+        train_accuracy: The training accuracy that the policy is given next; None before
+            any client has trained.
         train_loss: The mean training loss of the last cohort that trained, likewise.
         counts: What was spent since the last record.
         diverged: Why the replicate was stopped; empty as long as it was not.
@@ -86,12 +88,14 @@ class Replicate:
 
 @dataclass
 class _RoundInProgress:
-    """One replicate's round: the algorithm's generator, and what it has asked for so far."""
+    """One replicate's round: the algorithm's generator, and its requests so far."""
 
     generator: Round
     cohort: Cohort
     calls: int = 0
-    kinds: set[str] = field(default_factory=set)  # who trained: "client", "server", "central"
+    kinds: set[str] = field(
+        default_factory=set
+    )  # who trained: "client", "server", "central"
 
 
 class _PendingEvaluation(NamedTuple):
@@ -105,10 +109,10 @@ class _PendingEvaluation(NamedTuple):
 class Simulation:
     """The rounds of a run, with all of its replicates in lock-step.
 
-    The attributes `round` (the number of the next round) and `replicates` are its whole state.
-    `advance` runs a round without waiting for its evaluation, which goes on beside the next
-    round; `step` waits. Before a checkpoint, `finish_evaluations` must have been called, since
-    a checkpoint holds no records.
+    The attributes `round` (the number of the next round) and `replicates` are its whole
+    state. `advance` runs a round without waiting for its evaluation, which goes on
+    beside the next round; `step` waits. Before a checkpoint, `finish_evaluations` must
+    have been called, since a checkpoint holds no records.
 
     Args:
         run: The configuration.
@@ -132,7 +136,9 @@ class Simulation:
         self.round = 0
         self._last_record_time = time.monotonic()
         self._pending: list[_PendingEvaluation] = []  # in the order of their rounds
-        self._complete: list[Record] = []  # records with scores that were not returned yet
+        self._complete: list[
+            Record
+        ] = []  # records with scores that were not returned yet
         self.algorithms = [
             run.algorithm.prepare(
                 Setting(len(sizes), sum(sizes) / len(sizes), server_size, run.local)
@@ -140,8 +146,12 @@ class Simulation:
             for sizes, server_size in work.sizes()
         ]
         self.replicates = [
-            Replicate(seed, algorithm.init(w_P, run.data.clients), run.participation.init())
-            for seed, algorithm, w_P in zip(run.seeds, self.algorithms, work.init(), strict=True)
+            Replicate(
+                seed, algorithm.init(w_P, run.data.clients), run.participation.init()
+            )
+            for seed, algorithm, w_P in zip(
+                run.seeds, self.algorithms, work.init(), strict=True
+            )
         ]
 
     @property
@@ -167,8 +177,9 @@ class Simulation:
         """Run one round of every replicate, and begin its evaluation if it is due.
 
         Returns:
-            Records of earlier rounds whose evaluation has ended. Those of the last round are
-            not among them: on actors, its evaluation goes on while the next round trains.
+            Records of earlier rounds whose evaluation has ended. Those of the last
+            round are not among them: on actors, its evaluation goes on while the next
+            round trains.
         """
         rounds = self._start_rounds()
         self._train(rounds)
@@ -190,10 +201,10 @@ class Simulation:
         return (round + 1) % self.run.eval_every == 0 or round + 1 == self.run.rounds
 
     def _records_before(self, round: int) -> list[Record]:
-        """Return the records of all rounds before this one, waiting for their evaluations.
+        """Return the records of all rounds before this one; wait for their evaluations.
 
-        If an evaluation fails, its error is raised. The records before it come with the next
-        call; those after it are dropped.
+        If an evaluation fails, its error is raised. The records before it come with the
+        next call; those after it are dropped.
         """
         while self._pending and self._pending[0].round < round:
             _, wait_for_scores, drafts = self._pending.pop(0)
@@ -204,13 +215,15 @@ class Simulation:
                 raise
             for draft in drafts:
                 accuracy, loss = scores[draft.replicate]
-                self._complete.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
+                self._complete.append(
+                    replace(draft, test_accuracy=accuracy, test_loss=loss)
+                )
         records = self._complete
         self._complete = []
         return records
 
     def _start_rounds(self) -> dict[int, _RoundInProgress]:
-        """Choose the cohorts and start the algorithm's round, in each live replicate."""
+        """Choose the cohort and start the algorithm's round in each live replicate."""
         rounds = {}
         for r, replicate in enumerate(self.replicates):
             if replicate.diverged:
@@ -225,7 +238,7 @@ class Simulation:
         return rounds
 
     def _train(self, rounds: Mapping[int, _RoundInProgress]) -> None:
-        """Answer the requests of all replicates together until every round has returned."""
+        """Answer the requests of all replicates until every round has returned."""
         # A generator is started by sending None.
         answers: dict[int, Update | MeanUpdate | None] = dict.fromkeys(rounds)
         while answers:
@@ -241,14 +254,19 @@ class Simulation:
         self, requests: Mapping[int, Request], rounds: Mapping[int, _RoundInProgress]
     ) -> dict[int, Update | MeanUpdate | None]:
         """Carry out the requests of several replicates as one batch of tasks."""
-        tasks = {r: self._tasks(r, request, rounds[r]) for r, request in requests.items()}
-        # One client's update is the mean over it, bit for bit, so it is taken from its row.
+        tasks = {
+            r: self._tasks(r, request, rounds[r]) for r, request in requests.items()
+        }
+        # One client's update is the mean over it, bit for bit, so it is taken from its
+        # row.
         averaged = [
             r
             for r, request in requests.items()
             if isinstance(request, TrainMean) and len(request.ids) > 1
         ]
-        trained = self.work.train([task for own in tasks.values() for task in own], averaged)
+        trained = self.work.train(
+            [task for own in tasks.values() for task in own], averaged
+        )
 
         answers: dict[int, Update | MeanUpdate | None] = {}
         start = 0
@@ -266,7 +284,9 @@ class Simulation:
             answers[r] = answer
         return answers
 
-    def _tasks(self, r: int, request: Request, in_progress: _RoundInProgress) -> list[Task]:
+    def _tasks(
+        self, r: int, request: Request, in_progress: _RoundInProgress
+    ) -> list[Task]:
         """Return one task for each client that replicate r's algorithm asks for."""
         count = len(request.ids)
         assert count > 0, "an algorithm must ask at least one client to train"
@@ -300,14 +320,16 @@ class Simulation:
     def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
         """Count steps and traffic, and note the training accuracy and loss.
 
-        Only clients' training moves bytes; training on the server's data leaves the training
-        accuracy and loss as they were.
+        Only clients' training moves bytes; training on the server's data leaves the
+        training accuracy and loss as they were.
         """
         replicate = self.replicates[r]
         counts = replicate.counts
         counts.steps += int(answer.steps_M.sum())
 
-        num_clients = sum(i >= 0 for i in request.ids)  # SERVER and EVERYONE are negative
+        num_clients = sum(
+            i >= 0 for i in request.ids
+        )  # SERVER and EVERYONE are negative
         vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
         counts.bytes_down += vector_bytes * (1 + request.extra_down)
         counts.bytes_up += vector_bytes * (1 + request.extra_up)
@@ -316,11 +338,13 @@ class Simulation:
         if SERVER in request.ids:
             weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
         if total := weight_M.sum():
-            replicate.train_accuracy = float((answer.accuracy_M * weight_M).sum() / total)
+            replicate.train_accuracy = float(
+                (answer.accuracy_M * weight_M).sum() / total
+            )
             replicate.train_loss = float((answer.loss_M * weight_M).sum() / total)
 
     def _measure_accuracy(self, rounds: Mapping[int, _RoundInProgress]) -> None:
-        """Measure the new parameters' training accuracy, if the policy asks for that."""
+        """Measure the new parameters' training accuracy, if the policy wants that."""
         ids = {}
         for r, in_progress in rounds.items():
             clients = self.run.participation.measured_on(in_progress.cohort.ids)
@@ -345,10 +369,14 @@ class Simulation:
 
     def _evaluate(self, rounds: Mapping[int, _RoundInProgress]) -> None:
         """Begin to evaluate the live replicates, and draft their records."""
-        live = {r: self.replicates[r] for r in rounds if not self.replicates[r].diverged}
+        live = {
+            r: self.replicates[r] for r in rounds if not self.replicates[r].diverged
+        }
         if not live:
             return
-        scores = self.work.evaluate({r: rep.state.w_P.float() for r, rep in live.items()})
+        scores = self.work.evaluate(
+            {r: rep.state.w_P.float() for r, rep in live.items()}
+        )
         now = time.monotonic()
         seconds = now - self._last_record_time
         self._last_record_time = now
@@ -379,7 +407,8 @@ class Simulation:
 def _all_finite(w_P: Tensor) -> bool:
     """Return whether every parameter is finite.
 
-    If the sum is finite, every parameter is; summing takes a tenth of the time of looking at
-    each. The sum of finite parameters may overflow, and only then each is looked at.
+    If the sum is finite, every parameter is; summing takes a tenth of the time of
+    looking at each. The sum of finite parameters may overflow, and only then each is
+    looked at.
     """
     return bool(w_P.sum().isfinite()) or bool(w_P.isfinite().all())
