@@ -93,8 +93,7 @@ class ActorPool:
         self._setup = setup
         self._failed_starts = Counter()
         self._starting = {
-            index: actor.configure.remote(setup)
-            for index, actor in enumerate(self._actors)
+            index: actor.configure.remote(setup) for index, actor in enumerate(self._actors)
         }
 
     def configure_replacements(self, setup: Any) -> None:
@@ -156,9 +155,7 @@ class ActorPool:
                 return ray.get(call.reply)
             except LOST as error:
                 call.losses += 1
-                _pause_or_give_up(
-                    call.losses, f"the client actor that was to {call.method}", error
-                )
+                _pause_or_give_up(call.losses, f"the client actor that was to {call.method}", error)
                 self._replace(call.actor, error)
                 self._send(call)
 
@@ -208,9 +205,7 @@ class ActorPool:
                 )
                 ray.kill(actor)  # it may be alive and only out of reach
                 self._actors[index] = self._remote.remote(self._threads)
-                self._starting[index] = self._actors[index].configure.remote(
-                    self._setup
-                )
+                self._starting[index] = self._actors[index].configure.remote(self._setup)
 
 
 def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
@@ -220,9 +215,7 @@ def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
     too. The pause lets that happen before the coordinator records a failure of the run.
     """
     if losses > RETRIES:
-        raise LostActorsError(
-            f"{what} was lost {losses} times: {_reason(error)}"
-        ) from error
+        raise LostActorsError(f"{what} was lost {losses} times: {_reason(error)}") from error
     time.sleep(2 ** (losses - 1) - 1)
 
 

@@ -62,9 +62,7 @@ def count_averaged(tasks: Iterable[Task], averaged: Collection[int]) -> dict[int
     return Counter(task.replicate for task in tasks if task.replicate in averaged)
 
 
-def reduce_share(
-    tasks: Sequence[Task], update: Update, counts: Mapping[int, int]
-) -> ShareResult:
+def reduce_share(tasks: Sequence[Task], update: Update, counts: Mapping[int, int]) -> ShareResult:
     """Sum the updates of the averaged replicates and keep the rows of the others.
 
     Args:
@@ -112,15 +110,11 @@ def combine_shares(
 
     for share, result in zip(shares, results, strict=True):
         columns_5T[:, share] = result.columns_5T
-        for i, row_P in zip(
-            (i for i in share if i in row_of), result.rows_TP, strict=True
-        ):
+        for i, row_P in zip((i for i in share if i in row_of), result.rows_TP, strict=True):
             delta_TP[row_of[i]] = row_P
 
         present = count_averaged((tasks[i] for i in share), counts)
-        for (replicate, count), mean_P in zip(
-            present.items(), result.means, strict=True
-        ):
+        for (replicate, count), mean_P in zip(present.items(), result.means, strict=True):
             if count == counts[replicate]:
                 means[replicate] = mean_P
             elif replicate in sums:
@@ -128,9 +122,7 @@ def combine_shares(
             else:
                 sums[replicate] = mean_P
 
-    means |= {
-        replicate: _mean(sum_P, counts[replicate]) for replicate, sum_P in sums.items()
-    }
+    means |= {replicate: _mean(sum_P, counts[replicate]) for replicate, sum_P in sums.items()}
     # A mean that was sent lies in read-only memory, and algorithms may change theirs:
     # copy it.
     return Trained(

@@ -55,9 +55,7 @@ class PendingEvaluations:
         piggyback: Whether parts are sent together with trainings.
     """
 
-    def __init__(
-        self, actors: ActorPool, parameters: SentParameters, piggyback: bool
-    ) -> None:
+    def __init__(self, actors: ActorPool, parameters: SentParameters, piggyback: bool) -> None:
         self.actors = actors
         self.parameters = parameters
         self.piggyback = piggyback
@@ -128,6 +126,4 @@ class PendingEvaluations:
     def _send(self, part: EvaluationPart) -> None:
         request = part.request
         models = part.sent or self.parameters.of(request.w)
-        part.call = self.actors.send(
-            part.actor, "evaluate", request.number, request.spans, *models
-        )
+        part.call = self.actors.send(part.actor, "evaluate", request.number, request.spans, *models)

@@ -93,9 +93,7 @@ class _RoundInProgress:
     generator: Round
     cohort: Cohort
     calls: int = 0
-    kinds: set[str] = field(
-        default_factory=set
-    )  # who trained: "client", "server", "central"
+    kinds: set[str] = field(default_factory=set)  # who trained: "client", "server", "central"
 
 
 class _PendingEvaluation(NamedTuple):
@@ -136,9 +134,7 @@ class Simulation:
         self.round = 0
         self._last_record_time = time.monotonic()
         self._pending: list[_PendingEvaluation] = []  # in the order of their rounds
-        self._complete: list[
-            Record
-        ] = []  # records with scores that were not returned yet
+        self._complete: list[Record] = []  # records with scores that were not returned yet
         self.algorithms = [
             run.algorithm.prepare(
                 Setting(len(sizes), sum(sizes) / len(sizes), server_size, run.local)
@@ -146,12 +142,8 @@ class Simulation:
             for sizes, server_size in work.sizes()
         ]
         self.replicates = [
-            Replicate(
-                seed, algorithm.init(w_P, run.data.clients), run.participation.init()
-            )
-            for seed, algorithm, w_P in zip(
-                run.seeds, self.algorithms, work.init(), strict=True
-            )
+            Replicate(seed, algorithm.init(w_P, run.data.clients), run.participation.init())
+            for seed, algorithm, w_P in zip(run.seeds, self.algorithms, work.init(), strict=True)
         ]
 
     @property
@@ -215,9 +207,7 @@ class Simulation:
                 raise
             for draft in drafts:
                 accuracy, loss = scores[draft.replicate]
-                self._complete.append(
-                    replace(draft, test_accuracy=accuracy, test_loss=loss)
-                )
+                self._complete.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
         records = self._complete
         self._complete = []
         return records
@@ -254,9 +244,7 @@ class Simulation:
         self, requests: Mapping[int, Request], rounds: Mapping[int, _RoundInProgress]
     ) -> dict[int, Update | MeanUpdate | None]:
         """Carry out the requests of several replicates as one batch of tasks."""
-        tasks = {
-            r: self._tasks(r, request, rounds[r]) for r, request in requests.items()
-        }
+        tasks = {r: self._tasks(r, request, rounds[r]) for r, request in requests.items()}
         # One client's update is the mean over it, bit for bit, so it is taken from its
         # row.
         averaged = [
@@ -264,9 +252,7 @@ class Simulation:
             for r, request in requests.items()
             if isinstance(request, TrainMean) and len(request.ids) > 1
         ]
-        trained = self.work.train(
-            [task for own in tasks.values() for task in own], averaged
-        )
+        trained = self.work.train([task for own in tasks.values() for task in own], averaged)
 
         answers: dict[int, Update | MeanUpdate | None] = {}
         start = 0
@@ -284,9 +270,7 @@ class Simulation:
             answers[r] = answer
         return answers
 
-    def _tasks(
-        self, r: int, request: Request, in_progress: _RoundInProgress
-    ) -> list[Task]:
+    def _tasks(self, r: int, request: Request, in_progress: _RoundInProgress) -> list[Task]:
         """Return one task for each client that replicate r's algorithm asks for."""
         count = len(request.ids)
         assert count > 0, "an algorithm must ask at least one client to train"
@@ -327,9 +311,7 @@ class Simulation:
         counts = replicate.counts
         counts.steps += int(answer.steps_M.sum())
 
-        num_clients = sum(
-            i >= 0 for i in request.ids
-        )  # SERVER and EVERYONE are negative
+        num_clients = sum(i >= 0 for i in request.ids)  # SERVER and EVERYONE are negative
         vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
         counts.bytes_down += vector_bytes * (1 + request.extra_down)
         counts.bytes_up += vector_bytes * (1 + request.extra_up)
@@ -338,9 +320,7 @@ class Simulation:
         if SERVER in request.ids:
             weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
         if total := weight_M.sum():
-            replicate.train_accuracy = float(
-                (answer.accuracy_M * weight_M).sum() / total
-            )
+            replicate.train_accuracy = float((answer.accuracy_M * weight_M).sum() / total)
             replicate.train_loss = float((answer.loss_M * weight_M).sum() / total)
 
     def _measure_accuracy(self, rounds: Mapping[int, _RoundInProgress]) -> None:
@@ -369,14 +349,10 @@ class Simulation:
 
     def _evaluate(self, rounds: Mapping[int, _RoundInProgress]) -> None:
         """Begin to evaluate the live replicates, and draft their records."""
-        live = {
-            r: self.replicates[r] for r in rounds if not self.replicates[r].diverged
-        }
+        live = {r: self.replicates[r] for r in rounds if not self.replicates[r].diverged}
         if not live:
             return
-        scores = self.work.evaluate(
-            {r: rep.state.w_P.float() for r, rep in live.items()}
-        )
+        scores = self.work.evaluate({r: rep.state.w_P.float() for r, rep in live.items()})
         now = time.monotonic()
         seconds = now - self._last_record_time
         self._last_record_time = now
