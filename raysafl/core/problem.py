@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.core.client_indices import pack
+from raysafl.core.client_indices import as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
 
@@ -52,12 +52,12 @@ class Split:
     """
 
     def __init__(self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]) -> None:
-        self.clients, self.server = pack(clients), server
+        self.clients, self.server = as_client_indices(clients), server
 
     def of(self, client: int) -> NDArray[np.int64]:
         """The samples of a client, of SERVER, or of EVERYONE: all clients' as one."""
         if client == EVERYONE:
-            return self.clients.together()
+            return self.clients.concatenated()
         return self.server if client == SERVER else self.clients[client]
 
     def size(self, client: int) -> int:

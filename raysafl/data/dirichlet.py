@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from raysafl.core.client_indices import Ints, Packed, deal
+from raysafl.core.client_indices import Ints, StoredIndices, group_by_owner
 from raysafl.data.partitions import Partition
 
 # Maximum number of draws until every client holds `min_samples`.
@@ -49,7 +49,7 @@ class Dirichlet(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> Packed:
+    ) -> StoredIndices:
         """Draw the proportions and deal out the samples, as the class describes."""
         if clients * self.min_samples > len(labels):
             raise ValueError(
@@ -69,7 +69,7 @@ class Dirichlet(Partition):
             "clients, or use balanced=True"
         )
 
-    def _equal(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> Packed:
+    def _equal(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> StoredIndices:
         """Deal out samples one by one to clients of equal size (balanced)."""
         left = np.array([len(pool) for pool in pools])
         size = left.sum() // clients
@@ -89,9 +89,9 @@ class Dirichlet(Partition):
             if left[c] == 0:
                 prior[:, c] = 0
                 chances = np.cumsum(prior, axis=1)
-        return deal(turns, samples, clients)
+        return group_by_owner(turns, samples, clients)
 
-    def _cut(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> Packed:
+    def _cut(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> StoredIndices:
         """Cut each class among the clients in drawn proportions (unbalanced)."""
         fair = sum(map(len, pools)) / clients
         owner = []
@@ -105,4 +105,4 @@ class Dirichlet(Partition):
             pieces = np.diff(np.concatenate([[0], ends, [len(pool)]]))
             owner.append(np.repeat(np.arange(clients), pieces))
             sizes += pieces
-        return deal(np.concatenate(owner), np.concatenate(pools), clients)
+        return group_by_owner(np.concatenate(owner), np.concatenate(pools), clients)

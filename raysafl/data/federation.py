@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.client_indices import Ints, Parts, pack
+from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
 from raysafl.data.partitions import Iid, Partition
@@ -147,16 +147,16 @@ class Federation(FederatedData):
             key("partition"),
             None if users is None else users[free],
         )
-        clients = pack(parts).within(free)
+        clients = as_client_indices(parts).within(free)
 
         if self.server is not None:
             collected, remaining = self.server.collect(clients, key("from clients"))
-            clients = pack(remaining)
+            clients = as_client_indices(remaining)
             outside = np.arange(inside, len(dataset.train))
             server = np.concatenate([server, collected, outside])
         return Split(self._with_shared_data(clients, server, key), server)
 
-    def _with_shared_data(self, clients: Parts, server: Ints, key: Key) -> Parts:
+    def _with_shared_data(self, clients: ClientIndices, server: Ints, key: Key) -> ClientIndices:
         """Append to each client's samples the fraction `share` of the server's."""
         count = round(self.share * len(server))
         if not count:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.core.client_indices import Ints, Made, Parts, deal
+from raysafl.core.client_indices import ClientIndices, ComputedIndices, Ints, group_by_owner
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key
 
@@ -68,13 +68,13 @@ class Iid(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> Parts:
+    ) -> ClientIndices:
         """Give every sample to exactly one client."""
         if clients > len(labels):
             raise ValueError(f"{clients} clients cannot share {len(labels)} training samples")
         each, more = divmod(len(labels), clients)
         owner = np.repeat(np.arange(clients), each + (np.arange(clients) < more))
-        return deal(owner, rng.permutation(len(labels)), clients)
+        return group_by_owner(owner, rng.permutation(len(labels)), clients)
 
 
 class ClassesPerClient(Partition):
@@ -100,7 +100,7 @@ class ClassesPerClient(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> Parts:
+    ) -> ClientIndices:
         """Choose the classes of each client, then deal out each class among its holders."""
         if self.p > num_classes:
             raise ValueError(
@@ -120,7 +120,7 @@ class ClassesPerClient(Partition):
 
         owner = [np.repeat(np.flatnonzero(column), share) for column in held.T]
         dealt = [pool[: len(own)] for pool, own in zip(pools, owner, strict=True)]
-        return deal(np.concatenate(owner), np.concatenate(dealt), clients)
+        return group_by_owner(np.concatenate(owner), np.concatenate(dealt), clients)
 
     def _choose(
         self, num_classes: int, clients: int, rng: np.random.Generator
@@ -221,7 +221,7 @@ class ByUser(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> Parts:
+    ) -> ClientIndices:
         """Give each chosen user's samples to one client."""
         if users is None:
             raise ValueError(
@@ -237,7 +237,7 @@ class ByUser(Partition):
         largest = np.argsort(-counts, kind="stable")[:clients]
         taken = np.sort(known[largest])
         samples = np.flatnonzero(np.isin(users, taken))
-        return deal(np.searchsorted(taken, users[samples]), samples, clients)
+        return group_by_owner(np.searchsorted(taken, users[samples]), samples, clients)
 
 
 class Overlapping(Partition):
@@ -259,7 +259,7 @@ class Overlapping(Partition):
         clients: int,
         rng: np.random.Generator,
         users: Ints | None = None,
-    ) -> Parts:
+    ) -> ClientIndices:
         """Return a description of the clients' samples; they are drawn on access."""
         available = len(labels)
         if self.samples > available:
@@ -273,4 +273,4 @@ class Overlapping(Partition):
             drawn = key("overlapping", client).choice(available, self.samples, replace=False)
             return np.sort(drawn)
 
-        return Made(clients, self.samples, draw)
+        return ComputedIndices(clients, self.samples, draw)

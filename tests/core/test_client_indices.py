@@ -29,7 +29,14 @@ from raysafl import (
     StratifiedServer,
     Synthetic,
 )
-from raysafl.core.client_indices import Ints, Made, Packed, Parts, deal, pack
+from raysafl.core.client_indices import (
+    ClientIndices,
+    ComputedIndices,
+    Ints,
+    StoredIndices,
+    as_client_indices,
+    group_by_owner,
+)
 from raysafl.core.problem import Split
 
 DIGITS = Digits().load()
@@ -51,7 +58,7 @@ def plain(values: int) -> Dataset:
     return Dataset("plain", part, part, 10)
 
 
-def of_size(parts: Parts) -> int:
+def of_size(parts: ClientIndices) -> int:
     """Bytes of the arrays that are there."""
     own = [a for a in vars(parts).values() if isinstance(a, np.ndarray)]
     return sum(a.base.nbytes if a.base is not None and 0 in a.strides else a.nbytes for a in own)
@@ -64,13 +71,13 @@ def of_size(parts: Parts) -> int:
 def test_packed_parts_read_like_the_list_they_are_made_of(
     lists: list[list[int]], start: int, stop: int
 ) -> None:
-    given_, packed = arrays(lists), pack(arrays(lists))
-    assert isinstance(packed, Packed) and len(packed) == len(given_)
+    given_, packed = arrays(lists), as_client_indices(arrays(lists))
+    assert isinstance(packed, StoredIndices) and len(packed) == len(given_)
     assert same(list(packed), given_) and same(list(reversed(packed)), given_[::-1])
     assert same(packed[start:stop], given_[start:stop])
     assert same([packed[i] for i in range(-len(given_), 0)], given_)
     assert packed.sizes.tolist() == [len(part) for part in given_]
-    assert np.array_equal(packed.together(), np.concatenate(given_))
+    assert np.array_equal(packed.concatenated(), np.concatenate(given_))
     for wrong in (len(given_), -len(given_) - 1):
         with pytest.raises(IndexError):
             packed[wrong]
@@ -88,19 +95,19 @@ def test_made_parts_are_what_the_same_parts_packed_are(
     def extra(client: int) -> Ints:
         return np.arange(client, client + count)
 
-    made = Made(clients, size, make)
-    packed = pack([make(i) for i in range(clients)])
+    made = ComputedIndices(clients, size, make)
+    packed = as_client_indices([make(i) for i in range(clients)])
     for change in (
         lambda parts: parts,
         lambda parts: parts.within(pool),
         lambda parts: parts.extended(count, extra),
         lambda parts: parts.within(pool).extended(count, extra),
     ):
-        changes: Callable[[Parts], Parts] = change
+        changes: Callable[[ClientIndices], ClientIndices] = change
         lazy, eager = changes(made), changes(packed)
-        assert type(lazy) is Made and type(eager) is Packed
+        assert type(lazy) is ComputedIndices and type(eager) is StoredIndices
         assert same(lazy, eager) and lazy.sizes.tolist() == eager.sizes.tolist()
-        assert np.array_equal(lazy.together(), eager.together())
+        assert np.array_equal(lazy.concatenated(), eager.concatenated())
 
 
 @given(st.data(), st.integers(1, 9), st.integers(0, 40))
@@ -110,7 +117,7 @@ def test_dealing_gives_each_owner_its_samples_in_rising_order(
     owners = st.lists(st.integers(0, clients - 1), min_size=count, max_size=count)
     owner = np.array(data.draw(owners), np.int64)
     samples = np.random.default_rng(count).permutation(1000)[:count]
-    dealt = deal(owner, samples, clients)
+    dealt = group_by_owner(owner, samples, clients)
     assert same(dealt, [np.sort(samples[owner == client]) for client in range(clients)])
 
 
