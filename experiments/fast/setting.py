@@ -8,7 +8,6 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-
 What the paper prints (section 5 and appendix B): there are 100 clients, or 139 for Shakespeare,
 and 10 % of them train in a round. The partition is a balanced Dirichlet(alpha); for Shakespeare
 each client is one speaker. The distributions of arbitrary participation are Beta(1, 10),

@@ -8,7 +8,6 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-
 What the paper prints (section IV and appendix B): CIFAR-10 has 50,000 samples of 10 classes, and
 EMNIST 108,000 samples of 45 classes. Each client holds C classes, and all clients hold equally
 many samples. The networks are those of tables II and III. E_c = 1, E_s = ceil(n E_c / (N n0)),

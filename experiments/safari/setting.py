@@ -8,7 +8,6 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-
 What the paper prints (section 5 and appendix B): there are M = 10 clients, of which s never
 take part. In each round the server samples m = 5 of the other M - s clients. A client trains
 for one local epoch. All learning rates are 0.1, and the global rate is 1.0. A round is a client
@@ -32,7 +31,6 @@ Scale `small`: two seeds; MNIST has 15 rounds. CIFAR-10 has 40 rounds of 8 local
 size 32, a small CNN, a tenth of n0, and a test on 1,000 images every 5 rounds.
 """
 FASHION_MNIST_NOTES = """
-
 What the paper prints: M = 150 clients and q = 0.8. It leaves everything else open. We chose
 FAST's small CNN for Fashion-MNIST, one class per client (p = 1), m = 10 clients a round, batch
 size 64, one local epoch, learning rates 0.1, 150 rounds and three seeds. A server round is one
