@@ -24,7 +24,7 @@ from experiments.tools.open_choices import (
 )
 from raysafl.report.analysis.cells import EVERYWHERE, matching
 from raysafl.report.analysis.claims import judge as judge_claim
-from raysafl.report.analysis.layout import place
+from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import duration
 from raysafl.report.wording import NOTHING, count, number, signed, spread
@@ -67,7 +67,7 @@ def distances():
     rows = []
     for name in tables_with_paper():
         cells, manifest = compared(name)
-        matches = matching(cells, manifest)
+        matches = matching(cells, manifest, Layout.of(manifest))
         matches = matches[matches["group"].isin(groups)]
         for group, statistics in matches.groupby("group", sort=False):
             distance = dict(zip(statistics["statistic"], statistics["distance"], strict=True))
@@ -89,7 +89,9 @@ def largest_differences():
         cells, manifest = compared(name)
         own = manifest.table.statistic
         for _, cell in cells[cells["deviations"] > FAR].iterrows():
-            labels = place({axis: cell[f"label.{axis}"] for axis in manifest.axes}, manifest.axes)
+            labels = labels_text(
+                {axis: cell[f"label.{axis}"] for axis in manifest.axes}, manifest.axes
+            )
             row = [
                 f"`{name}`",
                 labels,

@@ -7,6 +7,7 @@ import pandas as pd
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import judge, paired
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.curves import curves, q_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
@@ -74,19 +75,30 @@ def write_report(store: Store) -> list[Location]:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
     """
     manifest, rounds, runs = load(store)
+    layout = Layout.of(manifest)
     versus, shown = improvements(runs, manifest)
+    shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
     cells = judge(compare(aggregate(versus, shown), shown), shown)
     drawn: dict[str, Sequence[bytes | None]] = {
-        "curves": curves(rounds, manifest, runs),
-        "heatmap": [heatmap(cells, shown)],
-        "pareto": [pareto(own, runs, manifest)],
-        "q": q_curves(rounds, manifest, runs),
-        "participation": [rasters(rounds, runs, manifest)],
+        "curves": curves(rounds, manifest, layout, runs),
+        "heatmap": [heatmap(cells, shown, shown_layout)],
+        "pareto": [pareto(own, runs, manifest, layout)],
+        "q": q_curves(rounds, manifest, layout, runs),
+        "participation": [rasters(rounds, runs, manifest, layout)],
     }
     pictures = {ABOUT[kind][0]: _pictures(kind, pages) for kind, pages in drawn.items()}
-    pairs = paired(runs, manifest)
-    report = Report(manifest, runs, shown, versus, cells, pairs, pictures)
+    report = Report(
+        manifest=manifest,
+        runs=runs,
+        layout=layout,
+        shown=shown,
+        shown_layout=shown_layout,
+        versus=versus,
+        cells=cells,
+        pairs=paired(runs, manifest, layout),
+        pictures=pictures,
+    )
     files = {"table.md": markdown(runs, manifest).encode(), "report.html": page(report).encode()}
     files |= {picture.name: picture.png for part in pictures.values() for picture in part}
     for kind in ABOUT:

@@ -12,6 +12,7 @@ from scipy import stats
 
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import VERDICTS, half_width, holm, judge, paired, rule, welch
+from raysafl.report.analysis.layout import Layout
 from raysafl.storage.manifest import Entry, Manifest, Printed, Table
 
 SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=7).filter(lambda x: np.ptp(x) > 1e-3)
@@ -104,7 +105,7 @@ def test_methods_are_compared_over_common_seeds_only() -> None:
     finals = {"a": [0.5, 0.6, 0.7, 0.9], "b": [0.55, 0.68, 0.74, 0.1], "c": [0.6, 0.7, 0.8, 1.0]}
     runs, manifest = sweep(finals)
     runs.loc[(runs["run_id"] == "b") & (runs["seed"] == 3), "status"] = "diverged"
-    pairs = paired(runs, manifest).set_index("label.method")
+    pairs = paired(runs, manifest, Layout.of(manifest)).set_index("label.method")
     difference = [5.0, 8.0, 4.0]
     test = stats.ttest_1samp(difference, 0)
     b = pairs.loc["b"]
@@ -119,9 +120,10 @@ def test_methods_are_compared_over_common_seeds_only() -> None:
 
 def test_nothing_is_compared_without_two_common_seeds() -> None:
     runs, manifest = sweep({"a": [0.5, 0.6], "b": [0.7]})
-    assert paired(runs, manifest).empty
-    assert paired(runs[:0], manifest).empty
-    assert paired(*sweep({"a": [0.1, 0.2]})).empty
+    assert paired(runs, manifest, Layout.of(manifest)).empty
+    assert paired(runs[:0], manifest, Layout.of(manifest)).empty
+    alone = sweep({"a": [0.1, 0.2]})
+    assert paired(*alone, Layout.of(alone[1])).empty
 
 
 def test_places_of_the_other_axes_are_kept_apart() -> None:
@@ -137,7 +139,7 @@ def test_places_of_the_other_axes_are_kept_apart() -> None:
         for name, values in finals.items()
         for i, x in enumerate(values)
     ]
-    pairs = paired(pd.DataFrame(rows), manifest)
+    pairs = paired(pd.DataFrame(rows), manifest, Layout.of(manifest))
     assert pairs["label.s"].tolist() == [0, 2] and pairs["label.method"].tolist() == ["b", "b"]
     assert pairs["diff"].tolist() == [pytest.approx(25), pytest.approx(-15)]
     smallest, other = sorted(pairs["p"])

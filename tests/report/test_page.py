@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
 from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import find_problems, front
 from raysafl.report.figures.curves import q_curves
 from raysafl.report.figures.pareto import pareto
@@ -249,13 +250,13 @@ POLICIES: dict[str, dict[str, object]] = {
 
 def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> None:
     runs, manifest = configured(POLICIES)
-    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest)
+    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
     assert problem.cells["run_id"].tolist() == ["beta", "half"]
     assert problem.cells["snapshots"].tolist() == [0, 1]  # beta enforces none, whatever it counts
     assert problem.cells["samples"].tolist() == [0, 50]  # n0 only where the server trained
-    content = pareto(aggregate(runs, manifest), runs, manifest)
+    content = pareto(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
     assert content is not None and Image.open(io.BytesIO(content)).format == "PNG"
-    assert pareto(aggregate(runs, manifest), runs[:0], manifest) is None
+    assert pareto(aggregate(runs, manifest), runs[:0], manifest, Layout.of(manifest)) is None
 
 
 def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
@@ -272,20 +273,25 @@ def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
 
 def test_each_policy_has_one_raster_and_none_without_runs() -> None:
     runs, manifest = configured(POLICIES)
-    content = rasters(rounds_of(manifest), runs, manifest)
+    content = rasters(rounds_of(manifest), runs, manifest, Layout.of(manifest))
     assert content is not None
     orange = (213, 94, 0)  # enforced rounds
     colours = Image.open(io.BytesIO(content)).convert("RGB").getcolors(1 << 24) or []
     assert orange in [rgb for _, rgb in colours]
-    plain = rasters(rounds_of(manifest, snapshots=1), runs, manifest)  # all of them: uniform
+    plain = rasters(
+        rounds_of(manifest, snapshots=1), runs, manifest, Layout.of(manifest)
+    )  # all of them: uniform
     assert plain is not None
     colours = Image.open(io.BytesIO(plain)).convert("RGB").getcolors(1 << 24) or []
     assert orange not in [rgb for _, rgb in colours]
-    assert rasters(rounds_of(manifest)[:0], runs, manifest) is None
+    assert rasters(rounds_of(manifest)[:0], runs, manifest, Layout.of(manifest)) is None
 
 
 def test_q_is_drawn_where_it_moves() -> None:
     _, manifest = configured(POLICIES)
-    assert len(q_curves(rounds_of(manifest), manifest)) == 1
-    assert q_curves(rounds_of(manifest, q=0.5), manifest) == []
-    assert q_curves(rounds_of(manifest, q=None).astype({"q": float}), manifest) == []
+    assert len(q_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
+    assert q_curves(rounds_of(manifest, q=0.5), manifest, Layout.of(manifest)) == []
+    assert (
+        q_curves(rounds_of(manifest, q=None).astype({"q": float}), manifest, Layout.of(manifest))
+        == []
+    )

@@ -16,7 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from raysafl.report.analysis.cells import aggregate, compare, matching
-from raysafl.report.analysis.layout import method_axis
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.curves import curve_of_run, curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.pages.markdown import markdown
@@ -201,7 +201,7 @@ def test_an_unknown_statistic_or_axis_names_the_nearest() -> None:
 def test_the_method_axis_is_named_so_or_the_last_row_axis(
     axes: dict[str, list[Label]], method: str | None
 ) -> None:
-    assert method_axis(manifest(axes)) == method
+    assert Layout.of(manifest(axes)).method == method
 
 
 # --- the paper
@@ -241,7 +241,7 @@ def test_the_best_statistic_is_told_for_each_method() -> None:
     paper = [printed("FedAvg", 60.1), printed("SAFARI", 61.9)]  # ours: 60, 61, 62, 63
     sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table={"paper": paper})
     runs = runs_of(sweep)
-    found = matching(compare(aggregate(runs, sweep), sweep), sweep)
+    found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
     best = found[found["best"]].set_index("group")
     assert best["statistic"].to_dict() == {
         "all cells": "last10",  # off by 0.9 and 0.9
@@ -260,7 +260,7 @@ def test_a_statistic_that_few_cells_have_does_not_win_over_all_cells() -> None:
     sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table={"paper": paper})
     runs = runs_of(sweep)
     runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
-    found = matching(compare(aggregate(runs, sweep), sweep), sweep)
+    found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
     overall = found[found["group"] == "all cells"].set_index("statistic")
     assert overall.loc["after_server", "distance"] == pytest.approx(0)
     assert overall.loc["after_server", "cells"] == 1
@@ -378,7 +378,7 @@ def test_labels_in_square_brackets_reach_the_screen() -> None:
 )
 def test_curves_are_pictures_whatever_the_axes(axes: dict[str, list[Label]], pages: int) -> None:
     sweep = manifest(axes)
-    made = curves(pd.DataFrame(rounds_of(sweep, replicates=2, length=3)), sweep)
+    made = curves(pd.DataFrame(rounds_of(sweep, replicates=2, length=3)), sweep, Layout.of(sweep))
     assert len(made) == pages
     for page in made:
         width, height = picture(page).size
@@ -390,7 +390,8 @@ def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
     rounds = pd.DataFrame(rounds_of(sweep))
     runs = runs_of(sweep)
     runs.loc[1:2, "status"] = "diverged"
-    assert curves(rounds, sweep, runs) != curves(rounds, sweep)
+    layout = Layout.of(sweep)
+    assert curves(rounds, sweep, layout, runs) != curves(rounds, sweep, layout)
 
 
 def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -> None:
@@ -404,7 +405,7 @@ def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -
 )
 def test_two_axes_or_more_make_a_heat_map(axes: dict[str, list[Label]]) -> None:
     sweep = manifest(axes)
-    content = heatmap(aggregate(runs_of(sweep)[:-3], sweep), sweep)
+    content = heatmap(aggregate(runs_of(sweep)[:-3], sweep), sweep, Layout.of(sweep))
     assert content is not None
     picture(content)
 
@@ -414,7 +415,7 @@ def test_fewer_than_two_axes_with_several_values_make_no_heat_map(
     axes: dict[str, list[Label]],
 ) -> None:
     sweep = manifest(axes)
-    assert heatmap(aggregate(runs_of(sweep), sweep), sweep) is None
+    assert heatmap(aggregate(runs_of(sweep), sweep), sweep, Layout.of(sweep)) is None
 
 
 def test_drawing_leaves_the_global_settings_of_matplotlib_alone() -> None:

@@ -12,7 +12,12 @@ import numpy as np
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.report.analysis.layout import METHOD_AXES, axis_values, method_axis, place, show
+from raysafl.report.analysis.layout import (
+    METHOD_AXES,
+    Layout,
+    label_text,
+    labels_text,
+)
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table
 from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
@@ -139,7 +144,7 @@ def unplaced(manifest: Manifest) -> list[Printed]:
     return [p for p in manifest.table.paper if not any(matches(p, e.labels) for e in entries)]
 
 
-def matching(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+def matching(compared: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
     """Which statistic matches the printed numbers best, over all cells and per method.
 
     For a statistic x and the set C of cells that have both x and a printed number, the
@@ -150,13 +155,14 @@ def matching(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         Rows `group` ("all cells" or "<axis> = <value>"), `statistic`, `cells`, `distance`
         (in the table's unit) and `best`; none where nothing can be compared.
     """
-    axis = method_axis(manifest)
-    values = axis_values(manifest, axis) if axis else []
+    axis = layout.method
+    values = layout.values[axis] if axis else []
     groups = {EVERYWHERE: compared}
     if axis and len(values) > 1 and manifest.table.paper:
         labels = compared[f"label.{axis}"]
         groups |= {
-            place({axis: v}, [axis]): compared[labels.map(lambda x, v=v: x == v)] for v in values
+            labels_text({axis: v}, [axis]): compared[labels.map(lambda x, v=v: x == v)]
+            for v in values
         }
     found: list[dict[str, Any]] = []
     for group, cells in groups.items():
@@ -194,8 +200,8 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
             best = min(parts, key=lambda part: (-part["cells"], part["distance"]))
             found.append(
                 {
-                    "method": "" if method is None else show(labels.pop(method)),
-                    "reading": place(labels, list(labels)),
+                    "method": "" if method is None else label_text(labels.pop(method)),
+                    "reading": labels_text(labels, list(labels)),
                     **{name: best[name] for name in ("cells", "statistic", "distance")},
                     **{f"distance.{part['statistic']}": part["distance"] for part in parts},
                 }

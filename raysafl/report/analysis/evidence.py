@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from raysafl.report.analysis.cells import factor
-from raysafl.report.analysis.layout import Key, axis_values, method_axis
+from raysafl.report.analysis.layout import Key, Layout
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 
@@ -97,7 +97,7 @@ def holm(p: Floats) -> Floats:
     return adjusted
 
 
-def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
     """Every method against the first one, seed by seed, at each place of the other axes.
 
     Replicates of one seed see the same cohorts whatever the algorithm, so the differences of
@@ -110,7 +110,8 @@ def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         (half the width of its 95 % interval), `p` and `holm`; NaN where all differences are
         equal, so that a t test has no answer. Places with fewer than two common seeds have none.
     """
-    axis, table = method_axis(manifest), manifest.table
+    axis = layout.method
+    table = manifest.table
     rows: list[dict[str, Any]] = []
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
     if axis and len(done):
@@ -119,7 +120,7 @@ def paired(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
             * factor(table, table.statistic)
             for run_id, own in done[["run_id", "seed", table.statistic]].groupby("run_id")
         }
-        baseline = axis_values(manifest, axis)[0]
+        baseline = layout.values[axis][0]
         at = {_place(e.labels, axis): e for e in manifest.entries if e.labels.get(axis) == baseline}
         for entry in manifest.entries:
             base = at.get(_place(entry.labels, axis))

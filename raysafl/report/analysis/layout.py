@@ -1,6 +1,7 @@
-"""layout."""
+"""How the axes of a sweep are laid out: what goes down a table, what goes across it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -8,61 +9,99 @@ import pandas as pd
 from raysafl.core.text import nearest
 from raysafl.storage.manifest import Label, Manifest
 
+# Axes with these names tell methods apart, if all their labels are words.
 METHOD_AXES = ("algorithm", "method")
 
-
-def table_axes(manifest: Manifest) -> tuple[list[str], list[str]]:
-    """Axes down and axes across; an axis that the table does not name goes down.
-
-    Raises:
-        ValueError: the table names an axis that the sweep does not have.
-    """
-    rows, columns = list(manifest.table.rows), list(manifest.table.columns)
-    for axis in [*rows, *columns]:
-        if axis not in manifest.axes:
-            raise ValueError(f"the table has an unknown axis '{axis}': {_known(axis, manifest)}")
-    return rows + [a for a in manifest.axes if a not in rows and a not in columns], columns
-
-
-def _known(axis: str, manifest: Manifest) -> str:
-    return nearest(axis, manifest.axes)
-
-
-def axis_values(manifest: Manifest, axis: str) -> list[Label]:
-    """The values of an axis in the order in which the manifest first has them."""
-    return list(dict.fromkeys(entry.labels.get(axis) for entry in manifest.entries))
-
-
-def method_axis(manifest: Manifest) -> str | None:
-    """The axis that tells methods apart: one named so, else the last axis that goes down."""
-    for axis in manifest.axes:
-        if axis in METHOD_AXES and all(isinstance(v, str) for v in axis_values(manifest, axis)):
-            return axis
-    rows, columns = table_axes(manifest)
-    named = manifest.table.rows or rows or columns
-    return named[-1] if named else None
-
-
-def show(value: Label) -> str:
-    """A label as text: floats short, so that 0.1 + 0.2 reads 0.3."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def place(labels: Mapping[str, Label], axes: list[str]) -> str:
-    """Where a cell stands, in words: `algorithm = FedAvg, s = 2`."""
-    return ", ".join(f"{axis} = {show(labels.get(axis))}" for axis in axes)
-
-
+# The labels of a cell, one for each of some axes.
 Key = tuple[Any, ...]
 
 
-def keys(manifest: Manifest, axes: list[str]) -> list[Key]:
-    """The combinations of labels that occur on some axes, ordered axis by axis."""
-    order = {axis: axis_values(manifest, axis) for axis in axes}
-    found = {tuple(entry.labels.get(axis) for axis in axes) for entry in manifest.entries}
-    return sorted(found, key=lambda k: [order[a].index(v) for a, v in zip(axes, k, strict=True)])
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a sweep's axes, made once for a report and passed to all of its parts.
+
+    Attributes:
+        method: the axis that tells methods apart; None if there is no axis.
+        down: the axes whose labels go down the table, in order.
+        across: the axes whose labels go across the table, in order.
+        values: the labels of each axis, in the order in which the manifest first has them.
+    """
+
+    method: str | None
+    down: list[str]
+    across: list[str]
+    values: Mapping[str, list[Label]]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Layout":
+        """Lay out the axes of a sweep; an axis that its table does not name goes down.
+
+        The method's axis is the one that is named in `METHOD_AXES`, otherwise the last axis
+        that goes down, otherwise the last axis that goes across.
+
+        Raises:
+            ValueError: the table names an axis that the sweep does not have.
+        """
+        rows = list(manifest.table.rows)
+        across = list(manifest.table.columns)
+        for axis in [*rows, *across]:
+            if axis not in manifest.axes:
+                hint = nearest(axis, manifest.axes)
+                raise ValueError(f"the table has an unknown axis '{axis}': {hint}")
+
+        down = rows + [axis for axis in manifest.axes if axis not in [*rows, *across]]
+        values = {
+            axis: list(dict.fromkeys(entry.labels.get(axis) for entry in manifest.entries))
+            for axis in manifest.axes
+        }
+        named = [
+            axis
+            for axis in manifest.axes
+            if axis in METHOD_AXES and all(isinstance(value, str) for value in values[axis])
+        ]
+        last = (rows or down or across)[-1:]
+        return cls(next(iter([*named, *last]), None), down, across, values)
+
+    @property
+    def axes(self) -> list[str]:
+        """Return all axes, those that go down first."""
+        return [*self.down, *self.across]
+
+    @property
+    def methods(self) -> list[Label]:
+        """Return the labels of the method's axis; a single None if there is no axis."""
+        return [None] if self.method is None else self.values[self.method]
+
+    @property
+    def varying(self) -> set[str]:
+        """Return the axes on which the sweep has several labels."""
+        return {axis for axis, values in self.values.items() if len(values) > 1}
+
+    def combinations(self, manifest: Manifest, axes: list[str]) -> list[Key]:
+        """Return the combinations of labels on `axes` that occur in a manifest, in order.
+
+        Args:
+            manifest: the sweep, or a part of its entries.
+            axes: axes of the sweep; the first one varies slowest.
+        """
+        order = {axis: self.values[axis] for axis in axes}
+        keys = {tuple(entry.labels.get(axis) for axis in axes) for entry in manifest.entries}
+        return sorted(
+            keys,
+            key=lambda key: [order[a].index(v) for a, v in zip(axes, key, strict=True)],
+        )
 
 
-def by_place(cells: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
-    """Cells by their labels on some axes."""
+def label_text(value: Label) -> str:
+    """Write a label as text, floats with six digits, so that 0.1 + 0.2 reads 0.3."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def labels_text(labels: Mapping[str, Label], axes: list[str]) -> str:
+    """Write the labels on some axes as text, such as `algorithm = FedAvg, s = 2`."""
+    return ", ".join(f"{axis} = {label_text(labels.get(axis))}" for axis in axes)
+
+
+def cells_by_labels(cells: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
+    """Map the labels on some axes to the cell that has them."""
     return {tuple(cell[f"label.{axis}"] for axis in axes): cell for _, cell in cells.iterrows()}

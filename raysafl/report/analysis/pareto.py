@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import axis_values, place
+from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
@@ -28,7 +28,9 @@ class Problem:
     cells: pd.DataFrame  # label.<axis>, mean, std and the costs
 
 
-def find_problems(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[Problem]:
+def find_problems(
+    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> list[Problem]:
     """The problems of a sweep with two or more choices that have a number."""
     if runs.empty or "config" not in runs:
         return []
@@ -48,7 +50,7 @@ def find_problems(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
     groups = known.groupby([_question(c) for c in own], sort=False)
-    return [Problem(_name(part, manifest), part) for _, part in groups if len(part) > 1]
+    return [Problem(_name(part, layout), part) for _, part in groups if len(part) > 1]
 
 
 def _samples(config: dict[str, Any]) -> float:
@@ -64,11 +66,11 @@ def _question(config: dict[str, Any]) -> str:
     return json.dumps([data, config["model"], config["rounds"], policy], sort_keys=True)
 
 
-def _name(part: pd.DataFrame, manifest: Manifest) -> str:
-    """The labels that its cells share and others do not."""
-    several = [a for a in manifest.axes if len(axis_values(manifest, a)) > 1]
+def _name(part: pd.DataFrame, layout: Layout) -> str:
+    """Write the labels that these cells share and others do not have."""
+    several = [axis for axis in layout.values if axis in layout.varying]
     shared = [a for a in several if part[f"label.{a}"].nunique(dropna=False) == 1]
-    return place({a: part[f"label.{a}"].iloc[0] for a in shared}, shared)
+    return labels_text({a: part[f"label.{a}"].iloc[0] for a in shared}, shared)
 
 
 def front(cost: NDArray[np.float64], gain: NDArray[np.float64]) -> list[int]:

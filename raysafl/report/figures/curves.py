@@ -13,12 +13,10 @@ from matplotlib.ticker import MaxNLocator
 
 from raysafl.report.analysis.layout import (
     METHOD_AXES,
-    axis_values,
-    keys,
-    method_axis,
-    place,
-    show,
-    table_axes,
+    Key,
+    Layout,
+    label_text,
+    labels_text,
 )
 from raysafl.report.figures.style import (
     CHARACTERS,
@@ -110,6 +108,7 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
 def curves(
     rounds: pd.DataFrame,
     manifest: Manifest,
+    layout: Layout,
     runs: pd.DataFrame | None = None,
     what: Quantity = ACCURACY,
 ) -> list[bytes]:
@@ -125,13 +124,13 @@ def curves(
     """
     if not manifest.entries:
         return []
-    method = method_axis(manifest)
-    down, across = table_axes(manifest)
-    others = [axis for axis in [*down, *across] if axis != method]
+    method = layout.method
+    others = [axis for axis in layout.axes if axis != method]
     kept, left_out = _kept(rounds, runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     shown, empty = _begun(manifest, others, of_run, what)
-    panels, wide = keys(shown, others), _wide(shown, others)
+    panels = layout.combinations(shown, others)
+    wide = _wide(panels)
     step = PANELS // wide * wide
     pages = [panels[i : i + step] for i in range(0, len(panels), step)]
     spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""
@@ -141,14 +140,14 @@ def curves(
         figure, grid = _grid(len(page), wide, what)
         for axes, panel in zip(grid, page, strict=True):
             labels = dict(zip(others, panel, strict=True))
-            _panel(axes, labels, method, manifest, of_run, what)
+            _panel(axes, labels, layout, manifest, of_run, what)
         title = folded(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
         notes = folded(
             ", ".join(filter(None, [spread, small, left_out, empty, count])), figure.get_figwidth()
         )
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
-        _legend(figure, manifest, method)
+        _legend(figure, layout)
         made.append(png(figure))
     return made
 
@@ -178,12 +177,12 @@ def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame
     return kept, f"{len(bad)} diverged or failed left out"
 
 
-def _wide(manifest: Manifest, others: list[str]) -> int:
+def _wide(panels: list[Key]) -> int:
     """How many panels stand side by side: the last axis if it fits, else a block."""
-    total = len(keys(manifest, others))
-    if len(others) > 1:
-        last = len(axis_values(manifest, others[-1]))
-        if len(keys(manifest, others[:-1])) * last == total:
+    total = len(panels)
+    if total and len(panels[0]) > 1:
+        last = len({panel[-1] for panel in panels})
+        if len({panel[:-1] for panel in panels}) * last == total:
             if 1 < last <= ACROSS:
                 return last
             if last in (6, 8):
@@ -210,17 +209,18 @@ def _grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axes]]:
 def _panel(
     axes: Axes,
     labels: dict[str, Label],
-    method: str | None,
+    layout: Layout,
     manifest: Manifest,
     of_run: Mapping[str, pd.DataFrame],
     what: Quantity,
 ) -> None:
     """Draw the lines of the entries at one place."""
-    values = axis_values(manifest, method) if method else [None]
+    method = layout.method
+    values = layout.methods
     looks = zip(colours(len(values)), dashes(len(values)), strict=True)
     look = dict(zip(values, looks, strict=True))
     band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
-    axes.set_title(folded(place(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
+    axes.set_title(folded(labels_text(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
     drawn = 0
     for entry in manifest.entries:
         here = all(entry.labels.get(axis) == value for axis, value in labels.items())
@@ -232,20 +232,21 @@ def _panel(
         axes.text(0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY)
 
 
-def _legend(figure: Figure, manifest: Manifest, method: str | None) -> None:
+def _legend(figure: Figure, layout: Layout) -> None:
     """Name the lines: in a row below the figure, or, if they are many, in columns beside it."""
+    method = layout.method
     if method is None:
         return
-    values = axis_values(manifest, method)
+    values = layout.methods
     if len(values) > NAMED:  # names would leave no room for the lines: the first and the last
         ends = values[0], values[-1]
-        legend = [f"{method} = {show(value)}" for value in ends]
+        legend = [f"{method} = {label_text(value)}" for value in ends]
         lines = [Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))]
         figure.legend(lines, [plain(text) for text in legend], loc="outside lower center", ncols=2)
         return
     many = len(values) > FEW
     name = "" if many or method in METHOD_AXES else f"{method} = "
-    names = [f"{name}{show(value)}" for value in values]
+    names = [f"{name}{label_text(value)}" for value in values]
     fitting = int(figure.get_figwidth() * CHARACTERS / (max(map(len, names)) + 8))
     figure.legend(
         [
@@ -263,11 +264,14 @@ def _legend(figure: Figure, manifest: Manifest, method: str | None) -> None:
 
 
 def q_curves(
-    rounds: pd.DataFrame, manifest: Manifest, runs: pd.DataFrame | None = None
+    rounds: pd.DataFrame,
+    manifest: Manifest,
+    layout: Layout,
+    runs: pd.DataFrame | None = None,
 ) -> list[bytes]:
     """The trajectories of q as PNGs, of the runs in which q moves; none if it never does."""
     q = rounds.groupby("run_id")["q"]
     spread = q.max() - q.min()
     of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
     known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
-    return curves(of_those, manifest, runs, ENFORCED) if known else []
+    return curves(of_those, manifest, layout, runs, ENFORCED) if known else []

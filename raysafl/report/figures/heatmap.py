@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import (
     Key,
-    axis_values,
-    by_place,
-    keys,
-    method_axis,
-    place,
-    show,
-    table_axes,
+    Layout,
+    cells_by_labels,
+    label_text,
+    labels_text,
 )
 from raysafl.report.figures.style import LETTERS, blank, folded, plain, png
 from raysafl.report.wording import MEANINGS, NOTHING, number
@@ -29,7 +26,7 @@ SHORT = 7  # letters that fit below a cell
 COLOURS = "cividis"
 
 
-def heatmap(cells: pd.DataFrame, manifest: Manifest) -> bytes | None:
+def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | None:
     """The means of the table's statistic as colours and numbers, a PNG.
 
     Args:
@@ -39,50 +36,49 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest) -> bytes | None:
         None where it would say nothing: fewer than two axes with several values, no number
         yet, or more cells than can be read.
     """
-    panel_axes, down, across = layout(manifest)
+    panel_axes, down, across = heatmap_axes(manifest, layout)
     name = f"mean.{manifest.table.statistic}"
     means = cells[name].replace([math.inf, -math.inf], math.nan)
     there = set(cells.loc[means.notna(), "run_id"])
     begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
-    panels = keys(begun, panel_axes)  # those without a number are left out
-    rows, columns = (keys(manifest, axes) for axes in (down, across))
+    panels = layout.combinations(begun, panel_axes)  # those without a number are left out
+    rows = layout.combinations(manifest, down)
+    columns = layout.combinations(manifest, across)
     sizes = (len(panels), len(rows), len(columns))
     if not across or means.isna().all() or max(sizes) > LARGEST:
         return None
-    found = by_place(cells.assign(**{name: means}), [*panel_axes, *down, *across])
+    found = cells_by_labels(cells.assign(**{name: means}), [*panel_axes, *down, *across])
     norm = Normalize(float(means.min()), float(means.max()))
     figure, grid = _grid(sizes, [max(len(_heads(k)) for k in part) for part in (rows, columns)])
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         of_row = [[found.get((*panel, *row, *column)) for column in columns] for row in rows]
         values = [[math.nan if c is None else float(c[name]) for c in row] for row in of_row]
         _draw(axes, np.array(values), norm, manifest.table.unit)
-        title = place(dict(zip(panel_axes, panel, strict=True)), panel_axes)
+        title = labels_text(dict(zip(panel_axes, panel, strict=True)), panel_axes)
         axes.set_title(folded(title, _panel_width(len(columns))), fontsize=LETTERS)
         axes.set_yticks(range(len(rows)), [_heads(key) for key in rows])
         _label_columns(axes, [_heads(key) for key in columns])
         axes.tick_params(labelbottom=i + _across(sizes) >= len(panels))
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    _letter(figure, grid, manifest, norm)
+    _letter(figure, grid, manifest, norm, (down, across))
     return png(figure)
 
 
-def layout(manifest: Manifest) -> tuple[list[str], list[str], list[str]]:
+def heatmap_axes(manifest: Manifest, layout: Layout) -> tuple[list[str], list[str], list[str]]:
     """Axes told apart by panel, down and across, of those with several values; none if too few."""
-    order = [axis for part in table_axes(manifest) for axis in part]
-    several = [axis for axis in order if len(axis_values(manifest, axis)) > 1]
+    several = [axis for axis in layout.axes if axis in layout.varying]
     if len(several) < 2:
         return [], [], []
-    method = method_axis(manifest)
     panel = [axis for axis in manifest.table.panels if axis in several]
     if not panel and len(several) > 2:
-        panel = [method if method in several else several[0]]
+        panel = [layout.method if layout.method in several else several[0]]
     rest = [axis for axis in several if axis not in panel]
     return panel, rest[:-1], rest[-1:]
 
 
 def _heads(key: Key) -> str:
-    return plain(", ".join(show(value) for value in key))
+    return plain(", ".join(label_text(value) for value in key))
 
 
 def _label_columns(axes: Axes, heads: list[str]) -> None:
@@ -132,9 +128,15 @@ def _draw(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str) -
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=LETTERS - 1)
 
 
-def _letter(figure: Figure, grid: list[Axes], manifest: Manifest, norm: Normalize) -> None:
+def _letter(
+    figure: Figure,
+    grid: list[Axes],
+    manifest: Manifest,
+    norm: Normalize,
+    axes: tuple[list[str], list[str]],
+) -> None:
     """Name axes and colours."""
-    _, down, across = layout(manifest)
+    down, across = axes
     table = manifest.table
     unit = f" ({table.unit})" if table.unit else ""
     figure.supxlabel(plain(", ".join(across)), fontsize=LETTERS + 1)

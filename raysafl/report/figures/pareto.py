@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import METHOD_AXES, axis_values, method_axis, show
+from raysafl.report.analysis.layout import METHOD_AXES, Layout, label_text
 from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
 from raysafl.report.figures.style import (
     GREY,
@@ -29,7 +29,9 @@ ACROSS = 3  # problems drawn for each cost
 NAMED = 4  # points that can have their names beside them
 
 
-def pareto(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes | None:
+def pareto(
+    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> bytes | None:
     """The table's statistic against its costs, a PNG: a line of panels for each cost.
 
     A problem is what one cannot choose: dataset, partition, clients, model, rounds and the
@@ -40,7 +42,7 @@ def pareto(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes
     Returns:
         None where there is nothing to choose between.
     """
-    problems = find_problems(cells, runs, manifest)
+    problems = find_problems(cells, runs, manifest, layout)
     problems.sort(key=lambda p: float(np.ptp(p.cells["mean"])), reverse=True)
     shown = {c: [p for p in problems if p.cells[c].nunique() > 1] for c in COSTS}
     most = max(map(len, shown.values()))
@@ -52,7 +54,7 @@ def pareto(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes
     grid = figure.subplots(len(lines), wide, squeeze=False)
     for row, (cost, part) in zip(grid, lines, strict=True):
         for axes, problem in zip(row, part, strict=False):
-            _draw(axes, problem, cost, manifest)
+            _draw(axes, problem, cost, manifest, layout)
             axes.set_title(folded(problem.name, 3.2), fontsize=LETTERS, loc="left")
             axes.set_xlabel(COSTS[cost], fontsize=LETTERS)
         for axes in row[len(part) :]:
@@ -64,18 +66,22 @@ def pareto(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes
     notes += ["mean ± std over replicates", "ringed: none is both cheaper and better"]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
     figure.suptitle(folded(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    _legend(figure, manifest)
+    _legend(figure, layout)
     return png(figure)
 
 
-def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest) -> None:
+def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest, layout: Layout) -> None:
+    """Draw the choices of one problem as points, and mark those that no other beats."""
     tidy(axes)
-    method, cells = method_axis(manifest), problem.cells
-    look = _looks(manifest, method)
+    method = layout.method
+    cells = problem.cells
+    look = _looks(layout)
     for _, cell in cells.iterrows():
         colour, mark = look[cell[f"label.{method}"]]
         axes.errorbar(
-            *(cell[cost], cell["mean"], cell["std"]),
+            cell[cost],
+            cell["mean"],
+            cell["std"],
             fmt=mark,
             color=colour,
             markersize=5,
@@ -100,7 +106,9 @@ def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest) -> None:
 def _choice(cell: Any, others: list[str]) -> str:
     """A point's labels: words stand for themselves, numbers with their axis."""
     values = {axis: cell[f"label.{axis}"] for axis in others}
-    return ", ".join(v if isinstance(v, str) else f"{a} = {show(v)}" for a, v in values.items())
+    return ", ".join(
+        v if isinstance(v, str) else f"{a} = {label_text(v)}" for a, v in values.items()
+    )
 
 
 def _name_points(
@@ -121,19 +129,20 @@ def _name_points(
         )
 
 
-def _looks(manifest: Manifest, method: str | None) -> dict[Any, tuple[str, str]]:
-    values = axis_values(manifest, method) if method else [None]
+def _looks(layout: Layout) -> dict[Any, tuple[str, str]]:
+    """Give each method a colour and a mark."""
+    values = layout.methods
     marks = [MARKS[i % len(MARKS)] for i in range(len(values))]
     return dict(zip(values, zip(colours(len(values)), marks, strict=True), strict=True))
 
 
-def _legend(figure: Figure, manifest: Manifest) -> None:
-    method = method_axis(manifest)
-    name = "" if method in METHOD_AXES else f"{method} = "
-    looks = _looks(manifest, method)
+def _legend(figure: Figure, layout: Layout) -> None:
+    """Name the methods below the figure."""
+    name = "" if layout.method in METHOD_AXES else f"{layout.method} = "
+    looks = _looks(layout)
     figure.legend(
         [Line2D([], [], color=c, marker=m, linestyle="none") for c, m in looks.values()],
-        [plain(f"{name}{show(value)}") for value in looks],
+        [plain(f"{name}{label_text(value)}") for value in looks],
         loc="outside lower center",
         ncols=columns(len(looks), 4),
         fontsize=LETTERS - 1,

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import axis_values, place
+from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.figures.federation import WIDTH, draw_raster
 from raysafl.report.figures.style import LETTERS, OKABE_ITO, blank, folded, png
 from raysafl.storage.manifest import Entry, Manifest
@@ -12,7 +12,9 @@ from raysafl.storage.manifest import Entry, Manifest
 MOST = 6  # policies drawn
 
 
-def rasters(rounds: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> bytes | None:
+def rasters(
+    rounds: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> bytes | None:
     """Who came in the evaluated rounds of the first seed, for the first run of each policy.
 
     Enforced (snapshot) rounds have a colour of their own where every round was evaluated and
@@ -35,7 +37,7 @@ def rasters(rounds: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> byt
         enforced = _enforced(rows)
         marked |= enforced is not None
         came, at = _came(rows, _clients(runs, entries[0])), rows["round"].to_numpy(np.int64)
-        draw_raster(axes, side, came, at, _shared(entries, manifest), enforced, 3.9)
+        draw_raster(axes, side, came, at, _shared(entries, manifest, layout), enforced, 3.9)
         side.tick_params(labelleft=False)
         side.set_xlabel("% of rounds", fontsize=LETTERS)
     for axes in pairs[len(drawn) :].flat:
@@ -65,11 +67,11 @@ def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
     return list(groups.values())
 
 
-def _shared(entries: list[Entry], manifest: Manifest) -> str:
+def _shared(entries: list[Entry], manifest: Manifest, layout: Layout) -> str:
     """The labels that these entries share and others do not; of the first, if there are none."""
-    several = [a for a in manifest.axes if len(axis_values(manifest, a)) > 1]
+    several = [axis for axis in manifest.axes if axis in layout.varying]
     shared = [a for a in several if len({str(e.labels.get(a)) for e in entries}) == 1]
-    return place(entries[0].labels, shared) or manifest.name
+    return labels_text(entries[0].labels, shared) or manifest.name
 
 
 def _clients(runs: pd.DataFrame, entry: Entry) -> int:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from raysafl.report.analysis.cells import aggregate
 from raysafl.report.analysis.evidence import LEVEL, welch
-from raysafl.report.analysis.layout import place
+from raysafl.report.analysis.layout import labels_text
 from raysafl.report.pages.html import Facts, Grid, Picture, Pictures, Section, prose, render
 from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import provenance
@@ -86,7 +86,8 @@ def _place(labels: Labels, order: Sequence[str]) -> str:
     """Where a cell stands, in words: the first sweep's axes first."""
     told = dict(labels)
     return (
-        place(told, [*(a for a in order if a in told), *sorted(told.keys() - set(order))]) or "all"
+        labels_text(told, [*(a for a in order if a in told), *sorted(told.keys() - set(order))])
+        or "all"
     )
 
 
@@ -115,7 +116,7 @@ def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
 def _curves(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
     """The first page of each sweep's curves, as its report has them."""
     files = [store.file("curves.png") for store in stores]
-    alt = "Lines of test accuracy over rounds, one panel per place, one line per method"
+    alt = "Lines of test accuracy over rounds, one panel per labels_text, one line per method"
     return [
         Picture(file.name, file.read_bytes(), f"{alt}: {name}", name)
         for file, name in zip(files, names, strict=True)

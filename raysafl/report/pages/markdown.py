@@ -19,7 +19,13 @@ from raysafl.report.analysis.cells import (
     unplaced,
 )
 from raysafl.report.analysis.evidence import judge, rule
-from raysafl.report.analysis.layout import Key, by_place, keys, place, show, table_axes
+from raysafl.report.analysis.layout import (
+    Key,
+    Layout,
+    cells_by_labels,
+    label_text,
+    labels_text,
+)
 from raysafl.report.pages.origin import provenance
 from raysafl.report.pages.screen import screen
 from raysafl.report.wording import (
@@ -52,9 +58,12 @@ def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
     return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows])
 
 
-def _pivot(cells: pd.DataFrame, manifest: Manifest) -> str:
-    down, across = table_axes(manifest)
-    table, found = manifest.table, by_place(cells, [*down, *across])
+def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
+    """Write the table with the axes that go down and across."""
+    table = manifest.table
+    down = layout.down
+    across = layout.across
+    found = cells_by_labels(cells, layout.axes)
 
     def text(key: Key) -> str:
         if key not in found:
@@ -63,33 +72,42 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest) -> str:
         own = ours(found[key], table.statistic, table.unit)
         return f"{own} ({printed})" if printed else own
 
-    columns = keys(manifest, across)
-    head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
-    rows = [[*map(show, r), *(text((*r, *c)) for c in columns)] for r in keys(manifest, down)]
+    columns = layout.combinations(manifest, across)
+    head = [
+        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns
+    ]
+    rows = [
+        [*map(label_text, row), *(text((*row, *column)) for column in columns)]
+        for row in layout.combinations(manifest, down)
+    ]
     return grid([*down, *head], rows, len(down))
 
 
-def _long(cells: pd.DataFrame, manifest: Manifest) -> str:
-    down, across = table_axes(manifest)
-    axes, unit = [*down, *across], manifest.table.unit
+def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
+    """Write one line per cell, with all statistics."""
+    axes = layout.axes
+    unit = manifest.table.unit
     names = [n for n in statistics(manifest.table) if cells[f"mean.{n}"].notna().any()]
     printed = bool(cells["paper.mean"].notna().any())
     gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
     words = ["paper", "verdict"] if printed else []
     head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
-    found, rows = by_place(cells, axes), []
-    for key in keys(manifest, axes):
+    found, rows = cells_by_labels(cells, axes), []
+    for key in layout.combinations(manifest, axes):
         cell = found[key]
         paper = [spread(cell["paper.mean"], cell["paper.std"], unit), cell["verdict"] or NOTHING]
         off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
         own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
-        rows.append([*map(show, key), str(cell["replicates"]), *paper[: len(words)], *off, *own])
+        rows.append(
+            [*map(label_text, key), str(cell["replicates"]), *paper[: len(words)], *off, *own]
+        )
     return grid(head, rows, len(axes))
 
 
-def match_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
     """Which statistic matches the printed numbers best, over all cells and per method."""
-    found, unit = matching(cells, manifest), manifest.table.unit
+    found = matching(cells, manifest, layout)
+    unit = manifest.table.unit
     points = "percentage points" if unit == "%" else unit
     lines = []
     for group, rows in found.groupby("group", sort=False):
@@ -107,8 +125,8 @@ def match_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     return lines
 
 
-def _paper(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
-    lines = match_lines(cells, manifest)
+def _paper(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
+    lines = match_lines(cells, manifest, layout)
     if lines:
         lines = [
             "## Which statistic matches the printed numbers best",
@@ -117,7 +135,7 @@ def _paper(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
             "\n".join(lines),
         ]
     left = [
-        f"- {place(p.labels, list(p.labels))}: "
+        f"- {labels_text(p.labels, list(p.labels))}: "
         + spread(p.mean, math.nan if p.std is None else p.std, manifest.table.unit)
         for p in unplaced(manifest)
     ]
@@ -137,7 +155,7 @@ def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
             off = own - printed.mean
             far.setdefault(name, []).append(off)
             paper = spread(printed.mean, math.nan if printed.std is None else printed.std, unit)
-            where = place(entry.labels, manifest.axes)
+            where = labels_text(entry.labels, manifest.axes)
             lines.append([where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)])
     known = {name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()}
     said = [
@@ -178,16 +196,16 @@ def _plain(value: float, unit: str) -> str:
     return NOTHING if math.isnan(value) else number(value, unit)
 
 
-def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> list[str]:
+def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
     """What is not in the means, and why: one line per run and reason; runs not begun together."""
-    down, across = table_axes(manifest)
-    lines, absent = [], []
+    lines = []
+    absent = []
     begun, ends = set[str](), dict[Any, list[tuple[str, int]]]()
     if len(runs):
         begun, bad = set(runs["run_id"]), runs[runs["status"].isin([s for s in Status if s.bad])]
         ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
-        where = place(entry.labels, [*down, *across]) or manifest.name
+        where = labels_text(entry.labels, layout.axes) or manifest.name
         found = ends.get(entry.run_id, [])
         lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
         if missing and entry.run_id in begun:
@@ -213,27 +231,28 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
 
     Works on a sweep of which only a part has run; cells without a number have a dash.
     """
-    minus = place(manifest.table.minus, list(manifest.table.minus))
+    minus = labels_text(manifest.table.minus, list(manifest.table.minus))
     versus = f", minus that of the same seed's {minus}" if minus else ""
     runs, manifest = improvements(runs, manifest)
+    layout = Layout.of(manifest)
     cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
     note, source = scale_note(manifest), manifest.table.source
     parts = [
         f"# {manifest.title or manifest.name}",
         *([f"**{note}**"] if note else []),
         f"Cells: {caption(manifest)}{versus}." + (f" Paper: {source}." if source else ""),
-        _pivot(cells, manifest),
+        _pivot(cells, manifest, layout),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
-        _long(cells, manifest),
+        _long(cells, manifest, layout),
         "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
         *claim_lines(cells, manifest),
         *more_lines(cells, manifest),
-        *_paper(cells, manifest),
+        *_paper(cells, manifest, layout),
         *reading_lines(cells, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
-        "\n".join(f"- {line}" for line in lost(cells, runs, manifest)) or ALL_FINISHED,
+        "\n".join(f"- {line}" for line in lost(cells, runs, manifest, layout)) or ALL_FINISHED,
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",
         "\n".join(f"- {name}: {value}" for name, value in provenance(runs, manifest).items()),

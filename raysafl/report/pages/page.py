@@ -8,7 +8,13 @@ import pandas as pd
 
 from raysafl.report.analysis.cells import aggregate, statistics
 from raysafl.report.analysis.evidence import LEVEL, VERDICTS, rule
-from raysafl.report.analysis.layout import Key, by_place, keys, method_axis, place, show, table_axes
+from raysafl.report.analysis.layout import (
+    Key,
+    Layout,
+    cells_by_labels,
+    label_text,
+    labels_text,
+)
 from raysafl.report.pages.html import (
     Cards,
     Grid,
@@ -56,7 +62,9 @@ class Report:
 
     manifest: Manifest
     runs: pd.DataFrame
+    layout: Layout  # of the manifest
     shown: Manifest  # of the table: the sweep's, or its improvements over a baseline
+    shown_layout: Layout  # of `shown`
     versus: pd.DataFrame  # the runs, or those improvements
     cells: pd.DataFrame
     pairs: pd.DataFrame
@@ -82,7 +90,7 @@ def page(report: Report) -> str:
             if pictures
         ),
         Section("missing", "Missing, diverged, failed", [_lost(report)]),
-        Section("cost", "Cost", cost(report.runs, manifest)),
+        Section("cost", "Cost", cost(report.runs, manifest, report.layout)),
         Section("notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []),
         Section("configuration", "Configuration", configuration(report.runs)),
         Section("made", "How it was made", made(report.runs, manifest)),
@@ -139,8 +147,11 @@ def _markdown(lines: list[str]) -> list[Part]:
 def _table(report: Report) -> list[Part]:
     manifest, table = report.shown, report.shown.table
     minus = report.manifest.table.minus
-    down, across = table_axes(manifest)
-    found, columns = by_place(report.cells, [*down, *across]), keys(manifest, across)
+    layout = report.shown_layout
+    down = layout.down
+    across = layout.across
+    found = cells_by_labels(report.cells, layout.axes)
+    columns = layout.combinations(manifest, across)
 
     def cell(key: Key) -> str:
         if key not in found:
@@ -149,28 +160,33 @@ def _table(report: Report) -> list[Part]:
         own = ours(here, table.statistic, table.unit)
         return stacked(own, theirs(here, table.unit), here["verdict"])
 
-    head = [place(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns]
-    rows = [[_head(r), *(cell((*r, *c)) for c in columns)] for r in keys(manifest, down)]
-    versus = f", minus that of the same seed's {place(minus, list(minus))}" if minus else ""
+    head = [
+        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns
+    ]
+    rows = [
+        [_head(row), *(cell((*row, *column)) for column in columns)]
+        for row in layout.combinations(manifest, down)
+    ]
+    versus = f", minus that of the same seed's {labels_text(minus, list(minus))}" if minus else ""
     text = f"Cells: {caption(manifest)}{versus}."
     after = [prose(rule(table))] if table.paper else []
     return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
 
 
 def _head(key: Key) -> str:
-    return ", ".join(show(value) for value in key)
+    return ", ".join(label_text(value) for value in key)
 
 
 def _cells(report: Report) -> list[Part]:
     """One line per cell: ours with its interval, the paper's, the difference, the verdict."""
     manifest, table = report.shown, report.shown.table
-    axes = [axis for part in table_axes(manifest) for axis in part]
+    axes = report.shown_layout.axes
     name, unit, printed = table.statistic, table.unit, bool(table.paper)
     others = [n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()]
     head = [", ".join(axes), "seeds", name, f"± {LEVEL:.0%}"]
     head += ["paper", f"Δ ± {LEVEL:.0%}", "Δ / std", "verdict"] if printed else []
-    found, rows = by_place(report.cells, axes), []
-    for key in keys(manifest, axes):
+    found, rows = cells_by_labels(report.cells, axes), []
+    for key in report.shown_layout.combinations(manifest, axes):
         cell = found[key]
         row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
         row.append(_or_dash(cell["half.mean"], unit))
@@ -202,7 +218,7 @@ def _or_dash(value: float, unit: str = "%") -> str:
 
 
 def _statistics(report: Report) -> list[Part]:
-    lines = match_lines(report.cells, report.shown)
+    lines = match_lines(report.cells, report.shown, report.shown_layout)
     told = (
         "Mean absolute difference to the paper. Chosen after the fact: it tells what the paper "
         "may have printed, not that the numbers agree."
@@ -211,22 +227,23 @@ def _statistics(report: Report) -> list[Part]:
 
 
 def _tests(report: Report) -> list[Part]:
-    pairs, manifest = report.pairs, report.manifest
-    method = method_axis(manifest)
+    pairs = report.pairs
+    manifest = report.manifest
+    method = report.layout.method
     if pairs.empty or method is None:
         return []
-    others = [axis for part in table_axes(manifest) for axis in part if axis != method]
+    others = [axis for axis in report.layout.axes if axis != method]
     unit, rows = manifest.table.unit, list[list[str]]()
     for _, pair in pairs.iterrows():
-        where = ", ".join(show(pair[f"label.{axis}"]) for axis in others)
+        where = ", ".join(label_text(pair[f"label.{axis}"]) for axis in others)
         clear = pair["holm"] < CLEAR
         word = ("higher" if pair["diff"] > 0 else "lower") if clear else ""
         half = "" if math.isnan(pair["half"]) else f" ± {number(pair['half'], unit)}"
         p = [NOTHING if math.isnan(pair[c]) else f"{pair[c]:.3g}" for c in ("p", "holm")]
-        method_here = show(pair[f"label.{method}"])
+        method_here = label_text(pair[f"label.{method}"])
         name = f"{where}, {method_here}" if where else method_here
         rows.append([name, str(pair["seeds"]), signed(pair["diff"], unit) + half, *p, badge(word)])
-    base = show(pairs["baseline"].iloc[0])
+    base = label_text(pairs["baseline"].iloc[0])
     told = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested: paired t test, two-sided, with "
@@ -240,6 +257,6 @@ def _tests(report: Report) -> list[Part]:
 
 
 def _lost(report: Report) -> Part:
-    lines = lost(report.cells, report.versus, report.shown)
+    lines = lost(report.cells, report.versus, report.shown, report.shown_layout)
     told = "Diverged and failed replicates are not in the means."
     return Lines([*lines, told]) if lines else Lines([ALL_FINISHED])

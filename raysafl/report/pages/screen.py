@@ -1,6 +1,7 @@
 """The table of a sweep for the terminal."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,13 @@ from rich.text import Text
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.layout import Key, by_place, keys, place, show, table_axes
+from raysafl.report.analysis.layout import (
+    Key,
+    Layout,
+    cells_by_labels,
+    label_text,
+    labels_text,
+)
 from raysafl.report.wording import caption, ours, scale_note, theirs
 from raysafl.storage.manifest import Manifest
 
@@ -24,18 +31,20 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     """
     runs, manifest = improvements(runs, manifest)
     cells = compare(aggregate(runs, manifest), manifest)
-    down, across = table_axes(manifest)
-    out = _fill(cells, manifest, down, across, width)
-    if across and _width(out) > width:
-        out = _fill(cells, manifest, [*down, *across], [], width)
+    layout = Layout.of(manifest)
+    out = _fill(cells, manifest, layout, width)
+    if layout.across and _width(out) > width:
+        out = _fill(cells, manifest, replace(layout, down=layout.axes, across=[]), width)
     return out
 
 
-def _fill(
-    cells: pd.DataFrame, manifest: Manifest, down: list[str], across: list[str], width: int
-) -> Screen:
-    table, found = manifest.table, by_place(cells, [*down, *across])
-    columns = keys(manifest, across)
+def _fill(cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int) -> Screen:
+    """Fill the table with the axes that the layout has down and across."""
+    table = manifest.table
+    down = layout.down
+    across = layout.across
+    found = cells_by_labels(cells, layout.axes)
+    columns = layout.combinations(manifest, across)
     out = Screen(
         title=Text(manifest.title or manifest.name),
         caption=Text("\n".join([caption(manifest).replace("`", ""), scale_note(manifest)]).strip()),
@@ -46,10 +55,10 @@ def _fill(
     for axis in down:
         out.add_column(Text(axis))
     for key in columns:
-        name = place(dict(zip(across, key, strict=True)), across) or table.statistic
+        name = labels_text(dict(zip(across, key, strict=True)), across) or table.statistic
         out.add_column(Text(name), justify="right", no_wrap=True)
     last: Key = ()
-    for row in keys(manifest, down):
+    for row in layout.combinations(manifest, down):
         if last and len(down) > 1 and row[0] != last[0]:
             out.add_section()
         cells_of_row = [_cell(found.get((*row, *key)), manifest) for key in columns]
@@ -72,7 +81,7 @@ def _heads(row: Key, last: Key) -> list[Text]:
     heads, repeats = [], bool(last)
     for i, value in enumerate(row):
         repeats = repeats and value == last[i]
-        heads.append(Text("" if repeats else show(value)))
+        heads.append(Text("" if repeats else label_text(value)))
     return heads
 
 

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from raysafl.report.analysis.layout import axis_values, method_axis, show
+from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.pages.html import Facts, Grid, Part, prose
 from raysafl.report.pages.origin import duration, provenance
 from raysafl.storage.manifest import Manifest
@@ -12,7 +12,7 @@ from raysafl.storage.manifest import Manifest
 MOST = 8  # values of a setting that are named
 
 
-def cost(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
+def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
     """What a replicate costs, by method."""
     columns = {
         "total_steps": "local steps",
@@ -21,12 +21,12 @@ def cost(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
         "total_server_rounds": "server rounds",
         "total_snapshots": "enforced rounds",
     }
-    method = method_axis(manifest)
+    method = layout.method
     if runs.empty or not set(columns) <= set(runs):
         return []
     of_entry = {e.run_id: e.labels.get(method) for e in manifest.entries if method}
     spent, rows = runs[["run_id", "seconds", *columns]], []
-    for value in axis_values(manifest, method) if method else [None]:
+    for value in layout.methods:
         own = spent[[of_entry.get(i) == value for i in runs["run_id"]]]
         if own.empty:
             continue
@@ -36,7 +36,9 @@ def cost(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
             size(means[c]) if "bytes" in c else f"{means[c]:,.{int(means[c] < 100)}f}"
             for c in columns
         ]
-        rows.append([show(value), str(len(each)), duration(float(each["seconds"].mean())), *cells])
+        rows.append(
+            [label_text(value), str(len(each)), duration(float(each["seconds"].mean())), *cells]
+        )
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
     told = (
         "Means per replicate; a run's seconds are of all its replicates together. Enforced rounds: "
