@@ -1,8 +1,9 @@
-"""The base of every piece of a configuration: typed, frozen, and one with its JSON.
+"""The base class of every piece of a configuration.
 
-A `Run` is built in Python from components (a dataset, a policy, an algorithm, ...). Each
-validates itself when made, turns into JSON with the name of its class in the field `kind`,
-and comes back from that JSON. A class of your own joins by being defined: no registry.
+A `Run` is built from components: a dataset, a policy, an algorithm and so on. A component checks
+its fields when it is made, is written as JSON with the name of its class in the field `kind`,
+and is read back from that JSON. Your own class can be used as soon as it is defined; there is
+nothing to register.
 """
 
 import hashlib
@@ -28,7 +29,15 @@ BUILT_IN = ("raysafl.algorithms", "raysafl.data", "raysafl.models", "raysafl.par
 
 
 class Component(BaseModel):
-    """A frozen, validated piece of configuration that round-trips through JSON.
+    """A piece of configuration: its fields are checked, cannot be changed, and become JSON.
+
+    Example:
+        >>> class Decay(Component):
+        ...     rate: float = 0.5
+        >>> Decay(rate=0.1).to_json()
+        '{"kind":"Decay","rate":0.1}'
+        >>> Component.from_json('{"kind": "Decay"}') == Decay()
+        True
 
     Raises:
         ValueError: a field is unknown (the nearest name is given), missing or out of range.
@@ -43,7 +52,8 @@ class Component(BaseModel):
         serialize_by_alias=True,
         loc_by_alias=False,
     )
-    abstract: ClassVar[bool] = False  # True on the bases: not something a user can name
+    # True for base classes such as `Algorithm`, which no configuration can name.
+    abstract: ClassVar[bool] = False
     # The class's name in JSON. It is set where a class was renamed, so that the ids of earlier
     # runs, which are hashes of their JSON, stay valid.
     kind: ClassVar[str] = ""
@@ -62,15 +72,18 @@ class Component(BaseModel):
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
-        """Every usable class of this family that is defined now, by name."""
-        for name in BUILT_IN:  # names are found among the classes that exist: make ours exist
+        """Return the classes of this family that a configuration can name, by `kind`.
+
+        These are the built-in ones and those that were defined since.
+        """
+        for name in BUILT_IN:  # a class is known once its module is imported
             importlib.import_module(name)
         return cls._defined()
 
     @classmethod
     def _defined(cls) -> dict[str, type[Self]]:
-        own = {} if cls.__dict__.get("abstract") else {cls.kind: cls}
-        return own | {k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()}
+        this = {} if cls.__dict__.get("abstract") else {cls.kind: cls}
+        return this | {k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()}
 
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -99,8 +112,17 @@ class Component(BaseModel):
         return {field.alias: name for name, field in fields if field.alias is not None}
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
-        """A validated copy with fields changed; dots reach inside: `{"algorithm.q": 0.5}`."""
-        own: dict[str, Any] = {}
+        """Return a checked copy with some fields changed.
+
+        Args:
+            changes: new values by field. A dotted name reaches a field of a component inside:
+                `{"algorithm.q": 0.5}`.
+            fields: the same as keyword arguments.
+
+        Raises:
+            ValueError: there is no such field, or a value is out of range.
+        """
+        direct: dict[str, Any] = {}
         inner: dict[str, dict[str, Any]] = {}
         for path, value in {**(changes or {}), **fields}.items():
             head, _, rest = path.partition(".")
@@ -108,9 +130,9 @@ class Component(BaseModel):
             if rest:
                 inner.setdefault(head, {})[rest] = value
             else:
-                own[head] = value
+                direct[head] = value
         for head, parts in inner.items():
-            part = own.get(head, getattr(self, head, None))
+            part = direct.get(head, getattr(self, head, None))
             if not isinstance(part, Component):
                 known = [
                     n for n in type(self).model_fields if isinstance(getattr(self, n), Component)
@@ -118,11 +140,11 @@ class Component(BaseModel):
                 raise ValueError(
                     f"{type(self).__name__} has no part '{head}' to change: {nearest(head, known)}"
                 )
-            own[head] = part.replace(parts)
-        return type(self)(**{**dict(self), **own})
+            direct[head] = part.replace(parts)
+        return type(self)(**{**dict(self), **direct})
 
     def components(self) -> Iterator["Component"]:
-        """This component and all inside it."""
+        """Yield this component and all components inside it, at any depth."""
         yield self
         for _, value in self:
             for part in value if isinstance(value, list | tuple) else [value]:
@@ -130,28 +152,42 @@ class Component(BaseModel):
                     yield from part.components()
 
     def to_json(self) -> str:
-        """Canonical JSON: keys sorted, no spaces, so that equal configurations are equal text."""
+        """Write canonical JSON: equal components give equal text.
+
+        Its keys are sorted and it has no spaces. A run's id is a hash of this text.
+        """
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The configuration that `to_json` wrote."""
+        """Read the component that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is no JSON, or no component of this family.
+        """
         try:
             return cls.model_validate(json.loads(text))
         except ValidationError as error:
             raise ValueError(f"{cls.__name__}: {explain(error)}") from None
 
     def digest(self) -> str:
-        """Twelve hexadecimal digits of the SHA-256 of the JSON: a run's id."""
+        """Return the first twelve hexadecimal digits of the SHA-256 of the JSON: a run's id."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     def flat(self) -> dict[str, Any]:
-        """Dotted names to plain values, as in a table: `{"algorithm.q": 0.8, ...}`."""
+        """Return the fields at all depths by dotted name: `{"algorithm.q": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, names joined by dots; a component's name stands for itself."""
+    """Turn nested mappings into one, whose keys are joined by dots.
+
+    The `kind` of a component becomes the value of the component's own key.
+
+    Example:
+        >>> flatten({"rounds": 5, "algorithm": {"kind": "FedAvg", "lr": 1.0}})
+        {'rounds': 5, 'algorithm': 'FedAvg', 'algorithm.lr': 1.0}
+    """
     out: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -164,7 +200,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def explain(error: ValidationError) -> str:
-    """A validation error in the user's words: one line per field, no addresses."""
+    """Describe a validation error of pydantic for a user: one line for each field."""
     lines = []
     for item in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in item["loc"])

@@ -1,4 +1,4 @@
-"""Random streams."""
+"""Random streams: generators that depend on seed, round, purpose and client, and nothing else."""
 
 import zlib
 from typing import Any, NamedTuple
@@ -9,36 +9,59 @@ from numpy.typing import NDArray
 
 
 class _Zeros(np.random.SeedSequence):
-    """Philox(key=...) would ask the system for entropy and drop it, which takes 10 us each."""
+    """A seed sequence of zeros.
+
+    `Philox(key=...)` would ask the system for entropy that it then discards, which takes 10
+    microseconds for each generator. With this sequence it asks for nothing.
+    """
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """What is overwritten at once."""
+        """Return zeros. The generator's state is overwritten right after it is made."""
         return np.zeros(n_words, dtype)
 
 
 _ZEROS = _Zeros(0)
-_STATE = np.random.Philox(_ZEROS).state  # with nothing drawn yet
+_STATE = np.random.Philox(_ZEROS).state  # the state of a generator that has drawn nothing yet
 
 
 class Key(NamedTuple):
-    """Random streams as a pure function of (seed, round, purpose, client).
+    """Makes random generators as a pure function of (seed, round, purpose, client).
 
-    A counter-based generator (Philox) is keyed by (seed, purpose) and started at the counter
-    (client, round), so streams never overlap and none depends on what was drawn before.
+    A counter-based generator (Philox) gets its key from (seed, purpose) and starts at the counter
+    (client, round). So the streams never overlap, and none depends on what was drawn before:
+    runs can be split over processes, or go on after a crash, without changing a number.
+
+    Args:
+        seed: the seed of the replicate.
+        round: the number of the round, from 0.
+
+    Example:
+        >>> key = Key(seed=0, round=3)
+        >>> key("cohort").integers(9, size=4).tolist() == key("cohort").integers(9, size=4).tolist()
+        True
+        >>> key("noise", client=1).random() == key("noise", client=2).random()
+        False
     """
 
     seed: int
     round: int = 0
 
     def __call__(self, purpose: str, client: int = 0) -> np.random.Generator:
-        """A generator for one purpose, and one client if it is about one."""
+        """Return a numpy generator.
+
+        Args:
+            purpose: what is drawn, such as "cohort"; equal purposes draw equal numbers.
+            client: the client that the numbers are for, if they are for one.
+        """
         key = np.array([self.seed, zlib.crc32(purpose.encode())], np.uint64)
-        counter = np.array([0, (client + 1) % 2**64, self.round, 0], np.uint64)  # SERVER is -1
+
+        # The server's number is -1. Adding one makes every client's number fit an unsigned word.
+        counter = np.array([0, (client + 1) % 2**64, self.round, 0], np.uint64)
         bits = np.random.Philox(_ZEROS)
         bits.state = _STATE | {"state": {"counter": counter, "key": key}}
         return np.random.Generator(bits)
 
     def torch(self, purpose: str, client: int = 0) -> torch.Generator:
-        """The same stream's seed for torch."""
+        """Return a torch generator whose seed is drawn from the same stream."""
         seed = int(self(purpose, client).integers(2**63))
         return torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What a sweep is, written beside its results: labels, axes, the paper's numbers."""
+"""What a sweep is: its runs under their labels, its table, and the paper's numbers and claims."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,45 +8,75 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from raysafl.core.component import Component
 from raysafl.core.text import nearest
 
-RUN_ID = r"^[\w-]+$"  # it becomes a file's name
-PAPER = "paper"  # the scale of runs that may be laid beside printed numbers
+RUN_ID = r"^[\w-]+$"  # a run's id becomes a part of the names of its files
+PAPER = "paper"  # the scale of runs that may be compared with printed numbers
 Label = str | int | float | bool | None
 
 
 class Printed(Component):
-    """A number as the paper prints it: mean and, if given, standard deviation.
+    """A number that a paper prints: a mean and, if it is given, a standard deviation."""
 
-    `statistic` is what it is a value of; empty: the table's own statistic.
-    """
-
-    labels: dict[str, Label]
-    mean: float
-    std: float | None = None
-    statistic: str = ""
+    labels: dict[str, Label] = Field(
+        description="the cell that the number belongs to: its label on each axis; axes that are "
+        "left out match any label"
+    )
+    mean: float = Field(description="the printed mean, in the unit of the table")
+    std: float | None = Field(
+        default=None, description="the printed standard deviation, if the paper gives one"
+    )
+    statistic: str = Field(
+        default="",
+        description="the statistic that the number is a value of; empty for the table's own",
+    )
 
 
 class Claim(Component):
-    """A sentence of a paper as a comparison of cells, which runs bear out or do not.
+    """A sentence of a paper as a comparison of cells, which the runs support or contradict.
 
-    With `order` (labels on some axes, two or more of them): at every place, that is, for all
-    values of the other axes, the `statistic` of the cell with the first labels is higher than
-    that of the second, by more than `margin`, and so on down. With `within` they are said to
-    differ by no more than that instead. Without `order`: the statistic of every cell is at least
-    `least` and at most `most`. Only cells that bear the labels of `where` count. All numbers are
-    in the unit in which the table shows the statistic; the default is the table's own.
+    With `order`, two or more cells are compared wherever the values of all other axes are equal:
+    the statistic of the first must exceed that of the second by more than `margin`, and so on;
+    with `within` they may differ by at most that instead. Without `order`, the statistic of each
+    cell must be at least `least` and at most `most`.
+
+    Example:
+        >>> claim = Claim(
+        ...     text="SAFARI beats FedAvg by more than one point.",
+        ...     order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}],
+        ...     margin=1.0,
+        ... )
+
+    Raises:
+        ValueError: neither `order` (with two cells or more) nor a bound is given, or both are.
     """
 
-    text: str
-    order: list[dict[str, Label]] = Field(default_factory=list)
-    where: dict[str, Label] = Field(default_factory=dict)
-    statistic: str = ""
-    margin: float = 0.0
-    within: float | None = None
-    least: float | None = None
-    most: float | None = None
+    text: str = Field(description="the paper's sentence, and where it stands")
+    order: list[dict[str, Label]] = Field(
+        default_factory=list,
+        description="labels of the cells to compare, the one with the highest value first",
+    )
+    where: dict[str, Label] = Field(
+        default_factory=dict, description="only cells with these labels are looked at"
+    )
+    statistic: str = Field(
+        default="", description="the statistic to compare; empty for the table's own"
+    )
+    margin: float = Field(
+        default=0.0,
+        description="by how much each cell must exceed the next, in the unit of the table",
+    )
+    within: float | None = Field(
+        default=None,
+        description="by how much the cells may differ at most, in the unit of the table",
+    )
+    least: float | None = Field(
+        default=None, description="the lowest value that is allowed, in the unit of the table"
+    )
+    most: float | None = Field(
+        default=None, description="the highest value that is allowed, in the unit of the table"
+    )
 
     @model_validator(mode="after")
-    def _says_something(self) -> "Claim":
+    def _compares_or_bounds(self) -> "Claim":
         bounded = self.least is not None or self.most is not None
         if len(self.order) == 1 or bool(self.order) == bounded:
             raise ValueError(
@@ -57,35 +87,60 @@ class Claim(Component):
 
 
 class Table(Component):
-    """How a sweep becomes a table: which axes go down, which across, what stands in a cell.
+    """How a sweep becomes a table.
 
-    `panels` are axes that have a heat map for each of their values (default: by method).
+    A cell shows the mean and the standard deviation of a statistic over the replicates of a run.
 
-    `statistic` is a column of `runs.parquet` (see docs/results.md); cells are its mean and
-    standard deviation over replicates, times `scale` (100 for per cent). `also` are further
-    statistics, shown beside it, so that a reader sees which of them a printed number matches.
-
-    `minus` are labels of a baseline: the table then shows each cell's improvement over the cell
-    that differs in these labels alone, seed by seed (SAFARI's tables 2 to 4). `readings` are axes
-    whose values are readings of the paper: the report tells which is nearest to the printed
-    numbers. `more` are printed numbers of other statistics (FAST's ratio beside its accuracy).
+    Example:
+        >>> table = Table(rows=["algorithm"], columns=["p"], statistic="last10")
+        >>> table.scale, table.unit
+        (100.0, '%')
     """
 
-    rows: list[str]
-    columns: list[str] = Field(default_factory=list)
-    panels: list[str] = Field(default_factory=list)
-    statistic: str = "final"
-    also: list[str] = Field(default_factory=lambda: ["final", "last10", "best", "after_server"])
-    scale: float = 100.0
-    unit: str = "%"
-    paper: list[Printed] = Field(default_factory=list)
-    more: list[Printed] = Field(default_factory=list)
-    minus: dict[str, Label] = Field(default_factory=dict)
-    readings: list[str] = Field(default_factory=list)
-    source: str = ""  # "SAFARI, table 8"
+    rows: list[str] = Field(description="the axes whose labels name the rows")
+    columns: list[str] = Field(
+        default_factory=list, description="the axes whose labels name the columns"
+    )
+    panels: list[str] = Field(
+        default_factory=list,
+        description="the axes of which each value gets a heat map; by default the methods",
+    )
+    statistic: str = Field(
+        default="final",
+        description="the column of runs.parquet that the cells show (docs/results.md)",
+    )
+    also: list[str] = Field(
+        default_factory=lambda: ["final", "last10", "best", "after_server"],
+        description="further statistics shown beside it, as papers often do not say which of "
+        "them they print",
+    )
+    scale: float = Field(
+        default=100.0, description="the factor for the statistic; 100 gives per cent"
+    )
+    unit: str = Field(default="%", description="the unit of the statistic after scaling")
+    paper: list[Printed] = Field(
+        default_factory=list, description="the numbers that the paper prints for the cells"
+    )
+    more: list[Printed] = Field(
+        default_factory=list,
+        description="printed numbers of other statistics, such as FAST's ratio",
+    )
+    minus: dict[str, Label] = Field(
+        default_factory=dict,
+        description="labels of a baseline: each cell shows the difference, seed by seed, to the "
+        "cell that differs from it in these labels alone (SAFARI, tables 2 to 4)",
+    )
+    readings: list[str] = Field(
+        default_factory=list,
+        description="axes whose values are possible readings of the paper; the report names the "
+        "one that is nearest to the printed numbers",
+    )
+    source: str = Field(
+        default="", description="where the numbers are printed, such as 'SAFARI, table 8'"
+    )
 
     def unprinted(self) -> "Table":
-        """Without the paper's numbers; the statistics of `more` are still shown."""
+        """Return the table without the paper's numbers; the statistics of `more` stay."""
         more = [printed.statistic for printed in self.more]
         return self.replace(paper=[], more=[], also=[*self.also, *more])
 
@@ -93,35 +148,44 @@ class Table(Component):
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
 
-    run_id: str = Field(pattern=RUN_ID)
-    labels: dict[str, Label]
+    run_id: str = Field(pattern=RUN_ID, description="the run's id, a hash of its configuration")
+    labels: dict[str, Label] = Field(description="the run's label on each axis of the sweep")
 
 
 class Manifest(Component):
-    """A sweep's name, axes, runs and table. Stored as `manifest.json`.
+    """A sweep's name, axes, runs and table. It is stored as `manifest.json`.
 
-    Printed numbers belong to runs as large as the paper's: at any scale but `paper` the table is
-    `unprinted`, so that nothing made from a manifest lays smaller runs beside them.
+    Printed numbers belong to runs as large as the paper's. A manifest of any scale but `paper`
+    therefore drops them, so that nothing compares smaller runs with them.
     """
 
-    name: str
-    title: str = ""
-    scale: str = PAPER
-    axes: list[str]
-    entries: list[Entry]
-    table: Table
-    claims: list[Claim] = Field(default_factory=list)  # what the paper says in words
-    notes: str = ""  # Markdown: what the paper leaves open, and what was chosen
-    source: str = ""  # the experiment file's name, if it came from one
-    command: str = ""  # how to run it again
+    name: str = Field(description="the name of the sweep")
+    title: str = Field(default="", description="the heading of the report")
+    scale: str = Field(default=PAPER, description="the scale of the runs; paper is the original")
+    axes: list[str] = Field(description="the names of the labels")
+    entries: list[Entry] = Field(description="the runs")
+    table: Table = Field(description="how the runs become a table")
+    claims: list[Claim] = Field(
+        default_factory=list, description="what the paper says in words, as comparisons of cells"
+    )
+    notes: str = Field(
+        default="", description="Markdown: what the paper leaves open, and what was chosen"
+    )
+    source: str = Field(
+        default="", description="the name of the experiment file, if the sweep came from one"
+    )
+    command: str = Field(default="", description="the command that runs the sweep again")
 
     @field_validator("table")
     @classmethod
-    def _printed_beside_its_own_scale(cls, table: Table, info: ValidationInfo) -> Table:
+    def _printed_at_the_papers_scale_only(cls, table: Table, info: ValidationInfo) -> Table:
         return table if info.data.get("scale") == PAPER else table.unprinted()
 
     def select(self, only: Mapping[str, str]) -> list[str]:
-        """The ids of the runs that bear all these labels (compared as text).
+        """Return the ids of the runs that have all these labels.
+
+        Args:
+            only: axis to label, compared as text.
 
         Raises:
             ValueError: there is no such axis, or nothing on it has that value.
@@ -141,11 +205,11 @@ class Manifest(Component):
         return [entry.run_id for entry in chosen]
 
     def extended(self, entries: Iterable[Entry]) -> "Manifest":
-        """With further entries behind its own."""
-        own = {entry.run_id: entry for entry in self.entries}
-        more = [entry for entry in entries if entry.run_id not in own]
+        """Return the manifest with those of the entries appended that it does not have."""
+        present = {entry.run_id for entry in self.entries}
+        more = [entry for entry in entries if entry.run_id not in present]
         return self.replace(entries=[*self.entries, *more]) if more else self
 
     def labels(self) -> dict[str, dict[str, Any]]:
-        """Labels by run id."""
+        """Return the labels of each run, by run id."""
         return {entry.run_id: dict(entry.labels) for entry in self.entries}

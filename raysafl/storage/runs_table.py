@@ -1,4 +1,4 @@
-"""`runs.parquet`: one row per run and replicate, from the ledger and the rounds."""
+"""The table `runs.parquet`: one row for each run and replicate, from the ledger and the rows."""
 
 import json
 from typing import Any
@@ -15,16 +15,16 @@ ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engi
 
 
 def collect(store: Store) -> pd.DataFrame:
-    """Build and write `runs.parquet`."""
+    """Make the table of all ended runs, write it to `runs.parquet`, and return it."""
     frame = gather(store)
     store.write_runs(frame)
     return frame
 
 
 def gather(store: Store) -> pd.DataFrame:
-    """The rows of `runs.parquet`: every run of the sweep that has ended.
+    """Make the table of all runs in the manifest that have ended.
 
-    What else lies in the folder (runs of a grid that has been changed since) is left alone.
+    Other runs in the folder are ignored: those of a grid that was changed since.
     """
     labels = store.manifest().labels()
     rounds = dict(list(store.rounds().groupby("run_id")))

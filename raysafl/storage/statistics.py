@@ -1,4 +1,4 @@
-"""What a run amounts to: one row of statistics per run and replicate."""
+"""The statistics of a run: numbers that summarise the rows of one replicate."""
 
 import math
 from typing import Any
@@ -8,8 +8,8 @@ import pandas as pd
 
 from raysafl.core.record import COLUMNS, Summary, columns_with
 
-MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
-TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)  # per cent
+MEANS = {"last5": 5, "last10": 10, "rolling20": 20}  # name -> how many of the last rows
+TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)  # test accuracies in per cent
 TOTALS = columns_with(Summary.SUM)
 STATISTICS = {  # of a run, in runs.parquet
     "rounds": "rounds run",
@@ -35,16 +35,28 @@ FRACTIONS = (*ACCURACIES, "last5_std", "arbitrary_ratio")  # tables show them in
 
 
 def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float) -> float:
-    """Rounds run when the accuracy is first evaluated at the target or above; NaN if never.
+    """Return how many rounds were run when the accuracy first reached a target.
 
-    Its resolution is the run's `eval_every`.
+    Args:
+        rows: the rows of one replicate, in order of rounds.
+        accuracy: one value for each row.
+        target: the accuracy to reach.
+
+    Returns:
+        The number of rounds, exact to the run's `eval_every`; NaN if the target was not reached.
     """
-    there = np.flatnonzero(accuracy.to_numpy() >= target)
-    return float(rows["round"].iloc[there[0]]) + 1 if len(there) else math.nan
+    reached = np.flatnonzero(accuracy.to_numpy() >= target)
+    return float(rows["round"].iloc[reached[0]]) + 1 if len(reached) else math.nan
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, Any]:
-    """The `STATISTICS` of one replicate from its rows in order of rounds.
+    """Compute the `STATISTICS` of one replicate.
+
+    Args:
+        rows: the rows of the replicate, in order of rounds, with the columns of `Record`.
+
+    Returns:
+        Name to value, in the order of `STATISTICS`. What cannot be computed is NaN.
 
     Accuracies are fractions in [0, 1]. With a(t) the test accuracy at evaluated round t, and
     its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to t (fewer at the
