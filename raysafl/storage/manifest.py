@@ -80,7 +80,7 @@ class Claim(Component):
         bounded = self.least is not None or self.most is not None
         if len(self.order) == 1 or bool(self.order) == bounded:
             raise ValueError(
-                f"claim '{self.text}' needs either order=[...] of two places or more, or "
+                f"claim '{self.text}' needs either order=[...] of two cells or more, or "
                 "least=... or most=..."
             )
         return self

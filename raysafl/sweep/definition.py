@@ -1,4 +1,4 @@
-"""What a sweep is: runs under labels, or a Tune search space and a way to make runs of it."""
+"""The definition of a sweep: runs under labels, or a search space that runs are made from."""
 
 import hashlib
 import itertools
@@ -12,24 +12,28 @@ from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import Claim, Entry, Label, Manifest, Printed, Table
+from raysafl.storage.manifest import PAPER, Claim, Entry, Label, Manifest, Printed, Table
 
-Mean = tuple[float, float | None]  # and standard deviation
-Make = Callable[[dict[str, Any]], Run]
+Mean = tuple[float, float | None]  # a printed mean and standard deviation
+Make = Callable[[dict[str, Any]], Run]  # from a sampled configuration to a run
+SMOKE = "smoke"
 SMOKE_ROUNDS = 2
 
 
 def sample_key(config: Mapping[str, Any]) -> str:
-    """A name for a sampled configuration that makes no run: the same whenever it is sampled."""
+    """Return a name for a sampled configuration of which no run could be made.
+
+    Equal configurations have equal names.
+    """
     text = json.dumps({name: str(value) for name, value in config.items()}, sort_keys=True)
     return f"sample-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def smoke(run: Run) -> Run:
-    """Two rounds of a run, to see that it runs: all training cut to a few small steps.
+    """Shorten a run to two rounds of a few small steps, to see that it works.
 
-    e epochs become e + 1 steps, so that one step and one epoch stay two runs; the data keeps
-    its clients and the server's samples, but few test samples.
+    e epochs become e + 1 steps, so that a run of one step and a run of one epoch stay different.
+    The clients and the server keep their samples; of the test samples 100 are left.
     """
     brief: Run = _brief(run)
     brief = brief.replace(rounds=SMOKE_ROUNDS, eval_every=1, replicates=1)
@@ -37,7 +41,7 @@ def smoke(run: Run) -> Run:
 
 
 def _brief(part: Component) -> Any:
-    """A component with every local training inside it cut to a few small steps."""
+    """Shorten every local training inside a component to a few small steps."""
     if isinstance(part, LocalTraining):
         steps = part.epochs + 1 if part.epochs else min(part.steps or 1, 8)
         return part.replace(epochs=None, steps=steps, batch_size=min(part.batch_size, 16))
@@ -48,18 +52,57 @@ def _brief(part: Component) -> Any:
 class Sweep:
     """A named set of runs.
 
-    Either `runs`: a list, or a dict from labels (one value per name in `axes`) to runs.
-    Or `space`, a Tune search space, with `base`, a run whose fields the space names by dotted
-    path (`{"algorithm.q": tune.uniform(0, 1)}`), or with `make`, a function from a sampled
-    configuration to a run. A space of `tune.grid_search` alone is expanded into labelled runs
-    at once. `num_samples`, `search_alg` and `scheduler` go to Tune as they are.
+    The runs are given by `runs`, or they are made from a search space of Ray Tune: `space` with
+    `base` or `make`. A space of `tune.grid_search` alone is expanded into labelled runs before
+    anything runs; runs of any other space are known when Tune has sampled them.
 
-    `table` says how to show it; `paper` holds the printed numbers, labels to (mean, std), `more`
-    those of other statistics by their names; `claims` are what the paper says in words.
-    `scales` are named ways to shrink a run; "paper" (as given) and "smoke" always exist.
+    Example:
+        >>> import raysafl as fl
+        >>> base = fl.Run(
+        ...     data=fl.Federation(clients=10, partition=fl.ClassesPerClient(p=1)),
+        ...     model=fl.Logistic(),
+        ...     algorithm=fl.FedAvg(),
+        ...     participation=fl.Uniform(m=3),
+        ...     local=fl.LocalTraining(lr=0.1, batch_size=32, epochs=1),
+        ...     rounds=20,
+        ... )
+        >>> sweep = fl.Sweep(
+        ...     "heterogeneity",
+        ...     {(p,): base.replace({"data.partition.p": p}) for p in (1, 3)},
+        ...     axes=["p"],
+        ... )
+        >>> [entry.labels for entry in sweep.manifest().entries]
+        [{'p': 1}, {'p': 3}]
+        >>> sweep.at("smoke").labelled()[(1,)].rounds
+        2
+
+    Args:
+        name: the name of the sweep, which is also that of its folder.
+        runs: a list of runs, or a mapping from labels to runs. The labels are a tuple with one
+            value for each name in `axes`.
+        axes: the names of the labels.
+        table: how the results become a table; by default the last axis goes across.
+        paper: the numbers that a paper prints for the table's statistic: labels to (mean, standard
+            deviation), where the latter may be None.
+        more: printed numbers of other statistics, by the name of the statistic.
+        claims: what the paper says in words, as comparisons of cells.
+        title: the heading of the report; by default the name.
+        notes: Markdown for the report: what the paper leaves open, and what was chosen.
+        space: a search space of Ray Tune.
+        base: a run whose fields the space names by dotted path:
+            `{"algorithm.client_prob": tune.uniform(0, 1)}`.
+        make: a function from a sampled configuration to a run, in place of `base`.
+        num_samples: how many configurations Tune samples.
+        search_alg: Tune's search algorithm; by default random sampling.
+        scheduler: Tune's scheduler, which may stop runs early.
+        metric: what the search algorithm and the scheduler go by: `test_accuracy` or `test_loss`.
+        mode: `max` or `min`, for the metric.
+        scales: further ways to shrink each run, by name. The scales `paper` (the runs as they are
+            given) and `smoke` (two short rounds) always exist.
+        scale: the present scale; `at` changes it.
 
     Raises:
-        ValueError: no runs, labels that do not match the axes, or two labels for one run.
+        ValueError: there are no runs, labels do not match the axes, or two labels name one run.
     """
 
     name: str
@@ -80,7 +123,7 @@ class Sweep:
     metric: str = "test_accuracy"
     mode: str = "max"
     scales: Mapping[str, Callable[[Run], Run]] = field(default_factory=dict)
-    scale: str = "paper"
+    scale: str = PAPER
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/\\\x00.][^/\\\x00]*", self.name):
@@ -93,14 +136,18 @@ class Sweep:
             raise ValueError(f"sweep '{self.name}': a space needs base=Run(...) or make=function")
 
     def at(self, scale: str) -> "Sweep":
-        """This sweep at another scale."""
-        known = {"paper": lambda run: run, "smoke": smoke, **self.scales}
+        """Return this sweep at another scale.
+
+        Raises:
+            ValueError: there is no such scale; the nearest name is given.
+        """
+        known = {PAPER: lambda run: run, SMOKE: smoke, **self.scales}
         if scale not in known:
             raise ValueError(f"unknown scale '{scale}': {nearest(scale, known)}")
         return replace(self, scale=scale)
 
     def build(self, config: dict[str, Any]) -> Run:
-        """The run that a sampled configuration stands for, at this scale."""
+        """Make the run of a sampled configuration, at the sweep's scale."""
         if self.make is not None:
             run = self.make(config)
         else:
@@ -109,13 +156,13 @@ class Sweep:
         return self._shrink(run)
 
     def _shrink(self, run: Run) -> Run:
-        if self.scale == "paper":
+        if self.scale == PAPER:
             return run
         return self.scales.get(self.scale, smoke)(run)
 
     @property
     def is_grid(self) -> bool:
-        """Whether all runs are known beforehand."""
+        """Whether all runs are known before anything is sampled."""
         return bool(self.runs) or (
             self.num_samples == 1
             and self.search_alg is None
@@ -123,7 +170,10 @@ class Sweep:
         )
 
     def labelled(self) -> dict[tuple[Label, ...], Run]:
-        """Labels (one value per axis) to runs; empty if they are only known when sampled."""
+        """Return the runs by their labels, which have one value for each axis.
+
+        The mapping is empty if the runs are only known when they have been sampled.
+        """
         if not self.is_grid:
             return {}
         if self.space:
@@ -133,7 +183,13 @@ class Sweep:
         return {k if isinstance(k, tuple) else (k,): self._shrink(run) for k, run in pairs}
 
     def first(self, only: Mapping[str, str]) -> tuple[str, Run]:
-        """The first run that bears these labels (compared as text), and its labels in words.
+        """Return the first run that has these labels.
+
+        Args:
+            only: axis to label, compared as text.
+
+        Returns:
+            The run's labels as text, and the run.
 
         Raises:
             ValueError: nothing bears them, or the runs are only known when sampled.
@@ -154,7 +210,7 @@ class Sweep:
 
     @property
     def axis_names(self) -> list[str]:
-        """The names of the labels."""
+        """The names of the axes; a sweep without labels has the axis `run`."""
         if self.space:
             return list(self.space)
         return list(self.axes) or ["run"]
@@ -173,13 +229,21 @@ class Sweep:
 
     def _table(self) -> Table:
         axes = self.axis_names
-        rows, columns = (axes[:-1], axes[-1:]) if len(axes) > 1 else (axes, [])
+        across = axes[-1:] if len(axes) > 1 else []
+        down = axes[: len(axes) - len(across)]
         more = [p for name, numbers in self.more.items() for p in self._printed(numbers, name)]
-        table = self.table or Table(rows=rows, columns=columns)
+        table = self.table or Table(rows=down, columns=across)
         return table.replace(paper=self._printed(self.paper), more=more)
 
     def manifest(self, sampled: Mapping[str, dict[str, Label]] | None = None) -> Manifest:
-        """What to store; `sampled` are the labels of runs that came from distributions."""
+        """Return what is stored of the sweep beside its results.
+
+        Args:
+            sampled: the labels of runs that Tune has sampled, by run id.
+
+        Raises:
+            ValueError: labels do not match the axes, or two labels name the same run.
+        """
         axes = self.axis_names
         entries: dict[str, Entry] = {}
         for key, run in self.labelled().items():

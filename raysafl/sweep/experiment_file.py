@@ -1,4 +1,4 @@
-"""Experiment files: ordinary Python that defines `SWEEP`. They are code and are executed."""
+"""Loading of experiment files: ordinary Python that defines `SWEEP` and is executed."""
 
 import importlib.util
 import re
