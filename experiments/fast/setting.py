@@ -8,32 +8,36 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-What the paper prints (section 5 and appendix B): there are 100 clients, or 139 for Shakespeare,
-and 10 % of them train in a round. The partition is a balanced Dirichlet(alpha); for Shakespeare
-each client is one speaker. The distributions of arbitrary participation are Beta(1, 10),
-Gamma(10, 0.01) and Weibull(10, 1). The batch size is 128. Fashion-MNIST: 1,000 rounds at rate
-1e-3. CIFAR-10: 10,000 rounds at rate 1e-2, which is halved at round 5,000. Shakespeare: 5,000
-rounds at rate 0.5. A cell is the mean and the standard deviation of the last five test accuracies
-of a run (`last5`, `last5_std`). The column Ratio is the share of rounds with arbitrary
-participation (`arbitrary_ratio`). The row of adaptive FAST with its default lambda = 1 is called
+What the paper prints (section 5 and appendix B): there are 100 clients, or 139 for
+Shakespeare, and 10 % of them train in a round. The partition is a balanced
+Dirichlet(alpha); for Shakespeare each client is one speaker. The distributions of
+arbitrary participation are Beta(1, 10), Gamma(10, 0.01) and Weibull(10, 1). The batch
+size is 128. Fashion-MNIST: 1,000 rounds at rate 1e-3. CIFAR-10: 10,000 rounds at rate
+1e-2, which is halved at round 5,000. Shakespeare: 5,000 rounds at rate 0.5. A cell is
+the mean and the standard deviation of the last five test accuracies of a run (`last5`,
+`last5_std`). The column Ratio is the share of rounds with arbitrary participation
+(`arbitrary_ratio`). The row of adaptive FAST with its default lambda = 1 is called
 `Ada.(1)` here.
 
-What the paper leaves open, and our choice: client i of M participates with the probability mass
-of the distribution on [i/M, (i+1)/M]. A client trains for one local epoch. Images are trained by
-SGD with momentum 0.9, because plain SGD with these rates and rounds cannot reach the printed
-accuracies, and text without momentum. The sizes of the networks, mu = 0.01 of FedProx and beta =
-0.9 of FedAvgM are our choice. In adaptive FAST, q follows the training accuracy that the last
-cohort has during its training. The accuracy is tested every ten rounds, so that the last five
-tests lie 40 rounds apart. The paper seems to have one run of each cell. We have three seeds, so
-our +- is the spread over seeds, and `last5_std` is what compares with the printed spread.
-`experiments/fast/readings.py` tries other choices. Of these, five local epochs of plain SGD, with
-q following the training accuracy over all clients, come nearest at scale `medium`.
+What the paper leaves open, and our choice: client i of M participates with the
+probability mass of the distribution on [i/M, (i+1)/M]. A client trains for one local
+epoch. Images are trained by SGD with momentum 0.9, because plain SGD with these rates
+and rounds cannot reach the printed accuracies, and text without momentum. The sizes of
+the networks, mu = 0.01 of FedProx and beta = 0.9 of FedAvgM are our choice. In adaptive
+FAST, q follows the training accuracy that the last cohort has during its training. The
+accuracy is tested every ten rounds, so that the last five tests lie 40 rounds apart.
+The paper seems to have one run of each cell. We have three seeds, so our +- is the
+spread over seeds, and `last5_std` is what compares with the printed spread.
+`experiments/fast/readings.py` tries other choices. Of these, five local epochs of plain
+SGD, with q following the training accuracy over all clients, come nearest at scale
+`medium`.
 
-Scale `small`: two seeds, 30 clients, 3 of them a round, 40 rounds, narrow networks. Images:
-6,000 for training, a test on 1,000 every 4 rounds, rate 0.02, and MNIST in place of
-Fashion-MNIST. Shakespeare: 30 speakers, texts of 20 characters, and a narrow LSTM. It can only
-show directions. Scale `medium` is `small` for as many rounds as learning the images takes: 200 on
-MNIST, tested every 10, and 600 on CIFAR-10, tested every 20.
+Scale `small`: two seeds, 30 clients, 3 of them a round, 40 rounds, narrow networks.
+Images: 6,000 for training, a test on 1,000 every 4 rounds, rate 0.02, and MNIST in
+place of Fashion-MNIST. Shakespeare: 30 speakers, texts of 20 characters, and a narrow
+LSTM. It can only show directions. Scale `medium` is `small` for as many rounds as
+learning the images takes: 200 on MNIST, tested every 10, and 600 on CIFAR-10, tested
+every 20.
 """
 DISTRIBUTIONS = {"Beta": fl.Beta(), "Gamma": fl.Gamma(), "Weibull": fl.Weibull()}
 METHODS = {
@@ -45,7 +49,7 @@ DIRICHLET = fl.Dirichlet(alpha=0.1)
 
 
 def _base_run(dataset, partition, model, rounds, local, clients=100, m=10):
-    """Return a run of FedAvg under uniform participation with m of the clients a round."""
+    """Return a run of FedAvg whose cohorts are m clients, drawn uniformly."""
     return fl.Run(
         data=fl.Federation(dataset=dataset, clients=clients, partition=partition),
         model=model,
@@ -98,7 +102,7 @@ def participation_policy(participation, q, m):
     Args:
         participation: "Uniform", or the name of a distribution in `DISTRIBUTIONS`.
         q: The probability that a round is a snapshot, that is, that its cohort is drawn
-            uniformly; 0 means no snapshots. The text "Ada.(lambda)" asks for adaptive FAST.
+            uniformly; 0 means no snapshots. "Ada.(lambda)" asks for adaptive FAST.
         m: The number of clients in a round.
     """
     uniform = fl.Uniform(m=m)
@@ -120,8 +124,8 @@ def cell_run(dataset, participation, q, alpha, method="FedAvg"):
         dataset: A name in `BASE_RUNS`.
         participation: "Uniform", or the name of a distribution.
         q: The probability of a snapshot, or "Ada.(lambda)".
-        alpha: The concentration of the Dirichlet partition; "natural" keeps Shakespeare's
-            partition by speakers.
+        alpha: The concentration of the Dirichlet partition; "natural" keeps
+            Shakespeare's partition by speakers.
         method: A name in `METHODS`.
     """
     base = BASE_RUNS[dataset]
@@ -170,7 +174,7 @@ def smoke(run):
 
 
 def medium(run):
-    """Return scale `small` for as many rounds as learning the images takes (see `NOTES`)."""
+    """Return scale `small` for as many rounds as learning the images takes."""
     if run.data.dataset == cifar10():
         return small(run).replace(rounds=600, eval_every=20)
     return small(run).replace(rounds=200, eval_every=10)

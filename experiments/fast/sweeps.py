@@ -1,12 +1,13 @@
 """Build the sweeps of FAST's tables, which repeat for datasets and methods.
 
-Each function makes one kind of table. Its arguments are the table's number, the printed table as
-text (see `experiments.tools.printed_tables`) and the docstring of the experiment file, which
-opens the notes of the report.
+Each function makes one kind of table. Its arguments are the table's number, the printed
+table as text (see `experiments.tools.printed_tables`) and the docstring of the
+experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
+from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
 
@@ -14,12 +15,18 @@ def participation_table(number, dataset, method, printed, notes):
     """Return table 2 or 4: accuracy under four kinds of participation, for alpha."""
     paper = printed_numbers(printed)
     smallest_alpha = min(alpha for _, alpha in paper)
-    pairs = [[{"participation": "Uniform"}, {"participation": name}] for name in DISTRIBUTIONS]
+    pairs = [
+        [{"participation": "Uniform"}, {"participation": name}]
+        for name in DISTRIBUTIONS
+    ]
     return fl.Sweep(
-        name=f"fast_table{number}_{_file_part(dataset)}",
+        name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} on {dataset} under four participations",
         axes=("participation", "alpha"),
-        runs={(name, alpha): cell_run(dataset, name, 0, alpha, method) for name, alpha in paper},
+        runs={
+            (name, alpha): cell_run(dataset, name, 0, alpha, method)
+            for name, alpha in paper
+        },
         table=fl.Table(
             rows=["participation"],
             columns=["alpha"],
@@ -30,12 +37,17 @@ def participation_table(number, dataset, method, printed, notes):
         paper=paper,
         claims=[
             *(
-                fl.Claim(text="uniform participation yields the best performance", order=pair)
+                fl.Claim(
+                    text="uniform participation yields the best performance", order=pair
+                )
                 for pair in pairs
             ),
             *(
                 fl.Claim(
-                    text="the gap to uniform is more pronounced for the smallest alpha (over 3 %)",
+                    text=(
+                        "the gap to uniform is more pronounced for the smallest alpha "
+                        "(over 3 %)"
+                    ),
                     order=pair,
                     where={"alpha": smallest_alpha},
                     margin=3.0,
@@ -49,10 +61,10 @@ def participation_table(number, dataset, method, printed, notes):
 
 
 def snapshot_table(number, dataset, method, printed, notes):
-    """Return table 3, 6 or 7: accuracy for fixed and adaptive probabilities of a snapshot."""
+    """Return table 3, 6 or 7: accuracy for fixed and adaptive probabilities q."""
     paper = printed_numbers(printed)
     return fl.Sweep(
-        name=f"fast_table{number}_{_file_part(dataset)}",
+        name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} with snapshots on {dataset}",
         axes=("participation", "q", "alpha"),
         runs={key: cell_run(dataset, *key, method) for key in paper},
@@ -106,14 +118,19 @@ def _snapshot_claims(name):
 
 
 def lambda_table(number, alpha, printed, notes):
-    """Return table 5 or 8: adaptive FAST on Fashion-MNIST for lambda, with one alpha."""
+    """Return table 5 or 8: adaptive FAST on Fashion-MNIST for each lambda."""
     paper = printed_numbers(printed)
     return fl.Sweep(
         name=f"fast_table{number}_fashion_mnist",
-        title=f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = {alpha}",
+        title=(
+            f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = "
+            f"{alpha}"
+        ),
         axes=("lambda", "participation"),
         runs={
-            (strength, name): cell_run("Fashion-MNIST", name, f"Ada.({strength})", alpha)
+            (strength, name): cell_run(
+                "Fashion-MNIST", name, f"Ada.({strength})", alpha
+            )
             for strength, name in paper
         },
         table=fl.Table(
@@ -133,7 +150,10 @@ def lambda_table(number, alpha, printed, notes):
                 margin=10.0,
             ),
             fl.Claim(
-                text="with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of snapshots",
+                text=(
+                    "with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of "
+                    "snapshots"
+                ),
                 where={"lambda": 1},
                 statistic="arbitrary_ratio",
                 least=95.0 if alpha == 0.1 else 88.0,
@@ -142,8 +162,3 @@ def lambda_table(number, alpha, printed, notes):
         notes=notes + NOTES,
         scales=SCALES,
     )
-
-
-def _file_part(dataset):
-    """Return a dataset's name as it stands in the names of files and sweeps."""
-    return dataset.lower().replace("cifar-10", "cifar10").replace("-", "_")

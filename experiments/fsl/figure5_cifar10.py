@@ -21,7 +21,10 @@ SWEEP = figure5(
     claims=[
         *(
             fl.Claim(
-                text=f"{own} has much better accuracy than {other} in very non-IID cases (C <= 2)",
+                text=(
+                    f"{own} has much better accuracy than {other} in very non-IID "
+                    "cases (C <= 2)"
+                ),
                 order=[{"method": own}, {"method": other}],
                 where={"C": C},
             )

@@ -1,18 +1,19 @@
-"""FSL, figure 9: how dissimilar clients' and server's gradients are. (This is a script.)
+"""FSL, figure 9, as a script: how dissimilar clients' and server's gradients are.
 
 Source: Mai, La and Zhang, docs/papers.md#fsl, figure 9.
 
-Run it from the repository's root; scale `paper` needs a GPU and EMNIST in the data folder:
+Run it from the repository's root; scale `paper` needs a GPU and EMNIST in the data
+folder:
 
-    python -m experiments.fsl.figure9 [--scale paper|small|smoke] [--out DIR] [--rounds T]
+    python -m experiments.fsl.figure9 [--scale SCALE] [--out DIR] [--rounds T]
 
-FSL is trained with gamma = 1 and eta_l = 0.01 in scenario 1. In rounds 0, 50, ..., 1000 the
-script computes xi_t^2 = |grad f0 - grad F|^2 (server) and G_t^2 = mean_i |grad f_i - grad F|^2
-(clients) at the current model, for C classes per client and n0 samples at the server. The text of
-the paper says three things: a larger C makes the clients' data considerably more alike; xi^2 is
-much smaller than G^2 in most cases and on average; and xi^2 falls as n0 grows. The paper names
-n0 = 90 and 225 for EMNIST. We took n0 = 200 and 500 for CIFAR-10, and C = 1, 2, 5, from the
-other figures.
+FSL is trained with gamma = 1 and eta_l = 0.01 in scenario 1. In rounds 0, 50, ..., 1000
+the script computes xi_t^2 = |grad f0 - grad F|^2 (server) and G_t^2 = mean_i |grad f_i
+- grad F|^2 (clients) at the current model, for C classes per client and n0 samples at
+the server. The text of the paper says three things: a larger C makes the clients' data
+considerably more alike; xi^2 is much smaller than G^2 in most cases and on average; and
+xi^2 falls as n0 grows. The paper names n0 = 90 and 225 for EMNIST. We took n0 = 200 and
+500 for CIFAR-10, and C = 1, 2, 5, from the other figures.
 """
 
 import argparse
@@ -34,7 +35,9 @@ CLASSES = (1, 2, 5)
 SCALES = {
     "paper": lambda run: run,
     "small": small,
-    "smoke": lambda run: smoke(small(run)),  # `small` has fewer samples to take gradients of
+    "smoke": lambda run: smoke(
+        small(run)
+    ),  # `small` has fewer samples to take gradients of
 }
 POINTS = 21  # t = 0, 50, ..., 1000
 
@@ -81,23 +84,43 @@ def table(frame, scale):
         out.add_column(column, justify="right")
     for (name, C, n0), rows in frame.groupby(["dataset", "C", "n0"], sort=False):
         below = f"{(rows.xi2 < rows.G2).mean():.0%} of t"
-        out.add_row(name, str(C), str(n0), f"{rows.xi2.mean():.3g}", f"{rows.G2.mean():.3g}", below)
+        out.add_row(
+            name,
+            str(C),
+            str(n0),
+            f"{rows.xi2.mean():.3g}",
+            f"{rows.G2.mean():.3g}",
+            below,
+        )
     return out
 
 
 def draw(frame):
-    """Draw a panel per dataset and C: G^2 and, for each n0, xi^2 over t. Returns a PNG."""
+    """Return a PNG with a panel per dataset and C: G^2 and each n0's xi^2 over t."""
     names = frame.dataset.unique()
     figure = blank(9, 2.6 * len(names) + 0.6)
-    grid = figure.subplots(len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(
+        len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False
+    )
     paint = colours(3)
-    for axes, (name, C) in zip(grid.flat, ((n, c) for n in names for c in CLASSES), strict=True):
+    for axes, (name, C) in zip(
+        grid.flat, ((n, c) for n in names for c in CLASSES), strict=True
+    ):
         own = frame[(frame.dataset == name) & (frame.C == C)]
         for i, (_, rows) in enumerate(own.groupby("n0")):
-            axes.plot(rows.t, rows.xi2, color=paint[i], label=f"ξ², {('smaller', 'larger')[i]} n0")
+            axes.plot(
+                rows.t,
+                rows.xi2,
+                color=paint[i],
+                label=f"ξ², {('smaller', 'larger')[i]} n0",
+            )
             if i == 0:
-                axes.plot(rows.t, rows.G2, color=paint[2], linestyle="--", label="G², clients")
-        axes.set_title(f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS)
+                axes.plot(
+                    rows.t, rows.G2, color=paint[2], linestyle="--", label="G², clients"
+                )
+        axes.set_title(
+            f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS
+        )
         axes.set_yscale("log")
         tidy(axes)
     for axes in grid[-1]:
@@ -105,7 +128,12 @@ def draw(frame):
     figure.supylabel("squared distance to grad F: ξ², G²", fontsize=LETTERS)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=3, fontsize=LETTERS, frameon=False
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=3,
+        fontsize=LETTERS,
+        frameon=False,
     )
     return png(figure)
 

@@ -8,32 +8,37 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-What the paper prints (section IV and appendix B): CIFAR-10 has 50,000 samples of 10 classes, and
-EMNIST 108,000 samples of 45 classes. Each client holds C classes, and all clients hold equally
-many samples. The networks are those of tables II and III. E_c = 1, E_s = ceil(n E_c / (N n0)),
-B_0 = B, eta_g = sqrt(S), eta_0 = sqrt(S) eta_l K / K_0. There are 1,000 rounds and three runs.
-The accuracy is a rolling mean over 20 rounds (`rolling20`), and the rise time is the number of
-rounds until 90 % of the final accuracy. Scenario 1: N = 10 clients (CIFAR-10) or 45 (EMNIST),
-n0 = 500 or 225 samples at the server; FSL and DS (data sharing) are pre-trained for 500 epochs at
-rate 0.01. Scenario 2: N = 1,000 or 450 clients, of which S = N / 100 train in a round; B = 10 or
-50; no pre-training; gamma = 1. The server's data come from c clients (FSL) or from another
-dataset (FSLsyn).
+What the paper prints (section IV and appendix B): CIFAR-10 has 50,000 samples of 10
+classes, and EMNIST 108,000 samples of 45 classes. Each client holds C classes, and all
+clients hold equally many samples. The networks are those of tables II and III. E_c = 1,
+E_s = ceil(n E_c / (N n0)), B_0 = B, eta_g = sqrt(S), eta_0 = sqrt(S) eta_l K / K_0.
+There are 1,000 rounds and three runs. The accuracy is a rolling mean over 20 rounds
+(`rolling20`), and the rise time is the number of rounds until 90 % of the final
+accuracy. Scenario 1: N = 10 clients (CIFAR-10) or 45 (EMNIST), n0 = 500 or 225 samples
+at the server; FSL and DS (data sharing) are pre-trained for 500 epochs at rate 0.01.
+Scenario 2: N = 1,000 or 450 clients, of which S = N / 100 train in a round; B = 10 or
+50; no pre-training; gamma = 1. The server's data come from c clients (FSL) or from
+another dataset (FSLsyn).
 
-What the paper leaves open, and our choice: the server's dataset D0 holds equally many samples of
-each class, and no client holds them. (The paper samples D0 "from D" and gives the clients all of
-D; the difference is 1 % of the samples or less.) B = 50 in scenario 1. DS is FedAvg with eta_g =
-sqrt(S) whose clients also hold all of D0. Where a figure shows a grid that the text does not
-name, the experiment's file says which grid we took. Glyphs are drawn in matplotlib's italic
-serif. The figures print no numbers, so what the text says of them stands here as claims. EMNIST
-is tested on all 18,000 test images of its 45 classes (printed: 10,000).
+What the paper leaves open, and our choice: the server's dataset D0 holds equally many
+samples of each class, and no client holds them. (The paper samples D0 "from D" and
+gives the clients all of D; the difference is 1 % of the samples or less.) B = 50 in
+scenario 1. DS is FedAvg with eta_g = sqrt(S) whose clients also hold all of D0. Where a
+figure shows a grid that the text does not name, the experiment's file says which grid
+we took. Glyphs are drawn in matplotlib's italic serif. The figures print no numbers, so
+what the text says of them stands here as claims. EMNIST is tested on all 18,000 test
+images of its 45 classes (printed: 10,000).
 
-Scale `small`: two seeds, a small CNN, 30 rounds, 20 epochs of pre-training, B = 20. CIFAR-10:
-6,000 images, a test on 1,000, a tenth of n0, and N = 100 in scenario 2. EMNIST: the 340 images
-per class of the folder `emnist47` (another split), a test on 900, and N = 45. CIFAR-10 images
-that no client holds stand in for STL-10, so FSLsyn does not test another distribution there. It
-can only show directions.
+Scale `small`: two seeds, a small CNN, 30 rounds, 20 epochs of pre-training, B = 20.
+CIFAR-10: 6,000 images, a test on 1,000, a tenth of n0, and N = 100 in scenario 2.
+EMNIST: the 340 images per class of the folder `emnist47` (another split), a test on
+900, and N = 45. CIFAR-10 images that no client holds stand in for STL-10, so FSLsyn
+does not test another distribution there. It can only show directions.
 """
-SHOWN = {"statistic": "rolling20", "also": ["rise_time20", "final", "best"]}  # in each table
+SHOWN = {
+    "statistic": "rolling20",
+    "also": ["rise_time20", "final", "best"],
+}  # in each table
 CLASSES = {"CIFAR-10": (1, 2, 5, 10), "EMNIST": (1, 2, 5, 45)}  # C; the last one is IID
 GAMMAS = {  # the first one is N n0 / n
     "CIFAR-10": (0.1, 0.5, 1.0, 1.5, 2.0),
@@ -42,7 +47,7 @@ GAMMAS = {  # the first one is N n0 / n
 
 
 def _base_run(dataset, model, clients, server, m, batch_size):
-    """Return a run of FedAvg with m of the clients a round and global rate eta_g = sqrt(m)."""
+    """Return a run of FedAvg with m clients a round and eta_g = sqrt(m)."""
     return fl.Run(
         data=fl.Federation(
             dataset=dataset,
@@ -96,7 +101,7 @@ BASE_RUNS = {  # (dataset, scenario)
 
 
 def stl10_server(n0):
-    """Return FSLsyn's server data for CIFAR-10: n0 images of STL-10 in nine shared classes."""
+    """Return FSLsyn's server data for CIFAR-10: n0 images of STL-10, nine classes."""
     return fl.OtherDatasetServer(dataset=fl.Stl10(), n0=n0, classes=fl.STL10_AS_CIFAR10)
 
 
@@ -105,8 +110,8 @@ def scenario1(dataset, method, C, S=None, lr=0.01, gamma=1.0, n0=None, pretrain=
 
     Args:
         dataset: "CIFAR-10" or "EMNIST".
-        method: "FL" (FedAvg), "DS" (data sharing), "FSL", or "FSL-p", which trains the server
-            beside the clients and not after them.
+        method: "FL" (FedAvg), "DS" (data sharing), "FSL", or "FSL-p", in which
+            the server trains beside the clients and not after them.
         C: The number of classes per client.
         S: The number of clients that train in a round; None keeps the scenario's.
         lr: The clients' rate eta_l.
@@ -133,7 +138,7 @@ def scenario1(dataset, method, C, S=None, lr=0.01, gamma=1.0, n0=None, pretrain=
 
 
 def scenario2(dataset, method, C, lr, gamma=1.0, alpha=0.01, server=None):
-    """Return a run with many clients, where the server's data are few or of another kind.
+    """Return a run with many clients and server data that are few or of another kind.
 
     Args:
         dataset: "CIFAR-10" or "EMNIST".
@@ -178,7 +183,7 @@ def small(run):
 
 
 def _small_cifar10(run):
-    """Return what scale `small` changes in the clients and the server of a CIFAR-10 run."""
+    """Return what scale `small` changes in the data of a run on CIFAR-10."""
     is_scenario1 = run.data.clients < 100
     if is_scenario1:
         changes = {"data.clients": 10, "local.batch_size": 20}
@@ -197,7 +202,7 @@ def _is_pretrained(run):
 
 
 def smoke(run):
-    """Return two rounds of a run with a narrow network, and at most one epoch of pre-training."""
+    """Return two rounds of a run, with a narrow network and little pre-training."""
     run = two_rounds(run).replace(model=fl.CNN(channels=[4, 4], hidden=8))
     return run.replace({"algorithm.pretrain": 1}) if _is_pretrained(run) else run
 

@@ -1,7 +1,8 @@
 """Build the sweeps of FSL's figures, each of which exists for CIFAR-10 and for EMNIST.
 
-Each function makes one figure. Its arguments are the dataset's name, what differs between the
-datasets, and the docstring of the experiment file, which opens the notes of the report.
+Each function makes one figure. Its arguments are the dataset's name, what differs
+between the datasets, and the docstring of the experiment file, which opens the notes of
+the report.
 """
 
 from dataclasses import replace
@@ -16,19 +17,15 @@ from experiments.fsl.setting import (
     scenario1,
     scenario2,
 )
+from experiments.tools.datasets import file_part
 
 LOCAL_RATES = (0.01, 0.02, 0.05, 0.1)  # of figure 5
 SERVER_LEARNING = ("FSL", "FSLsyn")
 RIVALS = ("SCAFFOLD", "FedDyn")
 
 
-def _file_part(dataset):
-    """Return a dataset's name as it stands in the names of files and sweeps."""
-    return dataset.lower().replace("-", "")
-
-
 def _accuracy_over_classes(dataset, pretrain):
-    """Return the cells of figures 1 and 6: FL, DS, and FSL with each gamma, for C classes."""
+    """Return the cells of figures 1 and 6: FL, DS, and FSL with each gamma."""
     gammas = {f"FSL {gamma}": {"gamma": gamma} for gamma in GAMMAS[dataset]}
     methods = {"FL": {}, "DS": {}} | gammas
     return {
@@ -42,8 +39,10 @@ def figure1(dataset, notes):
     """Return figure 1: accuracy for C classes per client, with pre-training."""
     iid_classes = CLASSES[dataset][-1]
     return fl.Sweep(
-        name=f"fsl_figure1_{_file_part(dataset)}",
-        title=f"FSL, figure 1: accuracy against classes per client and gamma, {dataset}",
+        name=f"fsl_figure1_{file_part(dataset)}",
+        title=(
+            f"FSL, figure 1: accuracy against classes per client and gamma, {dataset}"
+        ),
         axes=("C", "method"),
         runs=_accuracy_over_classes(dataset, pretrain=500),
         table=fl.Table(rows=["method"], columns=["C"], **SHOWN),
@@ -56,7 +55,10 @@ def figure1(dataset, notes):
             ),
             *(
                 fl.Claim(
-                    text="FL suffers significantly as C decreases; DS greatly improves over it",
+                    text=(
+                        "FL suffers significantly as C decreases; DS greatly improves "
+                        "over it"
+                    ),
                     order=[{"method": "DS"}, {"method": "FL"}],
                     where={"C": C},
                     margin=3.0,
@@ -86,7 +88,7 @@ def figure1(dataset, notes):
 def figure2(dataset, notes, *, C, S, server_sizes):
     """Return figure 2: accuracy and rise time for gamma, local rates and sizes n0."""
     return fl.Sweep(
-        name=f"fsl_figure2_{_file_part(dataset)}",
+        name=f"fsl_figure2_{file_part(dataset)}",
         title=f"FSL, figure 2: accuracy and rise time against gamma (0: DS), {dataset}",
         axes=("n0", "lr", "gamma"),
         runs={
@@ -125,10 +127,12 @@ def figure2(dataset, notes, *, C, S, server_sizes):
 
 
 def figure5(dataset, notes, *, claims):
-    """Return figure 5: heat maps of accuracy over local rates and C, four untuned methods."""
+    """Return figure 5: heat maps of four methods' accuracy over local rates and C."""
     return fl.Sweep(
-        name=f"fsl_figure5_{_file_part(dataset)}",
-        title=f"FSL, figure 5: accuracy over local rate and classes per client, {dataset}",
+        name=f"fsl_figure5_{file_part(dataset)}",
+        title=(
+            f"FSL, figure 5: accuracy over local rate and classes per client, {dataset}"
+        ),
         axes=("method", "lr", "C"),
         runs={
             (method, lr, C): scenario2(dataset, method, C, lr)
@@ -136,7 +140,9 @@ def figure5(dataset, notes, *, claims):
             for lr in LOCAL_RATES
             for C in CLASSES[dataset]
         },
-        table=fl.Table(rows=["method", "lr"], columns=["C"], panels=["method"], **SHOWN),
+        table=fl.Table(
+            rows=["method", "lr"], columns=["C"], panels=["method"], **SHOWN
+        ),
         claims=claims,
         notes=notes + NOTES,
         scales=SCALES,
@@ -147,7 +153,7 @@ def figure6(dataset, notes):
     """Return figure 6: accuracy for C classes per client, without pre-training."""
     iid_classes = CLASSES[dataset][-1]
     return fl.Sweep(
-        name=f"fsl_figure6_{_file_part(dataset)}",
+        name=f"fsl_figure6_{file_part(dataset)}",
         title=(
             f"FSL, figure 6: accuracy against classes per client and gamma, {dataset}, "
             "no pre-training"
@@ -157,7 +163,10 @@ def figure6(dataset, notes):
         table=fl.Table(rows=["method"], columns=["C"], **SHOWN),
         claims=[
             fl.Claim(
-                text="the acceleration by server learning is significant, even in the IID case",
+                text=(
+                    "the acceleration by server learning is significant, even in the "
+                    "IID case"
+                ),
                 order=[{"method": "FL"}, {"method": "FSL 1.0"}],
                 statistic="rise_time20",
             ),
@@ -180,7 +189,7 @@ def figure6(dataset, notes):
 def figure7(dataset, notes, *, cohort_sizes, n0):
     """Return figure 7: FSL, its non-incremental form FSL-p, and DS, for C and S."""
     return fl.Sweep(
-        name=f"fsl_figure7_{_file_part(dataset)}",
+        name=f"fsl_figure7_{file_part(dataset)}",
         title=f"FSL, figure 7: FSL, FSL-p and DS, {dataset}",
         axes=("C", "S", "method"),
         runs={
@@ -216,7 +225,7 @@ def figure8(dataset, notes, *, C, S, n0):
         *((method, gamma) for method in ("FSL", "FSL-p") for gamma in gammas),
     ]
     return fl.Sweep(
-        name=f"fsl_figure8_{_file_part(dataset)}",
+        name=f"fsl_figure8_{file_part(dataset)}",
         title=f"FSL, figure 8: FSL and FSL-p against gamma (DS at 0), {dataset}",
         axes=("method", "gamma"),
         runs={
@@ -264,7 +273,10 @@ def curves_of_figure5(number, dataset, figure5_sweep, notes):
             ),
             *(
                 fl.Claim(
-                    text=f"{own} is comparable to SCAFFOLD, if not better, in most cases (3 %)",
+                    text=(
+                        f"{own} is comparable to SCAFFOLD, if not better, in most "
+                        "cases (3 %)"
+                    ),
                     order=[{"method": own}, {"method": "SCAFFOLD"}],
                     margin=-3.0,
                 )

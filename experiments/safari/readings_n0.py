@@ -31,16 +31,18 @@ SERVER_ROUNDS = {
     "16 steps": fl.LocalTraining(lr=0.1, batch_size=64, steps=16),
     "92 steps": fl.LocalTraining(lr=0.1, batch_size=64, steps=92),
 }
-SPREADS = {  # the partition, and the seed of the data (None: each replicate has its own)
+SPREADS = {  # partition, and seed of the data (None: one per replicate)
     "even, one": (fl.ClassesPerClient, 0),
     "shards, per seed": (fl.Shards, None),
 }
 
 
 def reading_run(server_round, spread, n0, p):
-    """Return the run of one cell of table 3 under one reading, or of its FedAvg baseline."""
+    """Return the run of one cell of table 3 under one reading, or of its baseline."""
     partition, seed = SPREADS[spread]
-    base = BASE_RUNS["MNIST"].replace({"data.partition": partition(p=p), "data.seed": seed})
+    base = BASE_RUNS["MNIST"].replace(
+        {"data.partition": partition(p=p), "data.seed": seed}
+    )
     if server_round == "none":
         return cell_run(base, "FedAvg", p=p)
     server_update = SERVER_ROUNDS[server_round]
@@ -50,7 +52,7 @@ def reading_run(server_round, spread, n0, p):
 
 
 def smoke(run):
-    """Return two rounds of a run; 16 and 92 server steps become 1 and 9, two readings still."""
+    """Return two rounds of a run; 16 and 92 server steps become 1 and 9."""
     server_update = getattr(run.algorithm, "server_update", None)
     run = SCALES["smoke"](run)
     if not (server_update and server_update.steps):
@@ -67,7 +69,9 @@ CELLS = [
 BASELINES = [("none", spread, 0, p) for spread in SPREADS for p in (2, 1)]
 SWEEP = fl.Sweep(
     name="safari_readings_n0",
-    title="SAFARI's table 3 (improvements over FedAvg) under readings of a server round",
+    title=(
+        "SAFARI's table 3 (improvements over FedAvg) under readings of a server round"
+    ),
     axes=("server round", "spread", "n0", "p"),
     runs={key: reading_run(*key) for key in BASELINES + CELLS},
     table=fl.Table(

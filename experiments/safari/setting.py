@@ -8,36 +8,40 @@ from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
-What the paper prints (section 5 and appendix B): there are M = 10 clients, of which s never
-take part. In each round the server samples m = 5 of the other M - s clients. A client trains
-for one local epoch. All learning rates are 0.1, and the global rate is 1.0. A round is a client
-round with probability q = 0.8, else a server round. MNIST: logistic regression, batch size 64,
-150 rounds, five random initializations. CIFAR-10: a CNN, batch size 500, 5,000 rounds, three
-initializations.
+What the paper prints (section 5 and appendix B): there are M = 10 clients, of which s
+never take part. In each round the server samples m = 5 of the other M - s clients. A
+client trains for one local epoch. All learning rates are 0.1, and the global rate is
+1.0. A round is a client round with probability q = 0.8, else a server round. MNIST:
+logistic regression, batch size 64, 150 rounds, five random initializations. CIFAR-10: a
+CNN, batch size 500, 5,000 rounds, three initializations.
 
-What the paper leaves open, and our choice: pixels are scaled to [0, 1]. Logistic regression
-starts at zero, so that seeds differ only in cohorts, batches and SAFARI's choice between client
-and server rounds. All seeds share one partition, whose classes are spread as evenly as possible.
-The last s clients are the absent ones. The server's dataset D0 is drawn uniformly, and no client
-holds its samples. A server round is one epoch over D0 with the clients' batch size, because a
-single step does not reach the printed numbers. Where a table does not name the size n0 of D0, it
-is 1,000 samples (MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN has three
-convolutions with 64, 128 and 256 channels and 256 hidden units, which is our guess at what
-reaches the printed 81 %. The printed accuracy is taken to be the best one over the rounds; the
-report also compares the other statistics. `experiments/safari/readings.py` tries the other
-choices.
+What the paper leaves open, and our choice: pixels are scaled to [0, 1]. Logistic
+regression starts at zero, so that seeds differ only in cohorts, batches and SAFARI's
+choice between client and server rounds. All seeds share one partition, whose classes
+are spread as evenly as possible. The last s clients are the absent ones. The server's
+dataset D0 is drawn uniformly, and no client holds its samples. A server round is one
+epoch over D0 with the clients' batch size, because a single step does not reach the
+printed numbers. Where a table does not name the size n0 of D0, it is 1,000 samples
+(MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN has three convolutions
+with 64, 128 and 256 channels and 256 hidden units, which is our guess at what reaches
+the printed 81 %. The printed accuracy is taken to be the best one over the rounds; the
+report also compares the other statistics. `experiments/safari/readings.py` tries the
+other choices.
 
-Scale `small`: two seeds; MNIST has 15 rounds. CIFAR-10 has 40 rounds of 8 local steps with batch
-size 32, a small CNN, a tenth of n0, and a test on 1,000 images every 5 rounds.
+Scale `small`: two seeds; MNIST has 15 rounds. CIFAR-10 has 40 rounds of 8 local steps
+with batch size 32, a small CNN, a tenth of n0, and a test on 1,000 images every 5
+rounds.
 """
 FASHION_MNIST_NOTES = """
-What the paper prints: M = 150 clients and q = 0.8. It leaves everything else open. We chose
-FAST's small CNN for Fashion-MNIST, one class per client (p = 1), m = 10 clients a round, batch
-size 64, one local epoch, learning rates 0.1, 150 rounds and three seeds. A server round is one
-epoch over the server's dataset D0, and the accuracy is the best one over the rounds.
+What the paper prints: M = 150 clients and q = 0.8. It leaves everything else open. We
+chose FAST's small CNN for Fashion-MNIST, one class per client (p = 1), m = 10 clients a
+round, batch size 64, one local epoch, learning rates 0.1, 150 rounds and three seeds. A
+server round is one epoch over the server's dataset D0, and the accuracy is the best one
+over the rounds.
 
-Scale `small`: two seeds, 10,000 images of MNIST in place of Fashion-MNIST, a tenth of n0, a small
-CNN, and 40 rounds of 8 local steps with batch size 32. It can only show directions.
+Scale `small`: two seeds, 10,000 images of MNIST in place of Fashion-MNIST, a tenth of
+n0, a small CNN, and 40 rounds of 8 local steps with batch size 32. It can only show
+directions.
 """
 
 _MNIST = fl.Run(
@@ -82,8 +86,8 @@ BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell
 def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
     """Return the run of one cell of a table.
 
-    A run of FedAvg keeps the server dataset of `base`, which it does not use. So a cell of
-    FedAvg is the same run whatever n0 the table names.
+    A run of FedAvg keeps the server dataset of `base`, which it does not use. So a cell
+    of FedAvg is the same run whatever n0 the table names.
 
     Args:
         base: A run of `BASE_RUNS`, or the name of one.
@@ -95,7 +99,9 @@ def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
         q: SAFARI's probability of a client round.
     """
     base = BASE_RUNS.get(base, base) if isinstance(base, str) else base
-    run = base.replace({"data.partition.p": p, "participation.s": s, "participation.m": m})
+    run = base.replace(
+        {"data.partition.p": p, "participation.s": s, "participation.m": m}
+    )
     if method == "FedAvg":
         return run
     server_update = fl.LocalTraining(lr=0.1, batch_size=base.local.batch_size, epochs=1)

@@ -1,12 +1,13 @@
 """Build the sweeps of SAFARI's tables that exist for MNIST and for CIFAR-10.
 
-Each function makes one kind of table. Its arguments are the dataset's name, the printed table as
-text (see `experiments.tools.printed_tables`) and the docstring of the experiment file, which
-opens the notes of the report.
+Each function makes one kind of table. Its arguments are the dataset's name, the printed
+table as text (see `experiments.tools.printed_tables`) and the docstring of the
+experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
 from experiments.safari.setting import NOTES, SCALES, cell_run
+from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import cell_texts, dashed_cells, printed_numbers
 
 
@@ -23,8 +24,11 @@ def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within
     """
     paper = printed_numbers(printed)
     return fl.Sweep(
-        name=f"safari_table1_{_file_part(dataset)}",
-        title=f"SAFARI, table 1: FedAvg on {dataset}, s of 10 clients never come, p classes each",
+        name=f"safari_table1_{file_part(dataset)}",
+        title=(
+            f"SAFARI, table 1: FedAvg on {dataset}, s of 10 clients never come, p "
+            "classes each"
+        ),
         axes=("s", "p"),
         runs={(s, p): cell_run(dataset, "FedAvg", s=s, p=p) for s, p in paper},
         table=fl.Table(
@@ -54,10 +58,13 @@ def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within
 
 
 def improvement_table(dataset, printed, notes):
-    """Return table 2: SAFARI's accuracy minus FedAvg's for s absent clients, p classes each."""
+    """Return table 2: SAFARI's accuracy minus FedAvg's for s absent clients."""
     return fl.Sweep(
-        name=f"safari_table2_{_file_part(dataset)}",
-        title=f"SAFARI, table 2: accuracy of SAFARI (q = 0.8) minus that of FedAvg, {dataset}",
+        name=f"safari_table2_{file_part(dataset)}",
+        title=(
+            "SAFARI, table 2: accuracy of SAFARI (q = 0.8) minus that of FedAvg, "
+            f"{dataset}"
+        ),
         axes=("s", "method", "p"),
         runs={
             (s, method, p): cell_run(dataset, method, s=s, p=p)
@@ -71,7 +78,10 @@ def improvement_table(dataset, printed, notes):
             minus={"method": "FedAvg"},
             source=f"SAFARI, table 2 ({dataset})",
         ),
-        paper={(s, "SAFARI", p): number for (s, p), number in printed_numbers(printed).items()},
+        paper={
+            (s, "SAFARI", p): number
+            for (s, p), number in printed_numbers(printed).items()
+        },
         claims=_no_difference(dashed_cells(printed), ("s", "p")),
         notes=notes + NOTES,
         scales=SCALES,
@@ -79,15 +89,18 @@ def improvement_table(dataset, printed, notes):
 
 
 def server_data_table(number, dataset, printed, notes):
-    """Return table 3 or 4: SAFARI's accuracy minus FedAvg's for n0 samples at the server."""
+    """Return table 3 or 4: SAFARI's accuracy minus FedAvg's for n0 server samples."""
     sizes = sorted({n0 for n0, _ in cell_texts(printed)}, reverse=True)
     fedavg = {(0, p): cell_run(dataset, "FedAvg", p=p) for p in (10, 5, 2, 1)}
-    safari = {(n0, p): cell_run(dataset, "SAFARI", p=p, n0=n0) for n0, p in cell_texts(printed)}
+    safari = {
+        (n0, p): cell_run(dataset, "SAFARI", p=p, n0=n0)
+        for n0, p in cell_texts(printed)
+    }
     return fl.Sweep(
-        name=f"safari_table{number}_{_file_part(dataset)}",
+        name=f"safari_table{number}_{file_part(dataset)}",
         title=(
-            f"SAFARI, table {number}: accuracy of SAFARI with n0 samples minus that of FedAvg, "
-            f"{dataset}"
+            f"SAFARI, table {number}: accuracy of SAFARI with n0 samples "
+            f"minus that of FedAvg, {dataset}"
         ),
         axes=("n0", "p"),
         runs=fedavg | safari,
@@ -116,12 +129,13 @@ def server_data_table(number, dataset, printed, notes):
 
 
 def client_probability_table(dataset, printed, notes):
-    """Return table 5: accuracy for the probability q of a client round, one class per client."""
+    """Return table 5: accuracy for the probability q of a client round."""
     paper = printed_numbers(printed)
     return fl.Sweep(
-        name=f"safari_table5_{_file_part(dataset)}",
+        name=f"safari_table5_{file_part(dataset)}",
         title=(
-            f"SAFARI, table 5: a client round with probability q, {dataset}, one class per client"
+            f"SAFARI, table 5: a client round with probability q, {dataset}, "
+            "one class per client"
         ),
         axes=("s", "q"),
         runs={
@@ -137,7 +151,10 @@ def client_probability_table(dataset, printed, notes):
         paper=paper,
         claims=[
             fl.Claim(
-                text="even with a server round with probability 0.2 there is a non-negligible gain",
+                text=(
+                    "even with a server round with probability 0.2 there is a "
+                    "non-negligible gain"
+                ),
                 order=[{"q": 0.8}, {"q": 1.0}],
                 margin=1.0,
             ),
@@ -152,10 +169,16 @@ def comparison_table(number, dataset, printed, notes):
     paper = printed_numbers(printed)
     both = [{"method": "SAFARI"}, {"method": "FedAvg"}]
     return fl.Sweep(
-        name=f"safari_table{number}_{_file_part(dataset)}",
-        title=f"SAFARI, table {number}: {dataset}, s of 10 clients never come, p classes each",
+        name=f"safari_table{number}_{file_part(dataset)}",
+        title=(
+            f"SAFARI, table {number}: {dataset}, s of 10 clients never come, p classes "
+            "each"
+        ),
         axes=("s", "method", "p"),
-        runs={(s, method, p): cell_run(dataset, method, s=s, p=p) for s, method, p in paper},
+        runs={
+            (s, method, p): cell_run(dataset, method, s=s, p=p)
+            for s, method, p in paper
+        },
         table=fl.Table(
             rows=["s", "method"],
             columns=["p"],
@@ -183,13 +206,16 @@ def comparison_table(number, dataset, printed, notes):
 
 
 def cohort_size_table(number, dataset, printed, notes):
-    """Return table 10 or 11: accuracy when m clients train in a round, p classes each."""
+    """Return table 10 or 11: accuracy when m clients train in a round."""
     paper = printed_numbers(printed)
     return fl.Sweep(
-        name=f"safari_table{number}_{_file_part(dataset)}",
+        name=f"safari_table{number}_{file_part(dataset)}",
         title=f"SAFARI, table {number}: {dataset}, m clients a round, p classes each",
         axes=("m", "method", "p"),
-        runs={(m, method, p): cell_run(dataset, method, m=m, p=p) for m, method, p in paper},
+        runs={
+            (m, method, p): cell_run(dataset, method, m=m, p=p)
+            for m, method, p in paper
+        },
         table=fl.Table(
             rows=["m", "method"],
             columns=["p"],
@@ -199,7 +225,10 @@ def cohort_size_table(number, dataset, printed, notes):
         paper=paper,
         claims=[
             fl.Claim(
-                text="few clients a round harm FedAvg where data are not IID (m = 1 against 5)",
+                text=(
+                    "few clients a round harm FedAvg where data are not IID (m = 1 "
+                    "against 5)"
+                ),
                 order=[{"m": 5}, {"m": 1}],
                 where={"method": "FedAvg", "p": p},
             )
@@ -211,14 +240,11 @@ def cohort_size_table(number, dataset, printed, notes):
 
 
 def _no_difference(keys, axes):
-    """Return a claim for each dash: "no statistical difference within 2 % error bar"."""
+    """Return a claim for each dash, which is printed for differences below 2 %."""
     places = [dict(zip(axes, key, strict=True)) for key in keys]
     return [
-        fl.Claim(text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0)
+        fl.Claim(
+            text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0
+        )
         for where in places
     ]
-
-
-def _file_part(dataset):
-    """Return a dataset's name as it stands in the names of files and sweeps."""
-    return dataset.lower().replace("-", "")

@@ -6,13 +6,14 @@ Run it from the repository's root; it takes seconds:
 
     python -m experiments.safari.theorem1 [--out DIR] [--trials N]
 
-There are M = 10 clients with 100 samples each, of which only m = 5 ever take part (omega = 0.5).
-The theorem says: whatever the learner is, its error exceeds (1 - omega) / 8 = 0.0625 with a
-probability above 1/20. The table shows how often that happens with n_T = 0, 1, 2, ... samples at
-the server, under the worse of two targets. The figure shows the same frequencies, and beside
-them the quantiles of the error when 20 rare points share the probability mass that only absent
-clients see. `raysafl.theory.theorem1` holds the construction, and says how its printed form
-was read.
+There are M = 10 clients with 100 samples each, of which only m = 5 ever take part
+(omega = 0.5). The theorem says: whatever the learner is, its error exceeds (1 - omega)
+/ 8 = 0.0625 with a probability above 1/20. The table shows how often that happens with
+n_T = 0, 1, 2, ... samples at the server, under the worse of two targets. The figure
+shows the same frequencies, and beside them the quantiles of the error when 20 rare
+points share the probability mass that only absent clients see.
+`raysafl.theory.theorem1` holds the construction, and says how its printed form was
+read.
 """
 
 import argparse
@@ -26,7 +27,14 @@ from rich.table import Table
 
 from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
 from raysafl.report.pages.markdown import grid
-from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, experiment, lower
+from raysafl.theory.theorem1 import (
+    CONSISTENT,
+    LEARNERS,
+    Found,
+    World,
+    experiment,
+    lower,
+)
 
 SERVER_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)  # n_T with one rare point
 SERVER_SIZES_MANY = (0, 10, 20, 50, 100, 200, 500, 1000)  # n_T with 20 rare points
@@ -35,12 +43,12 @@ HEAD = ["learner", *(f"n_T={n}" for n in SERVER_SIZES), "at n_T=0, 99 % sure"]
 
 
 def title(trials: int) -> str:
-    """Return the table's title."""
+    """Return the title of the printed table."""
     return f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)"
 
 
 def rows(found: Sequence[Found]) -> list[list[str]]:
-    """Return a row per learner: how often its error exceeds (1 - omega) / 8, for each n_T."""
+    """Return how often each learner's error exceeds (1 - omega) / 8, for each n_T."""
     of = {name: [f for f in found if f.learner == name] for name in LEARNERS}
     return [
         [name, *(f"{f.frequency:.3f}" for f in row), f"> {lower(row[0]):.3f}"]
@@ -59,10 +67,12 @@ def table(found: Sequence[Found], trials: int) -> Table:
 
 
 def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
-    """Draw the frequencies with one rare point, and the error's quantiles with 20, as PNG."""
+    """Draw frequencies for one rare point, and the error's quantiles for 20."""
     figure = blank(9, 3.9)
     left, right = figure.subplots(1, 2)
-    for i, (learner, colour) in enumerate(zip(LEARNERS, colours(len(LEARNERS)), strict=True)):
+    for i, (learner, colour) in enumerate(
+        zip(LEARNERS, colours(len(LEARNERS)), strict=True)
+    ):
         style = {"color": colour, "marker": MARKS[i], "markersize": 4, "linewidth": 1.2}
         style["linestyle"] = "-" if learner in CONSISTENT else ":"
         aside = (i - 2.5) * 0.11  # equal curves stay visible side by side
@@ -74,9 +84,13 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
         row = [f for f in many if f.learner == learner]
         low, middle, high = np.transpose([f.quantiles() for f in row])
         at = [x + aside for x in range(len(row))]
-        right.errorbar(at, middle, (middle - low, high - middle), elinewidth=0.8, **style)
+        right.errorbar(
+            at, middle, (middle - low, high - middle), elinewidth=0.8, **style
+        )
     low, middle, high = next(f for f in many if f.learner == "random guess").quantiles()
-    finish(left, SERVER_SIZES, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8")
+    finish(
+        left, SERVER_SIZES, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8"
+    )
     finish(
         right,
         SERVER_SIZES_MANY,
@@ -89,12 +103,16 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
         f"20 rare points (random guess, {low:.2f} to {high:.2f}, is off the scale)",
         fontsize=LETTERS,
     )
-    figure.legend(loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False)
+    figure.legend(
+        loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False
+    )
     return png(figure)
 
 
-def finish(axes: Axes, sizes: Sequence[int], level: float, text: str, label: str) -> None:
-    """Label the axes, one tick per size of server data, and draw a dashed line at `level`."""
+def finish(
+    axes: Axes, sizes: Sequence[int], level: float, text: str, label: str
+) -> None:
+    """Label the axes, one tick per server size, and draw a dashed line at `level`."""
     axes.axhline(level, color="black", linewidth=1, linestyle="--")
     axes.annotate(
         text,
@@ -120,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.trials < 1:
         parser.error("--trials must be at least 1")
     theorem = experiment([World(server=n) for n in SERVER_SIZES], options.trials)
-    many = experiment([World(server=n, rare=20) for n in SERVER_SIZES_MANY], options.trials)
+    many = experiment(
+        [World(server=n, rare=20) for n in SERVER_SIZES_MANY], options.trials
+    )
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120

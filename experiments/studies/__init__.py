@@ -1,1 +1,1 @@
-"""Experiments that no paper prints: they combine or compare the methods of several papers."""
+"""Experiments of our own, which combine or compare the methods of several papers."""

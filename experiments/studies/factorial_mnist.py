@@ -1,17 +1,20 @@
 """Which algorithm copes with which participation? A factorial experiment on MNIST.
 
-It is the experiment of `experiments/studies/factorial_small.py` at a larger scale: 12 algorithms,
-seven participation policies and two partitions. There are 100 clients. Ten of them train in a
-round, where the policy leaves a choice. The model is logistic regression, trained for 300 rounds
-of one local epoch with batch size 64 at rate 0.05. The server holds 500 samples, which only
-SAFARI and FSL use. The reviewers of FAST (docs/papers.md#fast) asked: is FAST better under the
-same arbitrary participation than FedAU, MIFA and FedVARP, which correct the weights of the clients
-instead? FAST is the row FedAvg in the columns with snapshots.
+It is the experiment of `experiments/studies/factorial_small.py` at a larger scale: 12
+algorithms, seven participation policies and two partitions. There are 100 clients. Ten
+of them train in a round, where the policy leaves a choice. The model is logistic
+regression, trained for 300 rounds of one local epoch with batch size 64 at rate 0.05.
+The server holds 500 samples, which only SAFARI and FSL use. The reviewers of FAST
+(docs/papers.md#fast) asked: is FAST better under the same arbitrary participation than
+FedAU, MIFA and FedVARP, which correct the weights of the clients instead? FAST is the
+row FedAvg in the columns with snapshots.
 
-All algorithms share their seeds, and so their cohorts. Cells of one column are therefore paired.
+All algorithms share their seeds, and so their cohorts. Cells of one column are
+therefore paired.
 
-Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 cells with 3 seeds each
-take about 36 minutes of one core; with `--scale small` they take about 1 minute on two cores.
+Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 cells with 3
+seeds each take about 36 minutes of one core; with `--scale small` they take about 1
+minute on two cores.
 """
 
 import raysafl as fl
@@ -30,7 +33,8 @@ ALGORITHMS = {
     "FedAmplify": fl.FedAmplify(P=10, eta=1.5),
     "AFL": fl.AFL(),
     "SAFARI": fl.SAFARI(
-        client_prob=0.8, server_update=fl.LocalTraining(lr=0.05, batch_size=16, epochs=2)
+        client_prob=0.8,
+        server_update=fl.LocalTraining(lr=0.05, batch_size=16, epochs=2),
     ),
     "FSL": fl.FSL(inner=fl.FedAvg(), gamma=1.0),
 }
@@ -43,7 +47,10 @@ POLICIES = {
     "Markov": fl.Markov(mean=0.1, correlation=0.9),
     "cyclic": fl.Cyclic(groups=10),
 }
-PARTITIONS = {"1 class": fl.ClassesPerClient(p=1), "Dirichlet(0.1)": fl.Dirichlet(alpha=0.1)}
+PARTITIONS = {
+    "1 class": fl.ClassesPerClient(p=1),
+    "Dirichlet(0.1)": fl.Dirichlet(alpha=0.1),
+}
 BASE = fl.Run(
     data=fl.Federation(
         dataset=fl.Mnist(),
@@ -83,7 +90,10 @@ SWEEP = fl.Sweep(
     ),
     claims=[
         fl.Claim(
-            text=f"FAST (half of the rounds enforced) is better than {rival} without snapshots",
+            text=(
+                f"FAST (half of the rounds enforced) is better than {rival} without "
+                "snapshots"
+            ),
             order=[
                 {"algorithm": "FedAvg", "participation": "Beta, q = 0.5"},
                 {"algorithm": rival, "participation": "Beta(1, 10)"},

@@ -1,15 +1,17 @@
 """Which algorithm copes with which participation? A factorial experiment on digits.
 
-Eight algorithms, six participation policies and two partitions of scikit-learn's digits are
-combined. There are 20 clients. Five of them train in a round, where the policy leaves a choice.
-The server holds 100 samples, which only SAFARI and FSL use. The reviewers of FAST
-(docs/papers.md#fast) asked: do snapshots help more under the same arbitrary participation than
-FedAU, MIFA and FedVARP, which correct the weights of the clients instead?
+Eight algorithms, six participation policies and two partitions of scikit-learn's digits
+are combined. There are 20 clients. Five of them train in a round, where the policy
+leaves a choice. The server holds 100 samples, which only SAFARI and FSL use. The
+reviewers of FAST (docs/papers.md#fast) asked: do snapshots help more under the same
+arbitrary participation than FedAU, MIFA and FedVARP, which correct the weights of the
+clients instead?
 
-All algorithms share their seeds, and so their cohorts. Cells of one column are therefore paired.
+All algorithms share their seeds, and so their cohorts. Cells of one column are
+therefore paired.
 
-Run it with `raysafl run experiments/studies/factorial_small.py`. It needs no data and takes about
-1 minute on two cores.
+Run it with `raysafl run experiments/studies/factorial_small.py`. It needs no data and
+takes about 1 minute on two cores.
 """
 
 import raysafl as fl
@@ -30,12 +32,17 @@ ALGORITHMS = {
 POLICIES = {
     "uniform": fl.Uniform(m=5),
     "Beta(1, 10)": BETA,
-    "Beta, half snapshots": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5),
+    "Beta, half snapshots": fl.Snapshot(
+        base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5
+    ),
     "Beta, adaptive": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), adapt=1.0),
     "Markov": fl.Markov(mean=0.25, correlation=0.9),
     "cyclic": fl.Cyclic(groups=4),
 }
-PARTITIONS = {"1 class": fl.ClassesPerClient(p=1), "Dirichlet(0.1)": fl.Dirichlet(alpha=0.1)}
+PARTITIONS = {
+    "1 class": fl.ClassesPerClient(p=1),
+    "Dirichlet(0.1)": fl.Dirichlet(alpha=0.1),
+}
 BASE = fl.Run(
     data=fl.Federation(
         dataset=fl.Digits(),

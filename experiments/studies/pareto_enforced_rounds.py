@@ -1,17 +1,18 @@
 """Accuracy against the share of enforced rounds, under arbitrary participation.
 
-A snapshot is a round whose cohort is enforced: it is drawn uniformly, and not by the arbitrary
-participation, which is Beta(1, 10) or Gamma(10, 0.01) here. FAST (docs/papers.md#fast) is FedAvg
-with snapshots. The sweep varies the probability q of a snapshot, and the strength lambda of
-adaptive FAST, and compares FedAvg with algorithms that correct the weights of the clients
-instead. There are 100 clients of MNIST, ten of them a round, a balanced Dirichlet(0.1) partition,
-and logistic regression, trained for 300 rounds of one local epoch with batch size 64 at rate 0.05.
-All algorithms share their seeds, and so their cohorts. `arbitrary_ratio` is the percentage of
-rounds that are not enforced.
+A snapshot is a round whose cohort is enforced: it is drawn uniformly, and not by the
+arbitrary participation, which is Beta(1, 10) or Gamma(10, 0.01) here. FAST
+(docs/papers.md#fast) is FedAvg with snapshots. The sweep varies the probability q of a
+snapshot, and the strength lambda of adaptive FAST, and compares FedAvg with algorithms
+that correct the weights of the clients instead. There are 100 clients of MNIST, ten of
+them a round, a balanced Dirichlet(0.1) partition, and logistic regression, trained for
+300 rounds of one local epoch with batch size 64 at rate 0.05. All algorithms share
+their seeds, and so their cohorts. `arbitrary_ratio` is the percentage of rounds that
+are not enforced.
 
-Run it with `raysafl run experiments/studies/pareto_enforced_rounds.py`. Its 110 cells with 5
-seeds each take about 55 minutes of one core; with `--scale small` they take about 1 minute on two
-cores.
+Run it with `raysafl run experiments/studies/pareto_enforced_rounds.py`. Its 110 cells
+with 5 seeds each take about 55 minutes of one core; with `--scale small` they take
+about 1 minute on two cores.
 """
 
 import raysafl as fl
@@ -26,7 +27,9 @@ METHODS = {
 }
 SNAPSHOT_PROBS = (0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, "Ada.(1)", "Ada.(3)", "Ada.(7)")
 BASE = fl.Run(
-    data=fl.Federation(dataset=fl.Mnist(), clients=100, partition=fl.Dirichlet(alpha=0.1)),
+    data=fl.Federation(
+        dataset=fl.Mnist(), clients=100, partition=fl.Dirichlet(alpha=0.1)
+    ),
     model=fl.Logistic(),
     algorithm=fl.FedAvg(),
     participation=fl.Uniform(m=10),
@@ -55,7 +58,8 @@ SWEEP = fl.Sweep(
     ),
     claims=[
         fl.Claim(
-            text="FAST: enforcing more rounds helps", order=[{"q": 0.5}, {"q": 0.1}, {"q": 0}]
+            text="FAST: enforcing more rounds helps",
+            order=[{"q": 0.5}, {"q": 0.1}, {"q": 0}],
         ),
         fl.Claim(
             text="FAST: half of the rounds nearly match uniform participation (1 %)",

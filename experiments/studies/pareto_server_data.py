@@ -1,15 +1,17 @@
-"""Accuracy against the size of the server's dataset: which method makes most of n0 samples?
+"""Accuracy against server data: which method makes most of n0 samples?
 
-The setting is SAFARI's (docs/papers.md#safari): ten clients of MNIST, of which four never take
-part, five clients a round, logistic regression, 150 rounds of one local epoch with batch size 64
-at rate 0.1. Each client holds one or two classes (p). Compared are SAFARI with a fifth or half of
-the rounds at the server; FSL with its defaults; data sharing, in which every client also holds the
-server's dataset D0; and SGD on D0 alone, as a lower bound. FedAvg needs no D0. The accuracy is the
-mean of the last ten rounds, so that no method gains by its best moment. The bytes that were sent
-are in `runs.parquet`.
+The setting is SAFARI's (docs/papers.md#safari): ten clients of MNIST, of which four
+never take part, five clients a round, logistic regression, 150 rounds of one local
+epoch with batch size 64 at rate 0.1. Each client holds one or two classes (p). Compared
+are SAFARI with a fifth or half of the rounds at the server; FSL with its defaults; data
+sharing, in which every client also holds the server's dataset D0; and SGD on D0 alone,
+as a lower bound. FedAvg needs no D0. The accuracy is the mean of the last ten rounds,
+so that no method gains by its best moment. The bytes that were sent are in
+`runs.parquet`.
 
-Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 cells with 5 seeds
-each take about 53 minutes of one core; with `--scale small` they take about 1 minute on two cores.
+Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 cells with 5
+seeds each take about 53 minutes of one core; with `--scale small` they take about 1
+minute on two cores.
 """
 
 import raysafl as fl
@@ -30,7 +32,9 @@ SWEEP = fl.Sweep(
     axes=("p", "method", "n0"),
     runs={(p, "FedAvg", 0): cell_run("MNIST", "FedAvg", p) for p in (1, 2)}
     | {
-        (p, name, n0): cell_run("MNIST", "FedAvg", p).replace({**changes, "data.server.n0": n0})
+        (p, name, n0): cell_run("MNIST", "FedAvg", p).replace(
+            {**changes, "data.server.n0": n0}
+        )
         for p in (1, 2)
         for name, changes in METHODS.items()
         for n0 in SERVER_SIZES

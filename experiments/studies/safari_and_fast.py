@@ -1,14 +1,16 @@
 """SAFARI and FAST together: server rounds, enforced rounds, or both?
 
-MNIST, logistic regression, 20 clients with one class each, five clients a round, 150 rounds,
-batch size 64, rate 0.1. Participation follows Beta(1, 10), under which the last clients hardly
-ever take part. The rows vary the probability that a round is a snapshot (FAST,
-docs/papers.md#fast), in which the cohort is drawn uniformly. The columns vary the probability that
-a round is the server's (1 - q of SAFARI, docs/papers.md#safari), with n0 = 100 or 1,000 samples
-at the server. A snapshot that falls on a server round involves no client and is not counted.
+MNIST, logistic regression, 20 clients with one class each, five clients a round, 150
+rounds, batch size 64, rate 0.1. Participation follows Beta(1, 10), under which the last
+clients hardly ever take part. The rows vary the probability that a round is a snapshot
+(FAST, docs/papers.md#fast), in which the cohort is drawn uniformly. The columns vary
+the probability that a round is the server's (1 - q of SAFARI, docs/papers.md#safari),
+with n0 = 100 or 1,000 samples at the server. A snapshot that falls on a server round
+involves no client and is not counted.
 
-Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 cells with 5 seeds each
-take about 10 minutes of one core; with `--scale small` they take about 1 minute on two cores.
+Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 cells with 5
+seeds each take about 10 minutes of one core; with `--scale small` they take about 1
+minute on two cores.
 """
 
 import itertools
@@ -27,16 +29,24 @@ SERVER_SIZES = (100, 1000)
 def cell_run(n0, snapshot_prob, server_prob):
     """Return the run of one cell; without server rounds it is FedAvg."""
     run = BASE.replace(
-        {"data.server.n0": n0, "participation": participation_policy("Beta", snapshot_prob, 5)}
+        {
+            "data.server.n0": n0,
+            "participation": participation_policy("Beta", snapshot_prob, 5),
+        }
     )
     if server_prob == 0:
         return run
-    return run.replace(algorithm=fl.SAFARI(client_prob=1 - server_prob, server_update=EPOCH))
+    return run.replace(
+        algorithm=fl.SAFARI(client_prob=1 - server_prob, server_update=EPOCH)
+    )
 
 
 SWEEP = fl.Sweep(
     name="safari_and_fast",
-    title="Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 clients",
+    title=(
+        "Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 "
+        "clients"
+    ),
     axes=("n0", "snapshots", "server rounds"),
     runs={
         cell: cell_run(*cell)

@@ -1,1 +1,1 @@
-"""What experiments of several folders share, and scripts that work on finished sweeps."""
+"""Helpers for experiments of several folders, and scripts for finished sweeps."""

@@ -2,13 +2,13 @@
 
     python -m experiments.tools.collect_measured SOURCE... [--into DIR]
 
-Run it from the repository's root. SOURCE is the folder of a sweep, or a folder of such folders.
-Not copied are checkpoints, Tune's files, locks, and runs that are not cells of the sweep any
-more. Neither is what `raysafl report` makes again in seconds: `runs.parquet`, `report.html`,
-further pages of curves and, below scale `paper`, all figures. The results are
-compacted (`raysafl compact`). The manifest gets the command that anyone can give.
-`machine.json` says on what kind of machine this script runs, because floating-point sums may
-differ in the last digits on another.
+Run it from the repository's root. SOURCE is the folder of a sweep, or a folder of such
+folders. Not copied are checkpoints, Tune's files, locks, and runs that are not cells of
+the sweep any more. Neither is what `raysafl report` makes again in seconds:
+`runs.parquet`, `report.html`, further pages of curves and, below scale `paper`, all
+figures. The results are compacted (`raysafl compact`). The manifest gets the command
+that anyone can give. `machine.json` says on what kind of machine this script runs,
+because floating-point sums may differ in the last digits on another.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Use
 
 
 def machine():
-    """Return what floating-point results depend on: kind of CPU, compilers and C library."""
+    """Return what floating-point results depend on: CPU, compilers and C library."""
     features = llvmlite.binding.get_host_cpu_features().flatten()
     return {
         "cpu": llvmlite.binding.get_host_cpu_name(),
@@ -53,7 +53,9 @@ def machine():
 def with_plain_command(manifest):
     """Return the manifest with the command that anyone can give."""
     scale = "" if manifest.scale == PAPER else f" --scale {manifest.scale}"
-    return manifest.replace(command=f"raysafl run {experiment_file(manifest.name)}{scale}")
+    return manifest.replace(
+        command=f"raysafl run {experiment_file(manifest.name)}{scale}"
+    )
 
 
 def copy(source, target):
@@ -70,7 +72,9 @@ def copy(source, target):
     compact(target)
     for entry in manifest.entries:
         rows = source.rounds(entry.run_id)
-        pd.testing.assert_frame_equal(target.rounds(entry.run_id), rows, check_exact=True)
+        pd.testing.assert_frame_equal(
+            target.rounds(entry.run_id), rows, check_exact=True
+        )
     (target.path / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
     collect(target)
     write_report(target)
@@ -90,27 +94,37 @@ def check(folder):
     for file in folder.rglob("*"):
         if file.is_file() and file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"{file} has more than {MAX_FILE_BYTES:,} bytes")
-        if file.suffix in (".json", ".md") and (found := MACHINE_PATH.search(file.read_text())):
+        if file.suffix in (".json", ".md") and (
+            found := MACHINE_PATH.search(file.read_text())
+        ):
             raise ValueError(f"{file} names a path of this machine: {found.group()}")
 
 
 def main():
     """Copy the sweeps that the command line names."""
-    parser = argparse.ArgumentParser(description="Copy finished sweeps into results/measured")
+    parser = argparse.ArgumentParser(
+        description="Copy finished sweeps into results/measured"
+    )
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, default=MEASURED)
     options = parser.parse_args()
     for source in (store for path in options.source for store in find_sweeps(path)):
-        manifest, ledger = source.manifest(), source.ledger()
+        manifest = source.manifest()
+        ledger = source.ledger()
         missing = [e.run_id for e in manifest.entries if e.run_id not in ledger]
         if missing:
-            print(f"{manifest.name}: {len(missing)} of {len(manifest.entries)} runs have not ended")
+            print(
+                f"{manifest.name}: {len(missing)} of {len(manifest.entries)} "
+                "runs have not ended"
+            )
             continue
         suffix = "" if manifest.scale == PAPER else f"-{manifest.scale}"
         target = Store(options.into / f"{manifest.name}{suffix}")
         copy(source, target)
         check(target.path)
-        size = sum(file.stat().st_size for file in target.path.rglob("*") if file.is_file())
+        size = sum(
+            file.stat().st_size for file in target.path.rglob("*") if file.is_file()
+        )
         print(f"{target.path.name}: {len(manifest.entries)} runs, {size / 1e6:.2f} MB")
 
 

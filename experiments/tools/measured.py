@@ -1,4 +1,4 @@
-"""Read the committed results in results/measured, once, for the scripts of this folder."""
+"""Read the committed results in results/measured once, for these scripts."""
 
 import re
 from functools import cache
@@ -20,7 +20,7 @@ PAPERS = ("safari", "fast", "fsl")
 
 
 class MeasuredSweep(NamedTuple):
-    """A sweep in results/measured."""
+    """What results/measured holds of one sweep."""
 
     manifest: Manifest
     runs: pd.DataFrame  # a row per run and replicate, as in runs.parquet
@@ -30,9 +30,9 @@ class MeasuredSweep(NamedTuple):
 def experiment_file(name: str) -> str:
     """Return the path of the file that defines a sweep, relative to the repository.
 
-    The name of a paper's sweep begins with the paper (`safari_table8_mnist`), where the path
-    has a folder (`experiments/safari/table8_mnist.py`). All other sweeps are defined in
-    `experiments/studies`.
+    The name of a paper's sweep begins with the paper (`safari_table8_mnist`), where the
+    path has a folder (`experiments/safari/table8_mnist.py`). All other sweeps are
+    defined in `experiments/studies`.
     """
     paper, _, item = name.partition("_")
     if paper in PAPERS and (ROOT / "experiments" / paper / f"{item}.py").is_file():
@@ -42,10 +42,13 @@ def experiment_file(name: str) -> str:
 
 @cache
 def sweeps() -> dict[str, MeasuredSweep]:
-    """Return every sweep in results/measured by the name of its folder, in natural order."""
-    stores = sorted(find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name))
+    """Return every sweep in results/measured by its folder's name, in natural order."""
+    stores = sorted(
+        find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name)
+    )
     return {
-        store.path.name: MeasuredSweep(store.manifest(), gather(store), store) for store in stores
+        store.path.name: MeasuredSweep(store.manifest(), gather(store), store)
+        for store in stores
     }
 
 
@@ -57,7 +60,7 @@ def _natural_order(name):
 
 @cache
 def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
-    """Return a sweep's cells beside the printed numbers, and the manifest that describes them.
+    """Return a sweep's cells beside the printed numbers, and their manifest.
 
     Args:
         name: The sweep's folder in results/measured.

@@ -1,7 +1,8 @@
-"""Rank the readings of what the papers leave open, for the tables of docs/reproduction.md.
+"""Rank the readings of what the papers leave open, for docs/reproduction.md.
 
-A reading is one combination of choices, such as "a server round is one epoch over D0, and the
-classes are spread in shards". The files `readings*.py` of the papers' folders define them.
+A reading is one combination of choices, such as "a server round is one epoch over D0,
+and the classes are spread in shards". The files `readings*.py` of the papers' folders
+define them.
 """
 
 from collections import defaultdict
@@ -15,15 +16,25 @@ from raysafl.report.pages.markdown import grid
 from raysafl.report.wording import NOTHING, number, spread
 
 NOT_MEASURED = "Not measured yet."
-ODD_CELL = ("FedAvg", 4, 2)  # method, s and p of the cell of table 8 that is furthest off
+ODD_CELL = (
+    "FedAvg",
+    4,
+    2,
+)  # method, s and p of the cell of table 8 that is furthest off
 
 # Participation and q of the cells by which FAST's readings are compared.
-FAST_CELLS = [("Uniform", 1), ("Beta", 0), ("Beta", 0.5), ("Beta", "Ada.(1)"), ("Beta", "Ada.(7)")]
+FAST_CELLS = [
+    ("Uniform", 1),
+    ("Beta", 0),
+    ("Beta", 0.5),
+    ("Beta", "Ada.(1)"),
+    ("Beta", "Ada.(7)"),
+]
 ADAPTIVE_CELLS = FAST_CELLS[3:]
 
 
 def safari_readings():
-    """Return the mean absolute difference to SAFARI's table 8 under each reading, by statistic."""
+    """Return each reading's mean absolute difference to SAFARI's table 8."""
     if "safari_readings" not in sweeps():
         return NOT_MEASURED
     cells, manifest = compared("safari_readings")
@@ -37,7 +48,7 @@ def safari_readings():
 
 
 def safari_readings_n0():
-    """Return SAFARI's gain over FedAvg for each n0, as printed and under each reading."""
+    """Return SAFARI's gain over FedAvg for each n0, as printed and by reading."""
     if "safari_readings_n0" not in sweeps():
         return NOT_MEASURED
     cells, _ = compared("safari_readings_n0")
@@ -68,7 +79,7 @@ def _by_size(cells, column):
 
 
 def odd_cell():
-    """Return the accuracies of one cell of table 8, seed by seed, for each spread of classes."""
+    """Return one cell of table 8, seed by seed, for each spread of classes."""
     if "safari_readings" not in sweeps():
         return NOT_MEASURED
     sweep = sweeps()["safari_readings"]
@@ -80,23 +91,30 @@ def odd_cell():
         is_cell = sweep.runs["run_id"] == entry.run_id
         percent = 100 * sweep.runs[is_cell][["final", "last10", "best"]]
         seeds = ", ".join(f"{x:.1f}" for x in sorted(percent["best"]))
-        means = [spread(percent[name].mean(), percent[name].std(), "%") for name in percent]
+        means = [
+            spread(percent[name].mean(), percent[name].std(), "%") for name in percent
+        ]
         rows.append([str(labels["spread"]), *means, seeds])
-    return grid(["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1)
+    return grid(
+        ["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1
+    )
 
 
 def fast_readings():
-    """Return FAST's readings, compared by accuracies relative to that of uniform participation.
+    """Compare FAST's readings by accuracies relative to uniform participation.
 
-    A smaller task does not reach the printed accuracies, but its cells can relate to one another
-    as the printed ones do. A cell that does not depend on a reading's draw or accuracy was not
-    run again for it. Its values are those of the same local training with the usual choice.
+    A smaller task does not reach the printed accuracies, but its cells can relate to
+    one another as the printed ones do. A cell that does not depend on a reading's draw
+    or accuracy was not run again for it. Its values are those of the same local
+    training with the usual choice.
     """
     name = "fast_readings-medium"
     if name not in sweeps():
         return NOT_MEASURED
     cells, manifest = compared(name)
-    values = defaultdict(dict)  # reading -> (participation, q) -> (accuracy, arbitrary rounds)
+    values = defaultdict(
+        dict
+    )  # reading -> (participation, q) -> (accuracy, arbitrary rounds)
     for _, cell in cells.iterrows():
         reading = tuple(cell[f"label.{axis}"] for axis in manifest.table.readings)
         labels = (cell["label.participation"], cell["label.q"])
@@ -106,11 +124,15 @@ def fast_readings():
     printed = _relative(at_alpha)
     rows = []
     for (draw, *training, accuracy), own in values.items():
-        whole = values["mass", *training, "local"] | values[draw, *training, "local"] | own
+        whole = (
+            values["mass", *training, "local"] | values[draw, *training, "local"] | own
+        )
         relative = _relative(whole)
         distance = float(np.mean(np.abs(np.subtract(relative, printed))))
         reading = ", ".join(map(str, (draw, *training, accuracy)))
-        rows.append(_fast_row(reading, whole["Uniform", 1][0], relative, f"{distance:.1f}"))
+        rows.append(
+            _fast_row(reading, whole["Uniform", 1][0], relative, f"{distance:.1f}")
+        )
     rows.sort(key=lambda row: float(row[-1]))
 
     rows.insert(0, _fast_row("printed", at_alpha["Uniform", 1][0], printed, NOTHING))
@@ -124,7 +146,7 @@ def _fast_row(reading, uniform, relative, distance):
 
 
 def _relative(values):
-    """Return accuracies in percent of the uniform one, and adaptive cells' arbitrary rounds."""
+    """Return accuracies relative to uniform, and adaptive cells' arbitrary rounds."""
     uniform, *others = (values[at][0] for at in FAST_CELLS)
     shares = [100 * accuracy / uniform for accuracy in others]
     return [*shares, *(values[at][1] for at in ADAPTIVE_CELLS)]

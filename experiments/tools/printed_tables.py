@@ -1,8 +1,8 @@
 """Read the papers' tables, which the experiment files hold as text.
 
-The text looks like the printed table, so that both can be compared by eye. Its first line names
-the row axes, then `|`, then the column labels. In each line below, the row labels are separated
-by commas and the cells by spaces:
+The text looks like the printed table, so that both can be compared by eye. Its first
+line names the row axes, then `|`, then the column labels. In each line below, the row
+labels are separated by commas and the cells by spaces:
 
     s, method | 10          5
     0, FedAvg | 92.67+-0.05 89.70+-0.23
@@ -17,7 +17,7 @@ CELL = re.compile(r"(?P<mean>-?[\d.]+)(?:\+-(?P<std>[\d.]+))?(?:/(?P<ratio>[\d.]
 
 
 def parse_label(text):
-    """Return a row or column label: an int or a float if the text is one, else the text."""
+    """Return a label: an int or a float if the text is one, else the text itself."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -27,7 +27,7 @@ def parse_label(text):
 
 
 def cell_texts(text):
-    """Return the text of every cell by its labels: {(row labels ..., column label): text}."""
+    """Return the text of every cell by its (row labels ..., column label)."""
     head, *lines = text.strip().splitlines()
     columns = [parse_label(name) for name in head.split("|")[1].split()]
 

@@ -1,11 +1,11 @@
 """Fill the numbers of the documents from results/measured.
 
-    python -m experiments.tools.reproduction           writes the numbers
-    python -m experiments.tools.reproduction --check   fails if a document is out of date
+    python -m experiments.tools.reproduction           # write the numbers
+    python -m experiments.tools.reproduction --check   # fail if they are outdated
 
 Run it from the repository's root. The tables of README.md, docs/reproduction.md and
-results/README.md stand between markers (`<!-- name -->`), and each is made by one function here.
-In experiments/README.md the last column of the tables is filled.
+results/README.md stand between markers (`<!-- name -->`), and each is made by one
+function here. In experiments/README.md the last column of the tables is filled.
 """
 
 import re
@@ -36,7 +36,7 @@ SCRIPTS = "safari/theorem1|fsl/figure9"  # files without a sweep
 
 
 def tables_with_paper():
-    """Return the names of the sweeps with printed numbers, but for those of readings."""
+    """Return the names of the sweeps with printed numbers, without readings."""
     return [
         name
         for name, sweep in sweeps().items()
@@ -61,7 +61,7 @@ def count_off(name, statistic, group):
 
 
 def distances():
-    """Return the table of mean absolute differences to the paper, for each statistic."""
+    """Return the mean absolute differences to the paper, for each statistic."""
     names = ["final", "last10", "best", "after_server"]
     groups = (EVERYWHERE, "method = FedAvg", "method = SAFARI")
     rows = []
@@ -70,9 +70,13 @@ def distances():
         matches = matching(cells, manifest, Layout.of(manifest))
         matches = matches[matches["group"].isin(groups)]
         for group, statistics in matches.groupby("group", sort=False):
-            distance = dict(zip(statistics["statistic"], statistics["distance"], strict=True))
+            distance = dict(
+                zip(statistics["statistic"], statistics["distance"], strict=True)
+            )
             nearest = statistics[statistics["best"]]["statistic"].iloc[0]
-            texts = [number(distance[n], "%") if n in distance else NOTHING for n in names]
+            texts = [
+                number(distance[n], "%") if n in distance else NOTHING for n in names
+            ]
             off = [
                 count_off(name, statistic, group)
                 for statistic in (manifest.table.statistic, nearest)
@@ -83,7 +87,7 @@ def distances():
 
 
 def largest_differences():
-    """Return the cells that are furthest from the paper; a cell of several tables counts once."""
+    """Return the cells that are furthest from the paper, each one once."""
     differences = {}
     for name in tables_with_paper():
         cells, manifest = compared(name)
@@ -105,11 +109,12 @@ def largest_differences():
     rows = [row for _, row in sorted(differences.values(), key=lambda pair: -pair[0])]
     total = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
     head = ["sweep", "cell", "ours (`best`)", "paper", "Δ", "Δ / std"]
-    return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{grid(head, rows[:LARGEST], 2)}"
+    table = grid(head, rows[:LARGEST], 2)
+    return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{table}"
 
 
 def claims():
-    """Return how many claims of each sweep hold, and a table of those that do not everywhere."""
+    """Return how many claims of each sweep hold, and those that do not."""
     rows = []
     broken = []
     for name, sweep in sweeps().items():
@@ -129,7 +134,9 @@ def claims():
     total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 6))]
     head = ["sweep", "scale", "claims", "hold", "hold at some places", "do not hold"]
     summary = grid(head, [*rows, total], 2)
-    text = "Those that do not hold everywhere (the last column: mean difference or value):"
+    text = (
+        "Those that do not hold everywhere (the last column: mean difference or value):"
+    )
     head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
     return f"{summary}\n\n{text}\n\n{grid(head, broken, 4)}"
 
@@ -146,7 +153,7 @@ def factorials():
 
 
 def _factorial(name):
-    """Return algorithms by participation, and how much variance the main effects explain."""
+    """Return algorithms by participation, and the share of main effects."""
     axes = [f"label.{axis}" for axis in sweeps()[name].manifest.axes]
     cells, _ = compared(name)
     cells = cells[[*axes, "mean.last10"]].rename(columns={"mean.last10": "y"})
@@ -154,7 +161,9 @@ def _factorial(name):
     # Sums of squares: of each axis' means about the total mean, and of all cells.
     squares = {
         axis.removeprefix("label."): float(
-            ((cells.groupby(axis)["y"].transform("mean") - cells["y"].mean()) ** 2).sum()
+            (
+                (cells.groupby(axis)["y"].transform("mean") - cells["y"].mean()) ** 2
+            ).sum()
         )
         for axis in axes
     }
@@ -166,50 +175,62 @@ def _factorial(name):
     order = list(dict.fromkeys(cells["label.participation"]))
     wide = wide[order].assign(mean=wide[order].mean(axis=1))
     wide.loc["mean"] = wide.mean()
-    rows = [[str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()]
+    rows = [
+        [str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()
+    ]
 
     lost = int(cells["y"].isna().sum())
     missing = f" {count(lost, 'cell')} without a number." if lost else ""
     text = (
-        f"`{name}`: `last10`, mean of both partitions. Share of the variance of cells explained "
-        f"by main effects: {shares}; interactions {interactions:.0%}.{missing}"
+        f"`{name}`: `last10`, mean of both partitions. Share of the variance of "
+        f"cells explained by main effects: {shares}; interactions {interactions:.0%}."
+        f"{missing}"
     )
     return f"{text}\n\n{grid(['algorithm', *map(str, wide.columns)], rows, 1)}"
 
 
 def shared_runs():
-    """Return how many runs were run for several sweeps, and whether they came out equal."""
+    """Return how many runs several sweeps share, and whether they came out equal."""
     sweeps_of_run = defaultdict(list)
     for name, sweep in sweeps().items():
         for entry in sweep.manifest.entries:
             sweeps_of_run[entry.run_id].append(name)
-    several = {run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1}
+    several = {
+        run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1
+    }
     gaps = [_largest_gap(run_id, names) for run_id, names in several.items()]
     unequal = [gap for gap in gaps if gap is not None]
     rest = ""
     if unequal:
-        rest = f"; the other {len(unequal)} by at most {max(unequal):.1g} in an accuracy"
+        rest = (
+            f"; the other {len(unequal)} by at most {max(unequal):.1g} in an accuracy"
+        )
     return (
-        f"{count(len(several), 'run')} of {len(sweeps_of_run)} stand in several sweeps and were "
-        f"run anew for each. {len(several) - len(unequal)} of them are equal in every row and "
-        f"column but `seconds`{rest}."
+        f"{count(len(several), 'run')} of {len(sweeps_of_run)} stand in several sweeps "
+        f"and were run anew for each. {len(several) - len(unequal)} of them are equal in "
+        f"every row and column but `seconds`{rest}."
     )
 
 
 def _largest_gap(run_id, names):
-    """Return the largest difference of a test accuracy between sweeps; None for equal rows."""
+    """Return the largest difference of a test accuracy, or None for equal rows."""
     stores = [sweeps()[name].store for name in names]
     first, *others = (store.rounds(run_id).drop(columns="seconds") for store in stores)
     if all(first.equals(other) for other in others):
         return None
     accuracy = first["test_accuracy"]
-    return max(float((accuracy - other["test_accuracy"]).abs().max()) for other in others)
+    return max(
+        float((accuracy - other["test_accuracy"]).abs().max()) for other in others
+    )
 
 
 def wall_time(runs):
     """Return the seconds in which at least one run was under way."""
     starts = [datetime.fromisoformat(text).timestamp() for text in runs["started"]]
-    spans = {(start, start + took) for start, took in zip(starts, runs["seconds"], strict=True)}
+    spans = {
+        (start, start + took)
+        for start, took in zip(starts, runs["seconds"], strict=True)
+    }
     busy = 0.0
     covered_until = 0.0
     for start, end in sorted(spans):
@@ -219,7 +240,7 @@ def wall_time(runs):
 
 
 def measured_sweeps():
-    """Return the table of results/README.md: what was measured, how long it took, and where."""
+    """Return what was measured, how long it took, and on which CPU."""
     rows = []
     for name, sweep in sweeps().items():
         runs = sweep.runs.drop_duplicates("run_id")
@@ -230,12 +251,20 @@ def measured_sweeps():
         cpu = re.search(r'"cpu": "(\w+)"', machine)[1]
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
         rows.append([f"`{name}`", sweep.manifest.scale, size, *times, cpu, commits])
-    head = ["sweep", "scale", "cells x seeds", "wall time", "all runs' time", "CPU", "commit"]
+    head = [
+        "sweep",
+        "scale",
+        "cells x seeds",
+        "wall time",
+        "all runs' time",
+        "CPU",
+        "commit",
+    ]
     return grid(head, rows, 3)
 
 
 def fill_measured_column(text):
-    """Return experiments/README.md with the last column of each file's line made anew."""
+    """Return experiments/README.md with the last column of its tables made anew."""
 
     def fill(match):
         line, file = match[1], match[2]
@@ -252,7 +281,10 @@ def fill_measured_column(text):
         return f"{line}| {'; '.join(times) or 'not run'} |"
 
     return re.sub(
-        rf"^(\|.*`(?!{SCRIPTS})(\w+/\w+)\.py`.*)\|[^|]*\|$", fill, text, flags=re.MULTILINE
+        rf"^(\|.*`(?!{SCRIPTS})(\w+/\w+)\.py`.*)\|[^|]*\|$",
+        fill,
+        text,
+        flags=re.MULTILINE,
     )
 
 
@@ -298,13 +330,19 @@ def fill_sections(text, sections):
 
 def main():
     """Write the documents whose numbers changed, or only name them with --check."""
-    old = {name: (ROOT / name).read_text() for name in (*SECTIONS, "experiments/README.md")}
-    new = {name: fill_sections(old[name], sections) for name, sections in SECTIONS.items()}
+    old = {
+        name: (ROOT / name).read_text() for name in (*SECTIONS, "experiments/README.md")
+    }
+    new = {
+        name: fill_sections(old[name], sections) for name, sections in SECTIONS.items()
+    }
     new["experiments/README.md"] = fill_measured_column(old["experiments/README.md"])
     outdated = [name for name in old if old[name] != new[name]]
     if "--check" in sys.argv[1:]:
         command = "python -m experiments.tools.reproduction"
-        raise SystemExit(f"out of date: {', '.join(outdated)}; run {command}" if outdated else 0)
+        raise SystemExit(
+            f"out of date: {', '.join(outdated)}; run {command}" if outdated else 0
+        )
     for name in outdated:
         (ROOT / name).write_text(new[name])
 

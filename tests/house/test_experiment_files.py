@@ -125,7 +125,9 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
 
 def test_a_file_is_executed_anew_each_time(tmp_path: Path) -> None:
     for name in ("first", "second, longer"):
-        path = write(tmp_path / "again.py", HEAD, f'SWEEP = Sweep(name="{name}", runs=[RUN])')
+        path = write(
+            tmp_path / "again.py", HEAD, f'SWEEP = Sweep(name="{name}", runs=[RUN])'
+        )
         assert load_sweep(path).name == name
 
 
@@ -152,7 +154,9 @@ def test_a_file_in_a_package_imports_from_other_folders_of_it(
         HEAD,
         "from package_h4.one.names import NAME\nSWEEP = Sweep(name=NAME, runs=[RUN])",
     )
-    assert load_sweep(path).name == load_sweep(path.relative_to(tmp_path)).name == "fine"
+    assert (
+        load_sweep(path).name == load_sweep(path.relative_to(tmp_path)).name == "fine"
+    )
     assert sys.path == before
 
 
@@ -178,8 +182,16 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     ("body", "line", "told"),
     [
         ("y = FedAvgg()", 12, "NameError: name 'FedAvgg' is not defined"),
-        ("from raysafl import FedAvgg", 12, "raysafl has no 'FedAvgg': did you mean 'FedAvg'?"),
-        ("import no_such_module_h4", 12, "ModuleNotFoundError: No module named 'no_such_module_h4"),
+        (
+            "from raysafl import FedAvgg",
+            12,
+            "raysafl has no 'FedAvgg': did you mean 'FedAvg'?",
+        ),
+        (
+            "import no_such_module_h4",
+            12,
+            "ModuleNotFoundError: No module named 'no_such_module_h4",
+        ),
         ("def f():\n    1 / 0\n\n\nf()", 13, "ZeroDivisionError: division by zero"),
         (
             'RUN.replace({"local.lr": -1})',
@@ -191,7 +203,11 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
             12,
             "Run: unknown field 'local_lr': did you mean 'loc",
         ),
-        ('Sweep(name="x")', 12, "sweep 'x' needs runs=... or space=..., exactly one of them"),
+        (
+            'Sweep(name="x")',
+            12,
+            "sweep 'x' needs runs=... or space=..., exactly one of them",
+        ),
     ],
 )
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
@@ -218,10 +234,14 @@ def test_a_syntax_error_is_named_with_its_file_and_line(tmp_path: Path) -> None:
     assert refused(path) == f"{path} does not import: syntax.py, line 2: invalid syntax"
     write(tmp_path / "broken_h4.py", "x = 1\ny = 2\nz = (")
     caller = write(tmp_path / "caller.py", "import broken_h4")
-    assert refused(caller).startswith(f"{caller}:1 does not import: broken_h4.py, line 3: '('")
+    assert refused(caller).startswith(
+        f"{caller}:1 does not import: broken_h4.py, line 3: '('"
+    )
 
 
-def test_an_error_in_a_neighbour_points_at_the_line_that_calls_it(tmp_path: Path) -> None:
+def test_an_error_in_a_neighbour_points_at_the_line_that_calls_it(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "helper_h4.py", "def f():\n    raise KeyError('x')")
     path = write(tmp_path / "calling.py", "import helper_h4\n\n\nhelper_h4.f()")
     assert refused(path) == f"{path}:4 does not import: KeyError: 'x'"
@@ -235,8 +255,14 @@ def test_a_file_without_a_sweep_says_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_sweep_under_another_name_is_found(tmp_path: Path) -> None:
-    path = write(tmp_path / "named.py", HEAD, 'sweep = Sweep(name="x", runs=[RUN])\nother = sweep')
-    assert refused(path).endswith("SWEEP = Sweep(...) (it defines other, sweep: rename one)")
+    path = write(
+        tmp_path / "named.py",
+        HEAD,
+        'sweep = Sweep(name="x", runs=[RUN])\nother = sweep',
+    )
+    assert refused(path).endswith(
+        "SWEEP = Sweep(...) (it defines other, sweep: rename one)"
+    )
 
 
 @pytest.mark.parametrize("in_package", [False, True], ids=["neighbours", "package"])
@@ -294,7 +320,14 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
     assert not any("\n" in line for kinds in found.values() for line in kinds.values())
     some = {
         "algorithm": {"FedAvg", "Safari"},
-        "participation": {"Absent", "Arbitrary", "Markov", "Snapshot", "Trace", "Uniform"},
+        "participation": {
+            "Absent",
+            "Arbitrary",
+            "Markov",
+            "Snapshot",
+            "Trace",
+            "Uniform",
+        },
         "distribution": {"Beta", "Dist", "Gamma", "Weibull"},
         "partition": {"ClassesPerClient", "Iid"},
         "server data": {"IidServer", "StratifiedServer"},
@@ -302,7 +335,10 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
         "model": {"CNN", "MLP", "Logistic"},
     }
     for family, names in some.items():
-        assert names <= set(found[family]) and FAMILIES[family].__name__ not in found[family]
+        assert (
+            names <= set(found[family])
+            and FAMILIES[family].__name__ not in found[family]
+        )
     assert found["dataset"]["Mnist"].startswith("MNIST")
 
 

@@ -27,7 +27,10 @@ from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
 
-SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}  # they print a table, without a sweep
+SCRIPTS = {
+    "safari/theorem1.py",
+    "fsl/figure9.py",
+}  # they print a table, without a sweep
 PATHS = sweep_files()
 FILES = sorted(PATHS)
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
@@ -48,7 +51,9 @@ class World:
         key = run.data.source_key
         if key not in self.datasets:
             self.datasets[key] = run.data.load()
-        in_process(run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds))
+        in_process(
+            run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds)
+        )
         self.ran.add(run.id)
 
     def folder(self, sweep: Sweep) -> Store:
@@ -58,7 +63,10 @@ class World:
         store.write_manifest(sweep.manifest())
         for run in sweep.labelled().values():
             self.run(run)
-            for kind, pattern in (("rounds", f"{run.id}-*"), ("ledger", f"{run.id}.json")):
+            for kind, pattern in (
+                ("rounds", f"{run.id}-*"),
+                ("ledger", f"{run.id}.json"),
+            ):
                 (store.path / kind).mkdir(exist_ok=True)
                 for file in (self.done.path / kind).glob(pattern):
                     shutil.copy(file, store.path / kind / file.name)
@@ -93,7 +101,9 @@ def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -
     store = here.folder(sweep)
     runs = collect(store)
     assert set(runs["run_id"]) == {run.id for run in sweep.labelled().values()}
-    assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs["reason"]
+    assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs[
+        "reason"
+    ]
     assert runs["final"].between(0, 1).all()
     text = markdown(runs, store.manifest())
     assert "Scale: smoke" in text and "Nothing: every replicate finished." in text
@@ -109,15 +119,24 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
     assert not unplaced(manifest)
     for printed in table.more:
         assert any(matches(printed, entry.labels) for entry in manifest.entries)
-    if table.paper:  # then each cell has a number, or is a baseline, or stands in a claim
-        said = [*(p.labels for p in table.paper), *(c.where for c in manifest.claims if c.where)]
+    if (
+        table.paper
+    ):  # then each cell has a number, or is a baseline, or stands in a claim
+        said = [
+            *(p.labels for p in table.paper),
+            *(c.where for c in manifest.claims if c.where),
+        ]
         said += [table.minus] if table.minus else []
         for entry in manifest.entries:
             assert any(labels.items() <= entry.labels.items() for labels in said), entry
-    cells = pd.DataFrame([{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries])
+    cells = pd.DataFrame(
+        [{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries]
+    )
     for claim in manifest.claims:
         cells[f"mean.{claim.statistic or table.statistic}"] = 1.0
-        assert judge(claim, cells, manifest).places, claim  # it speaks of cells that exist
+        assert judge(claim, cells, manifest).places, (
+            claim
+        )  # it speaks of cells that exist
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -139,7 +158,12 @@ SHARED = [  # two cells that are one run
     ("safari_table3_mnist", (1000, 2), "safari_table8_mnist", (4, "SAFARI", 2)),
     ("safari_table5_mnist", (2, 0.8), "safari_table2_mnist", (2, "SAFARI", 1)),
     ("safari_table10_mnist", (5, "SAFARI", 1), "safari_table8_mnist", (4, "SAFARI", 1)),
-    ("safari_table11_cifar10", (5, "FedAvg", 1), "safari_table9_cifar10", (4, "FedAvg", 1)),
+    (
+        "safari_table11_cifar10",
+        (5, "FedAvg", 1),
+        "safari_table9_cifar10",
+        (4, "FedAvg", 1),
+    ),
     ("safari_table4_cifar10", (10000, 2), "safari_table9_cifar10", (4, "SAFARI", 2)),
     ("safari_figure2", (10000,), "safari_table5_cifar10", (4, 0.4)),
     ("fast_table2_cifar10", ("Beta", 0.1), "fast_table3_cifar10", ("Beta", 0, 0.1)),
@@ -148,7 +172,12 @@ SHARED = [  # two cells that are one run
         *("fast_table8_fashion_mnist", (7, "Weibull")),
         *("fast_table3_fashion_mnist", ("Weibull", "Ada.(7)", 0.05)),
     ),
-    ("fast_figure3", ("CIFAR-10", "Beta", 0.5), "fast_table3_cifar10", ("Beta", 0.5, 0.1)),
+    (
+        "fast_figure3",
+        ("CIFAR-10", "Beta", 0.5),
+        "fast_table3_cifar10",
+        ("Beta", 0.5, 0.1),
+    ),
     ("fsl_figure10", ("FSL", 0.02, 2), "fsl_figure5_cifar10", ("FSL", 0.02, 2)),
     ("fsl_figure7_emnist", (5, 5, "FSL"), "fsl_figure8_emnist", ("FSL", 1.0)),
 ]
@@ -156,7 +185,11 @@ SHARED = [  # two cells that are one run
 
 @pytest.mark.parametrize(("one", "cell", "other", "same"), SHARED)
 def test_tables_that_share_a_cell_share_its_run(
-    one: str, cell: tuple[object, ...], other: str, same: tuple[object, ...], here: World
+    one: str,
+    cell: tuple[object, ...],
+    other: str,
+    same: tuple[object, ...],
+    here: World,
 ) -> None:
     assert sweep_of(one).labelled()[cell].id == sweep_of(other).labelled()[same].id  # type: ignore[index]
 
@@ -187,21 +220,26 @@ def test_run_ids_are_the_same_in_another_process(here: World) -> None:
         ).stdout
         for order, seed in ((paths, "1"), (paths[::-1], "2"))
     )
-    assert json.loads(first) == json.loads(second) and len(json.loads(first)) == len(FILES)
+    assert json.loads(first) == json.loads(second) and len(json.loads(first)) == len(
+        FILES
+    )
 
 
 def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> None:
     items = {
         "safari": ([f"table{n}" for n in range(1, 12)] + ["figure2", "theorem1"]),
         "fsl": [f"figure{n}" for n in (1, 2, 5, 6, 7, 8, 9, 10, 11)] + ["table1"],
-        "fast": [f"table{n}" for n in range(2, 9)] + [f"figure{n}" for n in range(1, 5)],
+        "fast": [f"table{n}" for n in range(2, 9)]
+        + [f"figure{n}" for n in range(1, 5)],
     }
     scripts = {name.replace("/", "_").removesuffix(".py") for name in SCRIPTS}
     names = {*FILES, *scripts}
     for paper, parts in items.items():
         for part in parts:
             found = f"{paper}_{part}"
-            assert any(name == found or name.startswith(f"{found}_") for name in names), found
+            assert any(
+                name == found or name.startswith(f"{found}_") for name in names
+            ), found
     listed = (FOLDER / "README.md").read_text()
     files = {path.relative_to(FOLDER).as_posix() for path in PATHS.values()}
     assert not [file for file in files | SCRIPTS if f"`{file}`" not in listed]
@@ -213,7 +251,9 @@ def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
     counts = {
         alpha: [
             np.bincount(labels[part], minlength=10) / len(part)
-            for part in Dirichlet(alpha=alpha).spread(labels, 10, 30, np.random.default_rng(0))
+            for part in Dirichlet(alpha=alpha).spread(
+                labels, 10, 30, np.random.default_rng(0)
+            )
         ]
         for alpha in (0.05, 1.0)
     }
@@ -230,7 +270,10 @@ def test_the_dissimilarities_of_fsl_fall_with_c(
     module.main(["--scale", "smoke", "--dataset", "CIFAR-10", "--out", str(out)])
     frame = pd.read_csv(out / "fsl_figure9.csv")
     unlike = frame.groupby("C").G2.mean()
-    assert unlike[1] > unlike[2] > unlike[5] and (out / "fsl_figure9.png").stat().st_size > 10_000
+    assert (
+        unlike[1] > unlike[2] > unlike[5]
+        and (out / "fsl_figure9.png").stat().st_size > 10_000
+    )
     assert (frame.xi2 < frame.G2).all() and frame.t.unique().tolist() == [0, 1, 2]
 
 
@@ -238,12 +281,20 @@ def test_the_dissimilarities_of_fsl_fall_with_c(
 def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> None:
     """Modules that an experiment imports from other folders are found on Ray's workers."""
     out = tmp_path / "out"
-    options = {"out": out, "quiet": True, "track": False, "hardware": Hardware(cpus=0.5)}
+    options = {
+        "out": out,
+        "quiet": True,
+        "track": False,
+        "hardware": Hardware(cpus=0.5),
+    }
     sweep = sweep_of("safari_table1_mnist").at("smoke")
     outcome = Runner(sweep, only={"s": "4"}, **options).run()
     assert outcome.ok and len(outcome.runs) == 4
     expected = collect(here.folder(sweep))
     expected = expected[expected["label.s"] == "4"]
-    by_run = [frame.set_index("run_id")["final"].to_dict() for frame in (outcome.runs, expected)]
+    by_run = [
+        frame.set_index("run_id")["final"].to_dict()
+        for frame in (outcome.runs, expected)
+    ]
     assert by_run[0] == by_run[1]
     assert (out / "table.md").is_file() and (out / "curves.png").is_file()

@@ -22,7 +22,10 @@ from raysafl.sweep.session import in_process
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "measured"
 DIGITS = [("1 class", "SCAFFOLD", "Beta(1, 10)"), ("Dirichlet(0.1)", "FSL", "Markov")]
-DIGITS += [("1 class", "SAFARI", "Beta, half snapshots"), ("1 class", "FedDyn", "cyclic")]
+DIGITS += [
+    ("1 class", "SAFARI", "Beta, half snapshots"),
+    ("1 class", "FedDyn", "cyclic"),
+]
 MNIST = [(4, "FedAvg", 1), (4, "SAFARI", 1)]
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
@@ -44,7 +47,9 @@ def collecting() -> ModuleType:
         return importlib.import_module("experiments.tools.collect_measured")
 
 
-def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str, str]) -> None:
+def assert_comes_out_again(
+    run: Run, kept: Store, path: Path, machine: dict[str, str]
+) -> None:
     """Run at most 40 rounds of a cell, and compare them with the committed rows.
 
     They are equal in every bit on the kind of machine (CPU and versions) that `machine.json`
@@ -61,7 +66,9 @@ def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str,
     assert len(rows) > 1 and len(set(rows["seed"])) == run.replicates
     exact = json.loads((kept.path / "machine.json").read_text()) == machine
     left = [] if exact else MEASUREMENTS
-    pd.testing.assert_frame_equal(rows.drop(columns=left), old.drop(columns=left), check_exact=True)
+    pd.testing.assert_frame_equal(
+        rows.drop(columns=left), old.drop(columns=left), check_exact=True
+    )
     accuracies = ["test_accuracy", "train_accuracy"]
     np.testing.assert_allclose(rows[accuracies], old[accuracies], rtol=0, atol=SLACK)
 
@@ -70,7 +77,9 @@ def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str,
 def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[str, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "studies" / "factorial_small.py").labelled()[cell]
+    run = load_sweep(
+        ROOT / "experiments" / "studies" / "factorial_small.py"
+    ).labelled()[cell]
     kept = Store(MEASURED / "factorial_small")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
@@ -80,7 +89,9 @@ def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of
 def test_table_8_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[int, str, int], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py").labelled()[cell]
+    run = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py").labelled()[
+        cell
+    ]
     kept = Store(MEASURED / "safari_table8_mnist")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
@@ -103,7 +114,9 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         assert set(ended.values()) <= {"finished", "diverged"}
 
 
-def test_measured_files_are_small_and_name_no_path_of_a_machine(collecting: ModuleType) -> None:
+def test_measured_files_are_small_and_name_no_path_of_a_machine(
+    collecting: ModuleType,
+) -> None:
     collecting.check(MEASURED)
     files = [file for file in MEASURED.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < 30_000_000
@@ -117,7 +130,9 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
     pd.testing.assert_frame_equal(target.rounds(), source.rounds(), check_exact=True)
     assert target.ledger() == source.ledger()
     assert target.manifest() == collecting.with_plain_command(source.manifest())
-    assert (target.path / "table.md").is_file() and not (target.path / "report.html").exists()
+    assert (target.path / "table.md").is_file() and not (
+        target.path / "report.html"
+    ).exists()
     (target.path / "table.md").write_text("made in /home/somebody/results")
     with pytest.raises(ValueError, match="names a path of this machine: /home/"):
         collecting.check(target.path)

@@ -10,7 +10,12 @@ PACKAGE = Path(__file__).parents[2] / "raysafl"
 ALLOWED = {"runtime/ray_private.py", "kernels/jit.py"}
 # Private in fact, though not by name: no documentation speaks of them.
 UNDOCUMENTED = {"run_metadata", "metric_analysis", "metric_n_steps"}
-NAMED_TUPLE = {"_make", "_replace", "_fields", "_asdict"}  # public, in spite of their names
+NAMED_TUPLE = {
+    "_make",
+    "_replace",
+    "_fields",
+    "_asdict",
+}  # public, in spite of their names
 
 
 def is_private(name: str) -> bool:
@@ -40,7 +45,9 @@ def private_parts(source: str) -> Iterator[tuple[int, str]]:
             module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
                 name = f"{module}.{alias.name}".lstrip(".")
-                private = any(map(is_private, name.split("."))) and not name.startswith("raysafl")
+                private = any(map(is_private, name.split("."))) and not name.startswith(
+                    "raysafl"
+                )
                 if private or name.startswith("unittest"):
                     yield node.lineno, name
         elif isinstance(node, ast.Attribute):
