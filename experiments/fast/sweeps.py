@@ -15,18 +15,12 @@ def participation_table(number, dataset, method, printed, notes):
     """Return table 2 or 4: accuracy under four kinds of participation, for alpha."""
     paper = printed_numbers(printed)
     smallest_alpha = min(alpha for _, alpha in paper)
-    pairs = [
-        [{"participation": "Uniform"}, {"participation": name}]
-        for name in DISTRIBUTIONS
-    ]
+    pairs = [[{"participation": "Uniform"}, {"participation": name}] for name in DISTRIBUTIONS]
     return fl.Sweep(
         name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} on {dataset} under four participations",
         axes=("participation", "alpha"),
-        runs={
-            (name, alpha): cell_run(dataset, name, 0, alpha, method)
-            for name, alpha in paper
-        },
+        runs={(name, alpha): cell_run(dataset, name, 0, alpha, method) for name, alpha in paper},
         table=fl.Table(
             rows=["participation"],
             columns=["alpha"],
@@ -37,16 +31,13 @@ def participation_table(number, dataset, method, printed, notes):
         paper=paper,
         claims=[
             *(
-                fl.Claim(
-                    text="uniform participation yields the best performance", order=pair
-                )
+                fl.Claim(text="uniform participation yields the best performance", order=pair)
                 for pair in pairs
             ),
             *(
                 fl.Claim(
                     text=(
-                        "the gap to uniform is more pronounced for the smallest alpha "
-                        "(over 3 %)"
+                        "the gap to uniform is more pronounced for the smallest alpha (over 3 %)"
                     ),
                     order=pair,
                     where={"alpha": smallest_alpha},
@@ -122,15 +113,10 @@ def lambda_table(number, alpha, printed, notes):
     paper = printed_numbers(printed)
     return fl.Sweep(
         name=f"fast_table{number}_fashion_mnist",
-        title=(
-            f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = "
-            f"{alpha}"
-        ),
+        title=(f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = {alpha}"),
         axes=("lambda", "participation"),
         runs={
-            (strength, name): cell_run(
-                "Fashion-MNIST", name, f"Ada.({strength})", alpha
-            )
+            (strength, name): cell_run("Fashion-MNIST", name, f"Ada.({strength})", alpha)
             for strength, name in paper
         },
         table=fl.Table(
@@ -150,10 +136,7 @@ def lambda_table(number, alpha, printed, notes):
                 margin=10.0,
             ),
             fl.Claim(
-                text=(
-                    "with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of "
-                    "snapshots"
-                ),
+                text=("with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of snapshots"),
                 where={"lambda": 1},
                 statistic="arbitrary_ratio",
                 least=95.0 if alpha == 0.1 else 88.0,

@@ -22,8 +22,7 @@ SWEEP = figure5(
         *(
             fl.Claim(
                 text=(
-                    f"{own} has much better accuracy than {other} in very non-IID "
-                    "cases (C <= 2)"
+                    f"{own} has much better accuracy than {other} in very non-IID cases (C <= 2)"
                 ),
                 order=[{"method": own}, {"method": other}],
                 where={"C": C},

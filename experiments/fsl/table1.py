@@ -48,9 +48,7 @@ def cell_run(method, n0, tuned):
 
 def printed_column(column):
     """Return the printed number of a column for every cell."""
-    return {
-        (method, n0, value): PRINTED[method, n0, column] for method, n0, value in CELLS
-    }
+    return {(method, n0, value): PRINTED[method, n0, column] for method, n0, value in CELLS}
 
 
 SWEEP = fl.Sweep(

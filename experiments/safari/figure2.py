@@ -21,14 +21,10 @@ SWEEP = fl.Sweep(
     title="SAFARI, figure 2: CIFAR-10, s = 4, p = 1, q = 0.4, n0 samples at the server",
     axes=("n0",),
     runs={
-        (n0,): cell_run(
-            "CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4
-        )
+        (n0,): cell_run("CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4)
         for n0 in SERVER_SIZES
     },
-    table=fl.Table(
-        rows=["n0"], statistic="best", also=["final", "last10", "rise_time"]
-    ),
+    table=fl.Table(rows=["n0"], statistic="best", also=["final", "last10", "rise_time"]),
     claims=[
         fl.Claim(
             text="the test accuracy increases as more data are employed at the server",

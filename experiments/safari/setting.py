@@ -99,9 +99,7 @@ def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
         q: SAFARI's probability of a client round.
     """
     base = BASE_RUNS.get(base, base) if isinstance(base, str) else base
-    run = base.replace(
-        {"data.partition.p": p, "participation.s": s, "participation.m": m}
-    )
+    run = base.replace({"data.partition.p": p, "participation.s": s, "participation.m": m})
     if method == "FedAvg":
         return run
     server_update = fl.LocalTraining(lr=0.1, batch_size=base.local.batch_size, epochs=1)

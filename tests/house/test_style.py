@@ -71,8 +71,7 @@ def test_functions_are_short() -> None:
         f"{name(path)}:{node.lineno}: {node.name}"
         for path in FILES
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, FUNCTION)
-        and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION
+        if isinstance(node, FUNCTION) and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION
     ]
     assert not long
 
@@ -91,16 +90,12 @@ def test_git_tracks_no_large_file() -> None:
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         pytest.skip("no git, or not a checkout")
-    listed = subprocess.run(
-        [git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
-    )
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip(f"git ls-files: {listed.stderr.strip()}")
     paths = [ROOT / entry for entry in listed.stdout.split("\0") if entry]
     sizes = {name(path): path.stat().st_size for path in paths if path.is_file()}
-    limits = {
-        file: MAX_ROWS_BYTES for file in sizes if file.endswith("/rounds.parquet")
-    }
+    limits = {file: MAX_ROWS_BYTES for file in sizes if file.endswith("/rounds.parquet")}
     assert not {file: n for file, n in sizes.items() if n > limits.get(file, MAX_BYTES)}
 
 
@@ -118,12 +113,8 @@ def test_every_test_checks_something() -> None:
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    declared = {
-        re.split(r"[\[<>=~! ]", entry)[0] for group in groups for entry in group
-    }
-    told = set(
-        re.findall(r"^\| `([\w-]+)", (ROOT / "docs/dependencies.md").read_text(), re.M)
-    )
+    declared = {re.split(r"[\[<>=~! ]", entry)[0] for group in groups for entry in group}
+    told = set(re.findall(r"^\| `([\w-]+)", (ROOT / "docs/dependencies.md").read_text(), re.M))
     assert told == declared
 
 
