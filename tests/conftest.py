@@ -1,4 +1,4 @@
-"""Shared by all tests: small real data, and one local Ray for those that need it."""
+"""Fixtures that all tests share: small real data, one Ray, the folder of real data sets."""
 
 import os
 import tempfile
@@ -24,31 +24,33 @@ from raysafl import (
 torch.set_num_threads(1)
 settings.register_profile("raysafl", deadline=None)  # a first example may compile a loop
 settings.load_profile("raysafl")
-os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()  # Ray's workers inherit it
+# Ray's workers inherit these variables. The engines measured by tests are not the user's.
+os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+REAL_DATA = os.environ.get("RAYSAFL_DATA")
 CHAOS = pytest.StashKey[list[str]]()  # lines for the summary
-SWEEPS = {  # half of the time of all tests
-    *("test_cli", "test_fleet", "test_leaks", "test_nodes", "test_readme", "test_runtime"),
-    *("test_scaling", "test_sweep", "test_tracking_server", "test_trial", "test_ui"),
-}
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How much chaos: see test_chaos.py."""
+    """Add the options of tests/acceptance/test_chaos.py."""
     parser.addoption("--chaos", type=int, default=20, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark half of the time."""
+    """Mark what lies in tests/acceptance, and let all tests that need Ray share one process."""
     for item in items:
-        if item.path.stem in SWEEPS:
-            item.add_marker("sweeps")
+        if item.path.is_relative_to(HERE / "acceptance"):
+            item.add_marker("acceptance")
+        if "ray_local" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """What the chaos test did."""
+    """Print what the chaos test did."""
     for line in config.stash.get(CHAOS, []):
         terminalreporter.write_line(f"chaos: {line}")
 
@@ -61,12 +63,12 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shared_data(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of real datasets; the test is skipped, saying so, where there is none."""
-    if not SHARED.is_dir():
-        pytest.skip("real data (../shared/data) is not here")
-    monkeypatch.setenv("RAYSAFL_DATA", str(SHARED))
-    return SHARED
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of real data sets that RAYSAFL_DATA names; without it, the test is skipped."""
+    if REAL_DATA is None or not Path(REAL_DATA).is_dir():
+        pytest.skip("needs real data: set RAYSAFL_DATA to a folder that holds them")
+    monkeypatch.setenv("RAYSAFL_DATA", REAL_DATA)
+    return Path(REAL_DATA)
 
 
 @pytest.fixture(scope="session")
@@ -100,9 +102,6 @@ def tiny() -> Run:
         rounds=4,
         replicates=2,
     )
-
-
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from helpers.chaos import Chaos, sweep, undisturbed
 from raysafl.storage.store import Store
 
 
-@pytest.mark.chaos
 def test_a_sweep_whose_parts_are_killed_ends_with_the_rows_of_an_undisturbed_one(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

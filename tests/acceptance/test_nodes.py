@@ -24,7 +24,6 @@ from raysafl.runtime import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
 
-pytestmark = pytest.mark.cluster
 HERE = Path(__file__).parents[1] / "helpers" / "cluster"
 FACTS = ["replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
 Env = dict[str, str]

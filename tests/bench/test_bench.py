@@ -124,6 +124,7 @@ def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory()
     assert plain.accuracy is not None and plain.accuracy > 0.6
 
 
+@pytest.mark.acceptance
 def test_every_other_turn_is_backwards() -> None:
     said: list[str] = []
     jobs = [Job(what="ours", runs=[SMALL])]
@@ -183,6 +184,7 @@ KEYS = {
 }
 
 
+@pytest.mark.acceptance
 def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> None:
     said: list[str] = []
     found = bench(["W1", "replicates"], repeats=1, plan=MINI, say=said.append)
@@ -207,6 +209,7 @@ def test_the_command_takes_as_many_turns_as_the_function() -> None:
     assert inspect.signature(cli.bench).parameters["repeats"].default == REPEATS
 
 
+@pytest.mark.acceptance
 def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     found = bench(["empty", "S1"], repeats=1, plan=MINI)
     assert found["empty_round_ms"] == max(found["empty"].values()) > 0

@@ -115,9 +115,9 @@ def test_mnist_reads_files_in_torchvisions_layout(
     check_small_mnist(Mnist().load(), content)
 
 
-def test_mnist_is_the_published_data(shared_data: Path) -> None:
-    if not (shared_data / "MNIST").is_dir():
-        pytest.skip("the MNIST files (../shared/data/MNIST) are not here")
+def test_mnist_is_the_published_data(real_data: Path) -> None:
+    if not (real_data / "MNIST").is_dir():
+        pytest.skip("the MNIST files (RAYSAFL_DATA/MNIST) are not here")
     dataset = Mnist().load()
     assert dataset.train.x.shape == (60_000, 1, 28, 28) and len(dataset.test) == 10_000
     published = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -335,9 +335,9 @@ def test_a_file_that_is_not_parquet_is_named(content: bytes, tmp_path: Path) -> 
     assert refused(source).startswith(f"{tmp_path / 'train.parquet'} is not a Parquet file")
 
 
-def test_the_emnist_subset_is_read(shared_data: Path) -> None:
-    if not (shared_data / "emnist47").is_dir():
-        pytest.skip("the EMNIST subset (../shared/data/emnist47) is not here")
+def test_the_emnist_subset_is_read(real_data: Path) -> None:
+    if not (real_data / "emnist47").is_dir():
+        pytest.skip("the EMNIST subset (RAYSAFL_DATA/emnist47) is not here")
     dataset = ParquetImages(path="emnist47").load()
     assert (dataset.name, dataset.num_classes) == ("emnist47", 47)
     assert dataset.train.x.shape[1:] == dataset.test.x.shape[1:] == (1, 28, 28)

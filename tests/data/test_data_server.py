@@ -232,10 +232,10 @@ def test_angles_turn_and_sizes_enlarge() -> None:
     assert 1.5 * small.sum() < large.sum()
 
 
-def test_glyphs_of_the_real_emnist_are_nearest_to_their_class(shared_data: Path) -> None:
+def test_glyphs_of_the_real_emnist_are_nearest_to_their_class(real_data: Path) -> None:
     """The mean image of a class is nearer to its own glyphs than chance (1 of 47) has it."""
-    if not (shared_data / "emnist47").is_dir():
-        pytest.skip("the EMNIST subset (../shared/data/emnist47) is not here")
+    if not (real_data / "emnist47").is_dir():
+        pytest.skip("the EMNIST subset (RAYSAFL_DATA/emnist47) is not here")
     source = ParquetImages(path="emnist47")
     server = Glyphs(characters=EMNIST_LABELS)
     dataset, extra = outside(Federation(dataset=source, clients=10, server=server))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import REAL_DATA
 
 from raysafl import ByUser, Dataset, Federation, Samples, Shakespeare, Synthetic
 from raysafl.data.shakespeare import speeches
@@ -92,15 +93,16 @@ def test_a_missing_or_unreadable_text_is_named(play: Path) -> None:
 
 @pytest.fixture(scope="module")
 def real() -> Dataset | None:
-    root = Path(__file__).parents[3] / "shared" / "data"
+    if REAL_DATA is None or not (Path(REAL_DATA) / "shakespeare").is_dir():
+        return None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAYSAFL_DATA", str(root))
-        return Shakespeare().load() if (root / "shakespeare").is_dir() else None
+        patch.setenv("RAYSAFL_DATA", REAL_DATA)
+        return Shakespeare().load()
 
 
-def test_the_real_text_has_fasts_139_speakers(real: Dataset | None, shared_data: Path) -> None:
+def test_the_real_text_has_fasts_139_speakers(real: Dataset | None, real_data: Path) -> None:
     if real is None:
-        pytest.skip("the text (../shared/data/shakespeare) is not here")
+        pytest.skip("the text (RAYSAFL_DATA/shakespeare) is not here")
     assert real.train.users is not None
     parts = Federation(clients=139, partition=ByUser()).split(real, 0).clients
     assert len(parts) == 139 and sum(map(len, parts)) == len(real.train)
@@ -109,10 +111,10 @@ def test_the_real_text_has_fasts_139_speakers(real: Dataset | None, shared_data:
         Shakespeare(speakers=193).load()  # 139 are there, and not many more
 
 
-def test_the_real_samples_stand_in_the_text(real: Dataset | None, shared_data: Path) -> None:
+def test_the_real_samples_stand_in_the_text(real: Dataset | None, real_data: Path) -> None:
     if real is None:
-        pytest.skip("the text (../shared/data/shakespeare) is not here")
-    text = (shared_data / "shakespeare" / "input.txt").read_text()
+        pytest.skip("the text (RAYSAFL_DATA/shakespeare) is not here")
+    text = (real_data / "shakespeare" / "input.txt").read_text()
     assert real.num_classes == len(set(text)) == 65
     some = sentences(
         Samples(real.train.x[::997], real.train.y[::997]), real.names

@@ -180,12 +180,12 @@ def test_what_is_missing_is_named_with_its_folder(
     assert text.endswith(f"point RAYSAFL_DATA at the folder that holds {folder}")
 
 
-def test_the_emnist_labels_are_those_of_the_real_letters(shared_data: Path) -> None:
+def test_the_emnist_labels_are_those_of_the_real_letters(real_data: Path) -> None:
     """An upright I is tall, a label shifted by one would make it H or J."""
     from raysafl import ParquetImages
 
-    if not (shared_data / "emnist47").is_dir():
-        pytest.skip("the EMNIST subset (../shared/data/emnist47) is not here")
+    if not (real_data / "emnist47").is_dir():
+        pytest.skip("the EMNIST subset (RAYSAFL_DATA/emnist47) is not here")
     train = ParquetImages(path="emnist47").load().train
     ink = train.x[:, 0] > 100
     width = ink.any(axis=1).sum(axis=1)

@@ -33,6 +33,8 @@ SCRIPTS = {
 }  # they print a table, without a sweep
 PATHS = sweep_files()
 FILES = sorted(PATHS)
+ACCEPTANCE = pytest.mark.acceptance
+QUICK = ("safari_table3_mnist", "fast_table3_cifar10", "fsl_table1")
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
 
 
@@ -93,7 +95,9 @@ def sweep_of(name: str) -> Sweep:
     return load_sweep(PATHS[name])
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=ACCEPTANCE) for name in FILES]
+)
 def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -> None:
     sweep = sweep_of(name).at("smoke")
     store = here.folder(sweep)

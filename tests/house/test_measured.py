@@ -78,7 +78,7 @@ def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.usefixtures("real_data")
 @pytest.mark.parametrize("cell", MNIST, ids=str)
 def test_table_8_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[int, str, int], tmp_path: Path, collecting: ModuleType
@@ -88,7 +88,7 @@ def test_table_8_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machi
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
 
-@pytest.mark.usefixtures("shared_data")
+@pytest.mark.usefixtures("real_data")
 def test_what_was_measured_is_what_the_experiment_files_say_now(
     collecting: ModuleType,
 ) -> None:
@@ -128,6 +128,7 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
         collecting.check(target.path)
 
 
+@pytest.mark.acceptance
 def test_the_documents_have_the_numbers_of_the_measured_results() -> None:
     script = [sys.executable, "-m", "experiments.tools.reproduction", "--check"]
     done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)

@@ -189,6 +189,7 @@ def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_fi
     pool.kill()
 
 
+@pytest.mark.acceptance
 def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -214,6 +215,7 @@ def test_an_actor_that_never_starts_is_given_up_with_the_reason() -> None:
     pool.kill()
 
 
+@pytest.mark.acceptance
 def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_tried_again(
     tiny: Run, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ Session(run, store, work, {}, flush_seconds=0.0).advance(float("inf"))
 """
 
 
+@pytest.mark.acceptance
 def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
     tiny: Run, server: str, bucket: str, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
     assert cut.ledger_entry(run.id).status == "finished"
 
 
+@pytest.mark.acceptance
 def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
     assert find_sweeps(parse_location(f"s3://bucket/{tmp_path.name}-nothing")) == []
 
 
+@pytest.mark.acceptance
 def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     server: str, bucket: str, tiny: Run
 ) -> None:
@@ -199,6 +202,7 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     assert Store(parse_location(bucket)).ledger() == {}
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is_back(
     server: str, bucket: str, tmp_path: Path
@@ -241,6 +245,7 @@ with Store(parse_location(sys.argv[1])).lock():
 """
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("machine", ["this", "another"])
 def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
     bucket: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +323,7 @@ SWEEP = Sweep("k", RUNS, axes=("i",))
 """
 
 
+@pytest.mark.acceptance
 def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_rows(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,7 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     assert again.skipped == 3 and "[1/1]" in said
 
 
+@pytest.mark.acceptance
 def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(tiny: Run, tmp_path: Path) -> None:
     runs = {(i,): tiny.replace(seed=10 * i) for i in range(4)}
     sweep = Sweep("seeds", runs, axes=("i",))
@@ -301,6 +302,7 @@ class Frees(logging.Handler):
         remove_placement_group(self.taken)
 
 
+@pytest.mark.acceptance
 def test_a_sweep_that_waits_for_room_says_once_for_what(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +382,7 @@ def test_a_corrupt_part_is_named_and_the_rest_is_read(tiny: Run, tmp_path: Path)
         assert len(collect(outcome.store)) == 4
 
 
+@pytest.mark.acceptance
 def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -474,6 +477,7 @@ Runner(Sweep("k", runs, axes=("i",)), out=sys.argv[1], track=False, flush_second
 """
 
 
+@pytest.mark.acceptance
 def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
     from raysafl.quickstart import BASE
 

@@ -452,6 +452,7 @@ def test_finish_returns_in_time_from_a_server_that_is_silent(
     assert len(said) == 1 and "does nothing for 0.5 s" in said[0]
 
 
+@pytest.mark.acceptance
 def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(store: Store) -> None:
     complete(store)
 

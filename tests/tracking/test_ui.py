@@ -145,6 +145,7 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.acceptance
 def test_a_server_that_dies_is_noticed(root: Path) -> None:
     uri = f"sqlite:///{root / 'mlflow.db'}"
     with pytest.raises(RuntimeError, match="ended by itself"):

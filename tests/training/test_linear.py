@@ -106,6 +106,7 @@ def test_the_start_is_left_as_it_was() -> None:
     assert torch.equal(asked[0].w_P, before)
 
 
+@pytest.mark.acceptance
 def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(tmp_path: Path) -> None:
     code = """
 import hashlib
