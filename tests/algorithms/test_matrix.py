@@ -150,7 +150,7 @@ def kinds(of: type[Algorithm] | type[Participation], module: str) -> set[str]:
 
 
 def test_the_tables_above_leave_nothing_out() -> None:
-    wrappers = {"Safari", "FSL", "FSLParallel"}
-    assert kinds(Algorithm, "raysafl.") == {type(a).__name__ for a in ALGORITHMS} | wrappers
-    used: Sequence[str] = [type(p).__name__ for p in POLICIES.values()]
+    wrappers = {SAFARI.kind, "FSL", "FSLParallel"}
+    assert kinds(Algorithm, "raysafl.") == {a.kind for a in ALGORITHMS} | wrappers
+    used: Sequence[str] = [p.kind for p in POLICIES.values()]
     assert kinds(Participation, "raysafl.") == {*used, "Trace", "Snapshot"}

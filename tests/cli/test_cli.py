@@ -97,7 +97,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
         (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
-        (["run", "q.py"], "q: Input should be less than or equal to 1 (given: 1.5)"),
+        (["run", "q.py"], "client_prob: Input should be less than or equal to 1 (given: 1.5)"),
         (["report", "."], "holds no sweep"),
         (["sync", "."], "no sweep"),
     ],

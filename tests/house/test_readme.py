@@ -21,8 +21,8 @@ def test_the_sweep_in_python_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     assert len([line for line in SWEEP.splitlines() if line.strip()]) <= 16
     exec(SWEEP.replace("rounds=60", "rounds=2"), {"__name__": "readme"})
-    assert "label.algorithm.q" in capsys.readouterr().out
-    assert (tmp_path / "results" / "q_and_n0" / "runs.parquet").is_file()
+    assert "label.algorithm.client_prob" in capsys.readouterr().out
+    assert (tmp_path / "results" / "client_prob_and_n0" / "runs.parquet").is_file()
 
 
 @pytest.mark.usefixtures("ray_local")
@@ -48,7 +48,7 @@ def test_every_command_named_exists_and_the_test_command_is_the_ci_s() -> None:
     known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
     known |= {group.name for group in app.registered_groups if group.name}
     named = set(re.findall(r"raysafl (\w+)", " ".join(re.findall(r"`+([^`]*)`+", README))))
-    named.discard("import")  # from raysafl import
+    named.discard("as")  # import raysafl as fl
     assert named <= known and {"quickstart", "run", "ui", "sync", "doctor", "list"} <= named
     ci = (ROOT / ".ci" / "run").read_text()
     assert "pip install -e '.[test]' -c constraints.txt && pytest --cov=raysafl" in README

@@ -98,11 +98,11 @@ def test_an_interrupt_does_not_wait_for_data_that_load(tiny: Run, tmp_path: Path
     script.write_text(f"""
 import sys, time
 from raysafl import Run, Runner, Sweep
-from raysafl.sweep import driver
+from raysafl.sweep import runner
 def forever(*_):
     print("loading", flush=True)
     time.sleep(600)
-driver.prepare = forever
+runner.prepare = forever
 run = Run.from_json({tiny.to_json()!r})
 Runner(Sweep("s", runs={{(0,): run}}, axes=("x",)), {str(tmp_path / "s")!r}, quiet=True).run()
 """)
@@ -349,6 +349,7 @@ def test_an_experiment_may_use_a_module_that_lies_beside_it(
     assert outcome.ok, outcome.bad["reason"].tolist()
 
 
+@pytest.mark.acceptance
 def test_two_scales_or_two_sweeps_never_end_in_one_table(tiny: Run, tmp_path: Path) -> None:
     go(grid(tiny), tmp_path / "s")
     with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'tiny' at 'smo"):
@@ -503,6 +504,7 @@ def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(tmp_path: Pat
     pd.testing.assert_frame_equal(resumed.store.rounds()[FACTS], fresh.store.rounds()[FACTS])
 
 
+@pytest.mark.acceptance
 def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
     tiny: Run, tmp_path: Path
 ) -> None:

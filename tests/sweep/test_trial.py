@@ -155,6 +155,7 @@ def test_a_lost_client_actor_is_replaced_within_the_trial(
     check_chains(store, tiny)
 
 
+@pytest.mark.acceptance
 def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
     start: Any, store: Store, tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def check_chains(store: Store, tiny: Run) -> None:
     pd.testing.assert_frame_equal(store.rounds()[facts], reference.rounds()[facts])
 
 
+@pytest.mark.acceptance
 def test_a_second_trial_of_the_same_run_waits_for_the_first(
     start: Any, store: Store, tiny: Run
 ) -> None:

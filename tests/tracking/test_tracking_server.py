@@ -45,6 +45,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.acceptance
 def test_a_server_killed_and_started_again_during_a_sweep_ends_with_everything_once(
     server: Server, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

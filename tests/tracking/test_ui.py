@@ -106,6 +106,7 @@ def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
     assert in_session(child) == []
 
 
+@pytest.mark.acceptance
 def test_an_address_other_than_loopback_is_said_to_be_open(root: Path) -> None:
     command = [sys.executable, "-c", SERVE, str(root), repr(("0.0.0.0", free_port()))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
