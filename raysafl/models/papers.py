@@ -57,7 +57,7 @@ class _FslNet(Model):
         return net
 
     def _check_images(self, input_shape: tuple[int, ...], least: int) -> None:
-        """Raise ValueError unless samples are images of `least` pixels a side or more."""
+        """Raise ValueError for samples that are no images of `least` pixels or more."""
         if len(input_shape) != 3 or min(input_shape[1:]) < least:
             raise ValueError(
                 f"{type(self).__name__} needs images of at least {least} pixels, "
@@ -161,7 +161,8 @@ class FastFashionNet(CNN):
     channels: list[PositiveInt] = Field(
         default=[32, 64],
         min_length=1,
-        description="Output channels of each convolution; each is followed by 2x2 pooling.",
+        description="Output channels of each convolution; each is followed by 2x2 "
+        "pooling.",
     )
     hidden: int = Field(
         default=128, gt=0, description="Units of the hidden layer behind the convolutions."
@@ -182,7 +183,8 @@ class FastCifarNet(CNN):
     channels: list[PositiveInt] = Field(
         default=[64, 128, 256],
         min_length=1,
-        description="Output channels of each convolution; each is followed by 2x2 pooling.",
+        description="Output channels of each convolution; each is followed by 2x2 "
+        "pooling.",
     )
     hidden: int = Field(
         default=256, gt=0, description="Units of the hidden layer behind the convolutions."
