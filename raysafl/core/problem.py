@@ -1,4 +1,8 @@
-"""problem."""
+"""The learning problem of a run: its samples, how they are spread, and its model.
+
+These are the interfaces between data, models and the rest of the package. The datasets,
+partitions and models themselves are in `raysafl.data` and `raysafl.models`.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,64 +18,97 @@ from raysafl.core.client_indices import as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
 
-SERVER = -1  # the id under which the server trains on its own data
-EVERYONE = -2  # the id under which all clients' data is trained on as one: centralised SGD
+# Ids that stand for no single client: the server with its own data, and all clients'
+# data as one, for centralised SGD.
+SERVER = -1
+EVERYONE = -2
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels in memory; integer inputs stay as they are until a batch is drawn."""
+    """Inputs and labels in memory.
 
-    x: NDArray[Any]  # [n, ...] uint8 or float32; int64 are tokens, which no one scales
-    y: NDArray[np.int64]  # [n]
-    scale: float = 1.0  # the model sees x * scale + shift
+    The model sees x * scale + shift, which is computed when a batch is drawn: images
+    that are stored as uint8 take a quarter of the memory of float32.
+
+    Attributes:
+        x: [n, ...] uint8 or float32; int64 are tokens, which are not scaled.
+        y: [n] labels, from 0.
+        scale: the factor of each input.
+        shift: what is added to each input after scaling.
+        users: [n] the number of the user who made each sample, from 0, or -1 for
+            nobody; None if the dataset does not say.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    scale: float = 1.0
     shift: float = 0.0
-    users: NDArray[np.int64] | None = None  # [n] who made each sample, from 0; -1 nobody
+    users: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.y)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training set, a test set, and how many classes there are."""
+    """A training set and a test set with the same classes.
+
+    Attributes:
+        name: the dataset's name, for messages.
+        train: the training samples, which are spread over the clients and the server.
+        test: the test samples, on which all models are evaluated.
+        num_classes: the number of classes; labels are 0 to num_classes - 1.
+        names: the names of the classes, or none if they are not known.
+        outside: how many of the last training samples come from outside of the dataset.
+            The server alone may hold them.
+    """
 
     name: str
     train: Samples
     test: Samples
     num_classes: int
-    names: tuple[str, ...] = ()  # of the classes, where they are known
-    outside: int = 0  # the last so many training samples are the server's alone
+    names: tuple[str, ...] = ()
+    outside: int = 0
 
 
 class Split:
     """Which training samples each client and the server hold.
 
-    `clients` reads like a list of arrays; a list that is given is packed into one.
+    Attributes:
+        clients: the indices of each client's samples. It reads like a list of arrays,
+            but is one array or a function of the client
+            (`raysafl.core.client_indices`).
+        server: the indices of the server's samples.
     """
 
     def __init__(self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]) -> None:
-        self.clients, self.server = as_client_indices(clients), server
+        self.clients = as_client_indices(clients)
+        self.server = server
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The samples of a client, of SERVER, or of EVERYONE: all clients' as one."""
+        """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""
         if client == EVERYONE:
             return self.clients.concatenated()
         return self.server if client == SERVER else self.clients[client]
 
     def size(self, client: int) -> int:
-        """How many these are."""
+        """Return how many samples a client, SERVER or EVERYONE holds."""
         if client == EVERYONE:
             return int(self.clients.sizes.sum())
         return len(self.server) if client == SERVER else int(self.clients.sizes[client])
 
 
 class FederatedData(Component):
-    """The data of a run: a dataset and how it is spread. See `raysafl.data.Federation`."""
+    """The data of a run: a dataset, and how it is spread over clients and server.
+
+    This is the interface that the rest of the package knows; `raysafl.data.Federation`
+    implements it.
+    """
 
     abstract: ClassVar[bool] = True
-    clients: int = Field(default=10, gt=0)
+    clients: int = Field(default=10, gt=0, description="Number of clients N.")
 
     @property
     @abstractmethod
@@ -81,38 +118,62 @@ class FederatedData(Component):
     @property
     @abstractmethod
     def source_key(self) -> str:
-        """Equal keys load equal datasets."""
+        """A text that is equal for data that `load` equal datasets."""
 
     def tested_on(self, count: int) -> Self:
-        """The same with at most so many test samples, if it can: for trying things out."""
+        """Return the same data with a maximum number of test samples, for quick trials.
+
+        Data that cannot be shortened return themselves.
+
+        Args:
+            count: the maximum number of test samples.
+        """
         return self
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Read the dataset. Raises ValueError naming the folder and files that are missing."""
+        """Read the dataset into memory.
+
+        Raises:
+            ValueError: files are missing; the message names them and their folder.
+        """
 
     def split_seed(self, seed: int) -> int:
-        """What of a replicate's seed the split depends on: equal ones, equal splits."""
+        """Return the seed that determines the split of a replicate.
+
+        Replicates with equal values share one split.
+
+        Args:
+            seed: the replicate's seed.
+        """
         return seed
 
     @abstractmethod
     def split(self, dataset: Dataset, seed: int) -> Split:
-        """Spread the training set. Raises ValueError if it does not fit the arguments."""
+        """Spread the training set over the clients and the server.
+
+        Args:
+            dataset: what `load` returned.
+            seed: the replicate's seed.
+
+        Raises:
+            ValueError: the dataset has too few samples or classes for this split.
+        """
 
 
 class Model(Component):
     """A recipe for an `nn.Module`: the base class of all models.
 
     To bring a model of your own, define a subclass with `build` in your own file; see
-    `raysafl.models` for an example. Buffers, such as BatchNorm's running statistics, and
-    random layers other than `nn.Dropout` are refused.
+    `raysafl.models` for an example. Buffers, such as BatchNorm's running statistics,
+    and random layers other than `nn.Dropout` are refused.
     """
 
     abstract: ClassVar[bool] = True
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="Type in which layers compute. bfloat16, where torch's autocast uses "
-        "it, makes convolutions about twice as fast on a CPU that has instructions for "
+        description="Type in which layers compute. bfloat16, where torch's autocast "
+        "uses it, makes convolutions about twice as fast on a CPU that has instructions for "
         "it; parameters, gradients and averages stay float32.",
     )
 
@@ -120,11 +181,12 @@ class Model(Component):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
         """Build a module from inputs [B, *input_shape] to logits [B, num_classes].
 
-        It is called once per replicate, with torch's generator seeded, to draw the initial
-        parameters, and once more for the module that computes.
+        It is called once per replicate, with torch's generator seeded, to draw the
+        initial parameters, and once more for the module that computes.
 
         Args:
-            input_shape: the shape of one sample, such as (1, 28, 28); (length,) for text.
+            input_shape: the shape of one sample, such as (1, 28, 28); (length,) for
+                text.
             num_classes: the number of classes, or of characters.
 
         Raises:

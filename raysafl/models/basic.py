@@ -26,8 +26,7 @@ class Logistic(Model):
 
     zero_init: bool = Field(
         default=True,
-        description="Start at zero; if false, with torch's random default for linear "
-        "layers.",
+        description="Start at zero; if false, with torch's random default for linear layers.",
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -60,8 +59,7 @@ class MLP(Model):
     hidden: list[PositiveInt] = Field(
         default=[64],
         min_length=1,
-        description="Number of units of each hidden layer, from the input to the "
-        "output.",
+        description="Number of units of each hidden layer, from the input to the output.",
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -90,8 +88,7 @@ class CNN(Model):
     channels: list[PositiveInt] = Field(
         default=[16, 32],
         min_length=1,
-        description="Output channels of each convolution; each is followed by 2x2 "
-        "pooling.",
+        description="Output channels of each convolution; each is followed by 2x2 pooling.",
     )
     hidden: int = Field(
         default=64, gt=0, description="Units of the hidden layer behind the convolutions."

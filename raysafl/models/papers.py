@@ -161,8 +161,7 @@ class FastFashionNet(CNN):
     channels: list[PositiveInt] = Field(
         default=[32, 64],
         min_length=1,
-        description="Output channels of each convolution; each is followed by 2x2 "
-        "pooling.",
+        description="Output channels of each convolution; each is followed by 2x2 pooling.",
     )
     hidden: int = Field(
         default=128, gt=0, description="Units of the hidden layer behind the convolutions."
@@ -183,8 +182,7 @@ class FastCifarNet(CNN):
     channels: list[PositiveInt] = Field(
         default=[64, 128, 256],
         min_length=1,
-        description="Output channels of each convolution; each is followed by 2x2 "
-        "pooling.",
+        description="Output channels of each convolution; each is followed by 2x2 pooling.",
     )
     hidden: int = Field(
         default=256, gt=0, description="Units of the hidden layer behind the convolutions."

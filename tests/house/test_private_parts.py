@@ -95,8 +95,7 @@ def test_a_planted_private_part_is_caught(source: str) -> None:
     [
         "from raysafl.runtime.messages import _unpack",
         "task._replace(mean=True)",
-        "class A:\n    def __init__(self):\n        self._b = 1\n\ndef f(a):\n    "
-        "return a._b",
+        "class A:\n    def __init__(self):\n        self._b = 1\n\ndef f(a):\n    return a._b",
         "type(self).__name__",
     ],
 )
