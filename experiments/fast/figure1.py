@@ -16,6 +16,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import SCALES, cell_run
 
 SWEEP = fl.Sweep(

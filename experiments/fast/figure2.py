@@ -18,16 +18,23 @@ cores.
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import DISTRIBUTIONS, SCALES, cell_run
 
-MASS = {(name, "mass"): cell_run("Fashion-MNIST", name, 0, 0.05) for name in DISTRIBUTIONS}
+MASS = {
+    (name, "mass"): cell_run("Fashion-MNIST", name, 0, 0.05) for name in DISTRIBUTIONS
+}
 RATES = {
-    (name, "rates"): MASS[name, "mass"].replace(participation=fl.ArbitraryRates(dist=dist, m=10))
+    (name, "rates"): MASS[name, "mass"].replace(
+        participation=fl.ArbitraryRates(dist=dist, m=10)
+    )
     for name, dist in DISTRIBUTIONS.items()
 }
 SWEEP = fl.Sweep(
     name="fast_figure2",
-    title=("FAST, figure 2: who comes under Beta(1, 10), Gamma(10, 0.01), Weibull(10, 1)"),
+    title=(
+        "FAST, figure 2: who comes under Beta(1, 10), Gamma(10, 0.01), Weibull(10, 1)"
+    ),
     axes=("participation", "reading"),
     runs=MASS | RATES,
     table=fl.Table(rows=["participation"], columns=["reading"], statistic="last5"),

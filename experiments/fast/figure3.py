@@ -12,11 +12,14 @@ minutes on two cores.
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
 
 ALPHAS = {"Fashion-MNIST": 0.05, "CIFAR-10": 0.1, "Shakespeare": "natural"}
 SNAPSHOT_PROBS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")
-CURVES = [(name, q) for name in DISTRIBUTIONS for q in SNAPSHOT_PROBS] + [("Uniform", 1)]
+CURVES = [(name, q) for name in DISTRIBUTIONS for q in SNAPSHOT_PROBS] + [
+    ("Uniform", 1)
+]
 SWEEP = fl.Sweep(
     name="fast_figure3",
     title="FAST, figure 3: FAST+FedAvg under arbitrary participation",

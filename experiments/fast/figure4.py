@@ -13,6 +13,7 @@ cores.
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
 
 SWEEP = fl.Sweep(
@@ -32,11 +33,17 @@ SWEEP = fl.Sweep(
     ),
     claims=[
         fl.Claim(
-            text=("the larger lambda, the more uniform participation (the smaller the ratio)"),
+            text=(
+                "the larger lambda, the more uniform participation (the smaller the "
+                "ratio)"
+            ),
             order=[{"lambda": 1}, {"lambda": 4}, {"lambda": 7}],
         ),
         fl.Claim(
-            text=("with lambda = 1 the values of q are mostly in 0 to 0.2 (here: their mean)"),
+            text=(
+                "with lambda = 1 the values of q are mostly in 0 to 0.2 (here: their "
+                "mean)"
+            ),
             where={"lambda": 1},
             least=80.0,
         ),

@@ -24,6 +24,7 @@ take about 9,200 hours of one core, so use a GPU; with `--scale small` they take
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
@@ -61,14 +62,18 @@ READINGS = [
 
 def reading_run(draw, optimizer, epochs, accuracy, participation, q):
     """Return the run of one cell of table 3 under one reading."""
-    base = cell_run("CIFAR-10", participation, q, 0.1).replace(TRAINING[optimizer, epochs])
+    base = cell_run("CIFAR-10", participation, q, 0.1).replace(
+        TRAINING[optimizer, epochs]
+    )
     has_snapshots = isinstance(base.participation, fl.Snapshot)
     if has_snapshots and base.participation.adapt is not None:
         base = base.replace({"participation.accuracy": accuracy})
     if draw == "mass" or participation == "Uniform":
         return base
     rates = fl.ArbitraryRates(dist=fl.Beta(), m=COHORT_SIZES[draw])
-    return base.replace({"participation.base" if has_snapshots else "participation": rates})
+    return base.replace(
+        {"participation.base" if has_snapshots else "participation": rates}
+    )
 
 
 def differs_from_usual(draw, accuracy, participation, q):

@@ -6,6 +6,7 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
@@ -15,12 +16,18 @@ def participation_table(number, dataset, method, printed, notes):
     """Return table 2 or 4: accuracy under four kinds of participation, for alpha."""
     paper = printed_numbers(printed)
     smallest_alpha = min(alpha for _, alpha in paper)
-    pairs = [[{"participation": "Uniform"}, {"participation": name}] for name in DISTRIBUTIONS]
+    pairs = [
+        [{"participation": "Uniform"}, {"participation": name}]
+        for name in DISTRIBUTIONS
+    ]
     return fl.Sweep(
         name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} on {dataset} under four participations",
         axes=("participation", "alpha"),
-        runs={(name, alpha): cell_run(dataset, name, 0, alpha, method) for name, alpha in paper},
+        runs={
+            (name, alpha): cell_run(dataset, name, 0, alpha, method)
+            for name, alpha in paper
+        },
         table=fl.Table(
             rows=["participation"],
             columns=["alpha"],
@@ -31,13 +38,16 @@ def participation_table(number, dataset, method, printed, notes):
         paper=paper,
         claims=[
             *(
-                fl.Claim(text="uniform participation yields the best performance", order=pair)
+                fl.Claim(
+                    text="uniform participation yields the best performance", order=pair
+                )
                 for pair in pairs
             ),
             *(
                 fl.Claim(
                     text=(
-                        "the gap to uniform is more pronounced for the smallest alpha (over 3 %)"
+                        "the gap to uniform is more pronounced for the smallest "
+                        "alpha (over 3 %)"
                     ),
                     order=pair,
                     where={"alpha": smallest_alpha},
@@ -113,10 +123,15 @@ def lambda_table(number, alpha, printed, notes):
     paper = printed_numbers(printed)
     return fl.Sweep(
         name=f"fast_table{number}_fashion_mnist",
-        title=(f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = {alpha}"),
+        title=(
+            f"FAST, table {number}: adaptive FAST+FedAvg on Fashion-MNIST, alpha = "
+            f"{alpha}"
+        ),
         axes=("lambda", "participation"),
         runs={
-            (strength, name): cell_run("Fashion-MNIST", name, f"Ada.({strength})", alpha)
+            (strength, name): cell_run(
+                "Fashion-MNIST", name, f"Ada.({strength})", alpha
+            )
             for strength, name in paper
         },
         table=fl.Table(
@@ -136,7 +151,10 @@ def lambda_table(number, alpha, printed, notes):
                 margin=10.0,
             ),
             fl.Claim(
-                text=("with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of snapshots"),
+                text=(
+                    "with lambda = 1 less than 5 % (alpha = 0.1), 12 % (0.05) of "
+                    "snapshots"
+                ),
                 where={"lambda": 1},
                 statistic="arbitrary_ratio",
                 least=95.0 if alpha == 0.1 else 88.0,

@@ -13,6 +13,7 @@ about 5 minutes on two cores.
 """
 
 import raysafl as fl
+
 from experiments.fsl.sweeps import RIVALS, SERVER_LEARNING, figure5
 
 SWEEP = figure5(
@@ -22,7 +23,8 @@ SWEEP = figure5(
         *(
             fl.Claim(
                 text=(
-                    f"{own} has much better accuracy than {other} in very non-IID cases (C <= 2)"
+                    f"{own} has much better accuracy than {other} in very non-IID "
+                    "cases (C <= 2)"
                 ),
                 order=[{"method": own}, {"method": other}],
                 where={"C": C},

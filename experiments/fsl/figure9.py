@@ -21,21 +21,23 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
-
-from experiments.fsl.setting import scenario1, small, smoke
 from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory import gradients as diagnostics
+from rich.console import Console
+from rich.table import Table
+
+from experiments.fsl.setting import scenario1, small, smoke
 
 SIZES = {"CIFAR-10": (200, 500), "EMNIST": (90, 225)}
 CLASSES = (1, 2, 5)
 SCALES = {
     "paper": lambda run: run,
     "small": small,
-    "smoke": lambda run: smoke(small(run)),  # `small` has fewer samples to take gradients of
+    "smoke": lambda run: smoke(
+        small(run)
+    ),  # `small` has fewer samples to take gradients of
 }
 POINTS = 21  # t = 0, 50, ..., 1000
 
@@ -97,9 +99,13 @@ def draw(frame):
     """Return a PNG with a panel per dataset and C: G^2 and each n0's xi^2 over t."""
     names = frame.dataset.unique()
     figure = blank(9, 2.6 * len(names) + 0.6)
-    grid = figure.subplots(len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(
+        len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False
+    )
     paint = colours(3)
-    for axes, (name, C) in zip(grid.flat, ((n, c) for n in names for c in CLASSES), strict=True):
+    for axes, (name, C) in zip(
+        grid.flat, ((n, c) for n in names for c in CLASSES), strict=True
+    ):
         own = frame[(frame.dataset == name) & (frame.C == C)]
         for i, (_, rows) in enumerate(own.groupby("n0")):
             axes.plot(
@@ -109,8 +115,12 @@ def draw(frame):
                 label=f"ξ², {('smaller', 'larger')[i]} n0",
             )
             if i == 0:
-                axes.plot(rows.t, rows.G2, color=paint[2], linestyle="--", label="G², clients")
-        axes.set_title(f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS)
+                axes.plot(
+                    rows.t, rows.G2, color=paint[2], linestyle="--", label="G², clients"
+                )
+        axes.set_title(
+            f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS
+        )
         axes.set_yscale("log")
         tidy(axes)
     for axes in grid[-1]:

@@ -8,6 +8,7 @@ the report.
 from dataclasses import replace
 
 import raysafl as fl
+
 from experiments.fsl.setting import (
     CLASSES,
     GAMMAS,
@@ -40,7 +41,9 @@ def figure1(dataset, notes):
     iid_classes = CLASSES[dataset][-1]
     return fl.Sweep(
         name=f"fsl_figure1_{file_part(dataset)}",
-        title=(f"FSL, figure 1: accuracy against classes per client and gamma, {dataset}"),
+        title=(
+            f"FSL, figure 1: accuracy against classes per client and gamma, {dataset}"
+        ),
         axes=("C", "method"),
         runs=_accuracy_over_classes(dataset, pretrain=500),
         table=fl.Table(rows=["method"], columns=["C"], **SHOWN),
@@ -53,7 +56,10 @@ def figure1(dataset, notes):
             ),
             *(
                 fl.Claim(
-                    text=("FL suffers significantly as C decreases; DS greatly improves over it"),
+                    text=(
+                        "FL suffers significantly as C decreases; DS greatly "
+                        "improves over it"
+                    ),
                     order=[{"method": "DS"}, {"method": "FL"}],
                     where={"C": C},
                     margin=3.0,
@@ -125,7 +131,9 @@ def figure5(dataset, notes, *, claims):
     """Return figure 5: heat maps of four methods' accuracy over local rates and C."""
     return fl.Sweep(
         name=f"fsl_figure5_{file_part(dataset)}",
-        title=(f"FSL, figure 5: accuracy over local rate and classes per client, {dataset}"),
+        title=(
+            f"FSL, figure 5: accuracy over local rate and classes per client, {dataset}"
+        ),
         axes=("method", "lr", "C"),
         runs={
             (method, lr, C): scenario2(dataset, method, C, lr)
@@ -133,7 +141,9 @@ def figure5(dataset, notes, *, claims):
             for lr in LOCAL_RATES
             for C in CLASSES[dataset]
         },
-        table=fl.Table(rows=["method", "lr"], columns=["C"], panels=["method"], **SHOWN),
+        table=fl.Table(
+            rows=["method", "lr"], columns=["C"], panels=["method"], **SHOWN
+        ),
         claims=claims,
         notes=notes + NOTES,
         scales=SCALES,
@@ -154,7 +164,10 @@ def figure6(dataset, notes):
         table=fl.Table(rows=["method"], columns=["C"], **SHOWN),
         claims=[
             fl.Claim(
-                text=("the acceleration by server learning is significant, even in the IID case"),
+                text=(
+                    "the acceleration by server learning is significant, even in the "
+                    "IID case"
+                ),
                 order=[{"method": "FL"}, {"method": "FSL 1.0"}],
                 statistic="rise_time20",
             ),
@@ -261,7 +274,10 @@ def curves_of_figure5(number, dataset, figure5_sweep, notes):
             ),
             *(
                 fl.Claim(
-                    text=(f"{own} is comparable to SCAFFOLD, if not better, in most cases (3 %)"),
+                    text=(
+                        f"{own} is comparable to SCAFFOLD, if not better, in most "
+                        "cases (3 %)"
+                    ),
                     order=[{"method": own}, {"method": "SCAFFOLD"}],
                     margin=-3.0,
                 )

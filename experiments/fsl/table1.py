@@ -14,6 +14,7 @@ minutes on two cores.
 """
 
 import raysafl as fl
+
 from experiments.fsl.setting import NOTES, SCALES, scenario2, stl10_server
 from experiments.tools.printed_tables import printed_numbers
 
@@ -48,7 +49,9 @@ def cell_run(method, n0, tuned):
 
 def printed_column(column):
     """Return the printed number of a column for every cell."""
-    return {(method, n0, value): PRINTED[method, n0, column] for method, n0, value in CELLS}
+    return {
+        (method, n0, value): PRINTED[method, n0, column] for method, n0, value in CELLS
+    }
 
 
 SWEEP = fl.Sweep(

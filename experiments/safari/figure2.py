@@ -13,6 +13,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import NOTES, SCALES, cell_run
 
 SERVER_SIZES = (10000, 5000, 500, 0)  # 0 stands for FedAvg, which has no server data
@@ -21,10 +22,14 @@ SWEEP = fl.Sweep(
     title="SAFARI, figure 2: CIFAR-10, s = 4, p = 1, q = 0.4, n0 samples at the server",
     axes=("n0",),
     runs={
-        (n0,): cell_run("CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4)
+        (n0,): cell_run(
+            "CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4
+        )
         for n0 in SERVER_SIZES
     },
-    table=fl.Table(rows=["n0"], statistic="best", also=["final", "last10", "rise_time"]),
+    table=fl.Table(
+        rows=["n0"], statistic="best", also=["final", "last10", "rise_time"]
+    ),
     claims=[
         fl.Claim(
             text="the test accuracy increases as more data are employed at the server",

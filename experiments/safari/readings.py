@@ -21,6 +21,7 @@ two cores.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import BASE_RUNS, NOTES, SCALES
 from experiments.tools.printed_tables import printed_numbers
 
@@ -64,11 +65,17 @@ def reading_run(server_round, spread, server, s, method, p):
     if method == "FedAvg":
         return run
     server_update = SERVER_ROUNDS[server_round]
-    return run.replace(algorithm=fl.SAFARI(client_prob=0.8, server_update=server_update))
+    return run.replace(
+        algorithm=fl.SAFARI(client_prob=0.8, server_update=server_update)
+    )
 
 
 READINGS = [
-    *((server_round, spread, "uniform") for server_round in SERVER_ROUNDS for spread in SPREADS),
+    *(
+        (server_round, spread, "uniform")
+        for server_round in SERVER_ROUNDS
+        for spread in SPREADS
+    ),
     *(("1 epoch", spread, "per class") for spread in ("even, one", "shards, per seed")),
 ]
 SAFARI_CELLS = [
@@ -78,7 +85,9 @@ SAFARI_CELLS = [
     if method == "SAFARI"
 ]
 FEDAVG_CELLS = [
-    ("none", spread, "uniform", s, "FedAvg", p) for spread in SPREADS for s, _, p in TABLE8
+    ("none", spread, "uniform", s, "FedAvg", p)
+    for spread in SPREADS
+    for s, _, p in TABLE8
 ]
 CELLS = SAFARI_CELLS + FEDAVG_CELLS
 SWEEP = fl.Sweep(

@@ -16,6 +16,7 @@ two cores.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import BASE_RUNS, NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers
 
@@ -40,7 +41,9 @@ SPREADS = {  # partition, and seed of the data (None: one per replicate)
 def reading_run(server_round, spread, n0, p):
     """Return the run of one cell of table 3 under one reading, or of its baseline."""
     partition, seed = SPREADS[spread]
-    base = BASE_RUNS["MNIST"].replace({"data.partition": partition(p=p), "data.seed": seed})
+    base = BASE_RUNS["MNIST"].replace(
+        {"data.partition": partition(p=p), "data.seed": seed}
+    )
     if server_round == "none":
         return cell_run(base, "FedAvg", p=p)
     server_update = SERVER_ROUNDS[server_round]
@@ -67,7 +70,9 @@ CELLS = [
 BASELINES = [("none", spread, 0, p) for spread in SPREADS for p in (2, 1)]
 SWEEP = fl.Sweep(
     name="safari_readings_n0",
-    title=("SAFARI's table 3 (improvements over FedAvg) under readings of a server round"),
+    title=(
+        "SAFARI's table 3 (improvements over FedAvg) under readings of a server round"
+    ),
     axes=("server round", "spread", "n0", "p"),
     runs={key: reading_run(*key) for key in BASELINES + CELLS},
     table=fl.Table(

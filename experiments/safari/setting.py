@@ -4,8 +4,9 @@ Tables that print the same cell build the same run here, with the same run id.
 """
 
 import raysafl as fl
-from experiments.tools.datasets import cifar10
 from raysafl.sweep.definition import smoke as two_rounds
+
+from experiments.tools.datasets import cifar10
 
 NOTES = """
 What the paper prints (section 5 and appendix B): there are M = 10 clients, of which s
@@ -99,7 +100,9 @@ def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
         q: SAFARI's probability of a client round.
     """
     base = BASE_RUNS.get(base, base) if isinstance(base, str) else base
-    run = base.replace({"data.partition.p": p, "participation.s": s, "participation.m": m})
+    run = base.replace(
+        {"data.partition.p": p, "participation.s": s, "participation.m": m}
+    )
     if method == "FedAvg":
         return run
     server_update = fl.LocalTraining(lr=0.1, batch_size=base.local.batch_size, epochs=1)

@@ -6,6 +6,7 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import NOTES, SCALES, cell_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import cell_texts, dashed_cells, printed_numbers
@@ -25,7 +26,10 @@ def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within
     paper = printed_numbers(printed)
     return fl.Sweep(
         name=f"safari_table1_{file_part(dataset)}",
-        title=(f"SAFARI, table 1: FedAvg on {dataset}, s of 10 clients never come, p classes each"),
+        title=(
+            f"SAFARI, table 1: FedAvg on {dataset}, s of 10 clients never come, p "
+            "classes each"
+        ),
         axes=("s", "p"),
         runs={(s, p): cell_run(dataset, "FedAvg", s=s, p=p) for s, p in paper},
         table=fl.Table(
@@ -58,7 +62,10 @@ def improvement_table(dataset, printed, notes):
     """Return table 2: SAFARI's accuracy minus FedAvg's for s absent clients."""
     return fl.Sweep(
         name=f"safari_table2_{file_part(dataset)}",
-        title=(f"SAFARI, table 2: accuracy of SAFARI (q = 0.8) minus that of FedAvg, {dataset}"),
+        title=(
+            "SAFARI, table 2: accuracy of SAFARI (q = 0.8) minus that of FedAvg, "
+            f"{dataset}"
+        ),
         axes=("s", "method", "p"),
         runs={
             (s, method, p): cell_run(dataset, method, s=s, p=p)
@@ -72,7 +79,10 @@ def improvement_table(dataset, printed, notes):
             minus={"method": "FedAvg"},
             source=f"SAFARI, table 2 ({dataset})",
         ),
-        paper={(s, "SAFARI", p): number for (s, p), number in printed_numbers(printed).items()},
+        paper={
+            (s, "SAFARI", p): number
+            for (s, p), number in printed_numbers(printed).items()
+        },
         claims=_no_difference(dashed_cells(printed), ("s", "p")),
         notes=notes + NOTES,
         scales=SCALES,
@@ -83,7 +93,10 @@ def server_data_table(number, dataset, printed, notes):
     """Return table 3 or 4: SAFARI's accuracy minus FedAvg's for n0 server samples."""
     sizes = sorted({n0 for n0, _ in cell_texts(printed)}, reverse=True)
     fedavg = {(0, p): cell_run(dataset, "FedAvg", p=p) for p in (10, 5, 2, 1)}
-    safari = {(n0, p): cell_run(dataset, "SAFARI", p=p, n0=n0) for n0, p in cell_texts(printed)}
+    safari = {
+        (n0, p): cell_run(dataset, "SAFARI", p=p, n0=n0)
+        for n0, p in cell_texts(printed)
+    }
     return fl.Sweep(
         name=f"safari_table{number}_{file_part(dataset)}",
         title=(
@@ -122,7 +135,8 @@ def client_probability_table(dataset, printed, notes):
     return fl.Sweep(
         name=f"safari_table5_{file_part(dataset)}",
         title=(
-            f"SAFARI, table 5: a client round with probability q, {dataset}, one class per client"
+            f"SAFARI, table 5: a client round with probability q, {dataset}, one "
+            "class per client"
         ),
         axes=("s", "q"),
         runs={
@@ -139,7 +153,8 @@ def client_probability_table(dataset, printed, notes):
         claims=[
             fl.Claim(
                 text=(
-                    "even with a server round with probability 0.2 there is a non-negligible gain"
+                    "even with a server round with probability 0.2 there is a "
+                    "non-negligible gain"
                 ),
                 order=[{"q": 0.8}, {"q": 1.0}],
                 margin=1.0,
@@ -156,9 +171,15 @@ def comparison_table(number, dataset, printed, notes):
     both = [{"method": "SAFARI"}, {"method": "FedAvg"}]
     return fl.Sweep(
         name=f"safari_table{number}_{file_part(dataset)}",
-        title=(f"SAFARI, table {number}: {dataset}, s of 10 clients never come, p classes each"),
+        title=(
+            f"SAFARI, table {number}: {dataset}, s of 10 clients never come, p "
+            "classes each"
+        ),
         axes=("s", "method", "p"),
-        runs={(s, method, p): cell_run(dataset, method, s=s, p=p) for s, method, p in paper},
+        runs={
+            (s, method, p): cell_run(dataset, method, s=s, p=p)
+            for s, method, p in paper
+        },
         table=fl.Table(
             rows=["s", "method"],
             columns=["p"],
@@ -192,7 +213,10 @@ def cohort_size_table(number, dataset, printed, notes):
         name=f"safari_table{number}_{file_part(dataset)}",
         title=f"SAFARI, table {number}: {dataset}, m clients a round, p classes each",
         axes=("m", "method", "p"),
-        runs={(m, method, p): cell_run(dataset, method, m=m, p=p) for m, method, p in paper},
+        runs={
+            (m, method, p): cell_run(dataset, method, m=m, p=p)
+            for m, method, p in paper
+        },
         table=fl.Table(
             rows=["m", "method"],
             columns=["p"],
@@ -202,7 +226,10 @@ def cohort_size_table(number, dataset, printed, notes):
         paper=paper,
         claims=[
             fl.Claim(
-                text=("few clients a round harm FedAvg where data are not IID (m = 1 against 5)"),
+                text=(
+                    "few clients a round harm FedAvg where data are not IID (m = 1 "
+                    "against 5)"
+                ),
                 order=[{"m": 5}, {"m": 1}],
                 where={"method": "FedAvg", "p": p},
             )
@@ -217,6 +244,8 @@ def _no_difference(keys, axes):
     """Return a claim for each dash, which is printed for differences below 2 %."""
     places = [dict(zip(axes, key, strict=True)) for key in keys]
     return [
-        fl.Claim(text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0)
+        fl.Claim(
+            text="'-': no difference within 2 %", where=where, least=-2.0, most=2.0
+        )
         for where in places
     ]

@@ -10,6 +10,7 @@ minutes on two cores.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import FASHION_MNIST_NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers
 
@@ -21,7 +22,9 @@ SWEEP = fl.Sweep(
     name="safari_table6_fashion_mnist",
     title="SAFARI, table 6: FedAvg on Fashion-MNIST, s of 150 clients never come",
     axes=("s",),
-    runs={(s,): cell_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED},
+    runs={
+        (s,): cell_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED
+    },
     table=fl.Table(rows=[], columns=["s"], statistic="best", source="SAFARI, table 6"),
     paper=PRINTED,
     claims=[

@@ -15,6 +15,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import FASHION_MNIST_NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers
 
@@ -25,7 +26,9 @@ PRINTED = printed_numbers("""
 SAMPLES = {0: None, 1: 600, 10: 6000, 20: 12000}  # n0 for each percentage of 60,000
 SWEEP = fl.Sweep(
     name="safari_table7_fashion_mnist",
-    title=("SAFARI, table 7: Fashion-MNIST, 90 of 150 clients never come, server data in %"),
+    title=(
+        "SAFARI, table 7: Fashion-MNIST, 90 of 150 clients never come, server data in %"
+    ),
     axes=("server data (%)",),
     runs={
         (percent,): cell_run(

@@ -22,9 +22,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from rich.console import Console
-from rich.table import Table
-
 from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
 from raysafl.report.pages.markdown import grid
 from raysafl.theory.theorem1 import (
@@ -35,6 +32,8 @@ from raysafl.theory.theorem1 import (
     experiment,
     lower,
 )
+from rich.console import Console
+from rich.table import Table
 
 SERVER_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)  # n_T with one rare point
 SERVER_SIZES_MANY = (0, 10, 20, 50, 100, 200, 500, 1000)  # n_T with 20 rare points
@@ -70,7 +69,9 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
     """Draw frequencies for one rare point, and the error's quantiles for 20."""
     figure = blank(9, 3.9)
     left, right = figure.subplots(1, 2)
-    for i, (learner, colour) in enumerate(zip(LEARNERS, colours(len(LEARNERS)), strict=True)):
+    for i, (learner, colour) in enumerate(
+        zip(LEARNERS, colours(len(LEARNERS)), strict=True)
+    ):
         style = {"color": colour, "marker": MARKS[i], "markersize": 4, "linewidth": 1.2}
         style["linestyle"] = "-" if learner in CONSISTENT else ":"
         aside = (i - 2.5) * 0.11  # equal curves stay visible side by side
@@ -82,9 +83,13 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
         row = [f for f in many if f.learner == learner]
         low, middle, high = np.transpose([f.quantiles() for f in row])
         at = [x + aside for x in range(len(row))]
-        right.errorbar(at, middle, (middle - low, high - middle), elinewidth=0.8, **style)
+        right.errorbar(
+            at, middle, (middle - low, high - middle), elinewidth=0.8, **style
+        )
     low, middle, high = next(f for f in many if f.learner == "random guess").quantiles()
-    finish(left, SERVER_SIZES, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8")
+    finish(
+        left, SERVER_SIZES, 1 / 20, "1/20 (theorem 1)", "frequency of error > (1 - ω)/8"
+    )
     finish(
         right,
         SERVER_SIZES_MANY,
@@ -97,11 +102,15 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
         f"20 rare points (random guess, {low:.2f} to {high:.2f}, is off the scale)",
         fontsize=LETTERS,
     )
-    figure.legend(loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False)
+    figure.legend(
+        loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False
+    )
     return png(figure)
 
 
-def finish(axes: Axes, sizes: Sequence[int], level: float, text: str, label: str) -> None:
+def finish(
+    axes: Axes, sizes: Sequence[int], level: float, text: str, label: str
+) -> None:
     """Label the axes, one tick per server size, and draw a dashed line at `level`."""
     axes.axhline(level, color="black", linewidth=1, linestyle="--")
     axes.annotate(
@@ -128,7 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.trials < 1:
         parser.error("--trials must be at least 1")
     theorem = experiment([World(server=n) for n in SERVER_SIZES], options.trials)
-    many = experiment([World(server=n, rare=20) for n in SERVER_SIZES_MANY], options.trials)
+    many = experiment(
+        [World(server=n, rare=20) for n in SERVER_SIZES_MANY], options.trials
+    )
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120

@@ -90,7 +90,10 @@ SWEEP = fl.Sweep(
     ),
     claims=[
         fl.Claim(
-            text=(f"FAST (half of the rounds enforced) is better than {rival} without snapshots"),
+            text=(
+                f"FAST (half of the rounds enforced) is better than {rival} without "
+                "snapshots"
+            ),
             order=[
                 {"algorithm": "FedAvg", "participation": "Beta, q = 0.5"},
                 {"algorithm": rival, "participation": "Beta(1, 10)"},

@@ -32,7 +32,9 @@ ALGORITHMS = {
 POLICIES = {
     "uniform": fl.Uniform(m=5),
     "Beta(1, 10)": BETA,
-    "Beta, half snapshots": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5),
+    "Beta, half snapshots": fl.Snapshot(
+        base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5
+    ),
     "Beta, adaptive": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), adapt=1.0),
     "Markov": fl.Markov(mean=0.25, correlation=0.9),
     "cyclic": fl.Cyclic(groups=4),

@@ -16,6 +16,7 @@ about 1 minute on two cores.
 """
 
 import raysafl as fl
+
 from experiments.fast.setting import participation_policy
 
 METHODS = {
@@ -27,7 +28,9 @@ METHODS = {
 }
 SNAPSHOT_PROBS = (0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, "Ada.(1)", "Ada.(3)", "Ada.(7)")
 BASE = fl.Run(
-    data=fl.Federation(dataset=fl.Mnist(), clients=100, partition=fl.Dirichlet(alpha=0.1)),
+    data=fl.Federation(
+        dataset=fl.Mnist(), clients=100, partition=fl.Dirichlet(alpha=0.1)
+    ),
     model=fl.Logistic(),
     algorithm=fl.FedAvg(),
     participation=fl.Uniform(m=10),

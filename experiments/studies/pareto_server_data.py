@@ -15,6 +15,7 @@ minute on two cores.
 """
 
 import raysafl as fl
+
 from experiments.safari.setting import SCALES, cell_run
 
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
@@ -32,7 +33,9 @@ SWEEP = fl.Sweep(
     axes=("p", "method", "n0"),
     runs={(p, "FedAvg", 0): cell_run("MNIST", "FedAvg", p) for p in (1, 2)}
     | {
-        (p, name, n0): cell_run("MNIST", "FedAvg", p).replace({**changes, "data.server.n0": n0})
+        (p, name, n0): cell_run("MNIST", "FedAvg", p).replace(
+            {**changes, "data.server.n0": n0}
+        )
         for p in (1, 2)
         for name, changes in METHODS.items()
         for n0 in SERVER_SIZES

@@ -16,6 +16,7 @@ minute on two cores.
 import itertools
 
 import raysafl as fl
+
 from experiments.fast.setting import participation_policy
 from experiments.safari.setting import BASE_RUNS
 
@@ -36,12 +37,17 @@ def cell_run(n0, snapshot_prob, server_prob):
     )
     if server_prob == 0:
         return run
-    return run.replace(algorithm=fl.SAFARI(client_prob=1 - server_prob, server_update=EPOCH))
+    return run.replace(
+        algorithm=fl.SAFARI(client_prob=1 - server_prob, server_update=EPOCH)
+    )
 
 
 SWEEP = fl.Sweep(
     name="safari_and_fast",
-    title=("Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 clients"),
+    title=(
+        "Server rounds (SAFARI) and snapshots (FAST) under Beta(1, 10), MNIST, 20 "
+        "clients"
+    ),
     axes=("n0", "snapshots", "server rounds"),
     runs={
         cell: cell_run(*cell)

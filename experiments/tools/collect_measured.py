@@ -25,13 +25,13 @@ import numba
 import numpy as np
 import pandas as pd
 import torch
-
-from experiments.tools.measured import MEASURED, experiment_file
 from raysafl.report.write import write_report
 from raysafl.storage.compaction import compact
 from raysafl.storage.manifest import PAPER
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import Store, find_sweeps
+
+from experiments.tools.measured import MEASURED, experiment_file
 
 MAX_FILE_BYTES = 3_000_000  # the rows of the largest sweep have 2 MB
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
@@ -53,7 +53,9 @@ def machine():
 def with_plain_command(manifest):
     """Return the manifest with the command that anyone can give."""
     scale = "" if manifest.scale == PAPER else f" --scale {manifest.scale}"
-    return manifest.replace(command=f"raysafl run {experiment_file(manifest.name)}{scale}")
+    return manifest.replace(
+        command=f"raysafl run {experiment_file(manifest.name)}{scale}"
+    )
 
 
 def copy(source, target):
@@ -70,7 +72,9 @@ def copy(source, target):
     compact(target)
     for entry in manifest.entries:
         rows = source.rounds(entry.run_id)
-        pd.testing.assert_frame_equal(target.rounds(entry.run_id), rows, check_exact=True)
+        pd.testing.assert_frame_equal(
+            target.rounds(entry.run_id), rows, check_exact=True
+        )
     (target.path / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
     collect(target)
     write_report(target)
@@ -90,13 +94,17 @@ def check(folder):
     for file in folder.rglob("*"):
         if file.is_file() and file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"{file} has more than {MAX_FILE_BYTES:,} bytes")
-        if file.suffix in (".json", ".md") and (found := MACHINE_PATH.search(file.read_text())):
+        if file.suffix in (".json", ".md") and (
+            found := MACHINE_PATH.search(file.read_text())
+        ):
             raise ValueError(f"{file} names a path of this machine: {found.group()}")
 
 
 def main():
     """Copy the sweeps that the command line names."""
-    parser = argparse.ArgumentParser(description="Copy finished sweeps into results/measured")
+    parser = argparse.ArgumentParser(
+        description="Copy finished sweeps into results/measured"
+    )
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, default=MEASURED)
     options = parser.parse_args()
@@ -105,13 +113,18 @@ def main():
         ledger = source.ledger()
         missing = [e.run_id for e in manifest.entries if e.run_id not in ledger]
         if missing:
-            print(f"{manifest.name}: {len(missing)} of {len(manifest.entries)} runs have not ended")
+            print(
+                f"{manifest.name}: {len(missing)} of {len(manifest.entries)} runs "
+                "have not ended"
+            )
             continue
         suffix = "" if manifest.scale == PAPER else f"-{manifest.scale}"
         target = Store(options.into / f"{manifest.name}{suffix}")
         copy(source, target)
         check(target.path)
-        size = sum(file.stat().st_size for file in target.path.rglob("*") if file.is_file())
+        size = sum(
+            file.stat().st_size for file in target.path.rglob("*") if file.is_file()
+        )
         print(f"{target.path.name}: {len(manifest.entries)} runs, {size / 1e6:.2f} MB")
 
 

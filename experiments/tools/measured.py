@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import judge
@@ -43,9 +42,12 @@ def experiment_file(name: str) -> str:
 @cache
 def sweeps() -> dict[str, MeasuredSweep]:
     """Return every sweep in results/measured by its folder's name, in natural order."""
-    stores = sorted(find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name))
+    stores = sorted(
+        find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name)
+    )
     return {
-        store.path.name: MeasuredSweep(store.manifest(), gather(store), store) for store in stores
+        store.path.name: MeasuredSweep(store.manifest(), gather(store), store)
+        for store in stores
     }
 
 

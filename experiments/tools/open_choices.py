@@ -8,12 +8,12 @@ define them.
 from collections import defaultdict
 
 import numpy as np
-
-from experiments.fast.readings import RATIOS, TABLE3
-from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.cells import readings, statistics
 from raysafl.report.pages.markdown import grid
 from raysafl.report.wording import NOTHING, number, spread
+
+from experiments.fast.readings import RATIOS, TABLE3
+from experiments.tools.measured import compared, sweeps
 
 NOT_MEASURED = "Not measured yet."
 ODD_CELL = (
@@ -91,9 +91,13 @@ def odd_cell():
         is_cell = sweep.runs["run_id"] == entry.run_id
         percent = 100 * sweep.runs[is_cell][["final", "last10", "best"]]
         seeds = ", ".join(f"{x:.1f}" for x in sorted(percent["best"]))
-        means = [spread(percent[name].mean(), percent[name].std(), "%") for name in percent]
+        means = [
+            spread(percent[name].mean(), percent[name].std(), "%") for name in percent
+        ]
         rows.append([str(labels["spread"]), *means, seeds])
-    return grid(["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1)
+    return grid(
+        ["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1
+    )
 
 
 def fast_readings():
@@ -108,7 +112,9 @@ def fast_readings():
     if name not in sweeps():
         return NOT_MEASURED
     cells, manifest = compared(name)
-    values = defaultdict(dict)  # reading -> (participation, q) -> (accuracy, arbitrary rounds)
+    values = defaultdict(
+        dict
+    )  # reading -> (participation, q) -> (accuracy, arbitrary rounds)
     for _, cell in cells.iterrows():
         reading = tuple(cell[f"label.{axis}"] for axis in manifest.table.readings)
         labels = (cell["label.participation"], cell["label.q"])
@@ -118,11 +124,15 @@ def fast_readings():
     printed = _relative(at_alpha)
     rows = []
     for (draw, *training, accuracy), own in values.items():
-        whole = values["mass", *training, "local"] | values[draw, *training, "local"] | own
+        whole = (
+            values["mass", *training, "local"] | values[draw, *training, "local"] | own
+        )
         relative = _relative(whole)
         distance = float(np.mean(np.abs(np.subtract(relative, printed))))
         reading = ", ".join(map(str, (draw, *training, accuracy)))
-        rows.append(_fast_row(reading, whole["Uniform", 1][0], relative, f"{distance:.1f}"))
+        rows.append(
+            _fast_row(reading, whole["Uniform", 1][0], relative, f"{distance:.1f}")
+        )
     rows.sort(key=lambda row: float(row[-1]))
 
     rows.insert(0, _fast_row("printed", at_alpha["Uniform", 1][0], printed, NOTHING))

@@ -14,6 +14,12 @@ from collections import defaultdict
 from datetime import datetime
 
 import numpy as np
+from raysafl.report.analysis.cells import EVERYWHERE, matching
+from raysafl.report.analysis.claims import judge as judge_claim
+from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.origin import duration
+from raysafl.report.wording import NOTHING, count, number, signed, spread
 
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
@@ -22,12 +28,6 @@ from experiments.tools.open_choices import (
     safari_readings,
     safari_readings_n0,
 )
-from raysafl.report.analysis.cells import EVERYWHERE, matching
-from raysafl.report.analysis.claims import judge as judge_claim
-from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.pages.markdown import grid
-from raysafl.report.pages.origin import duration
-from raysafl.report.wording import NOTHING, count, number, signed, spread
 
 FAR = 2  # differences of more than this many combined standard deviations are "off"
 LARGEST = 12  # number of the largest differences that are listed
@@ -70,9 +70,13 @@ def distances():
         matches = matching(cells, manifest, Layout.of(manifest))
         matches = matches[matches["group"].isin(groups)]
         for group, statistics in matches.groupby("group", sort=False):
-            distance = dict(zip(statistics["statistic"], statistics["distance"], strict=True))
+            distance = dict(
+                zip(statistics["statistic"], statistics["distance"], strict=True)
+            )
             nearest = statistics[statistics["best"]]["statistic"].iloc[0]
-            texts = [number(distance[n], "%") if n in distance else NOTHING for n in names]
+            texts = [
+                number(distance[n], "%") if n in distance else NOTHING for n in names
+            ]
             off = [
                 count_off(name, statistic, group)
                 for statistic in (manifest.table.statistic, nearest)
@@ -130,7 +134,9 @@ def claims():
     total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 6))]
     head = ["sweep", "scale", "claims", "hold", "hold at some places", "do not hold"]
     summary = grid(head, [*rows, total], 2)
-    text = "Those that do not hold everywhere (the last column: mean difference or value):"
+    text = (
+        "Those that do not hold everywhere (the last column: mean difference or value):"
+    )
     head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
     return f"{summary}\n\n{text}\n\n{grid(head, broken, 4)}"
 
@@ -155,7 +161,9 @@ def _factorial(name):
     # Sums of squares: of each axis' means about the total mean, and of all cells.
     squares = {
         axis.removeprefix("label."): float(
-            ((cells.groupby(axis)["y"].transform("mean") - cells["y"].mean()) ** 2).sum()
+            (
+                (cells.groupby(axis)["y"].transform("mean") - cells["y"].mean()) ** 2
+            ).sum()
         )
         for axis in axes
     }
@@ -167,7 +175,9 @@ def _factorial(name):
     order = list(dict.fromkeys(cells["label.participation"]))
     wide = wide[order].assign(mean=wide[order].mean(axis=1))
     wide.loc["mean"] = wide.mean()
-    rows = [[str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()]
+    rows = [
+        [str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()
+    ]
 
     lost = int(cells["y"].isna().sum())
     missing = f" {count(lost, 'cell')} without a number." if lost else ""
@@ -185,16 +195,22 @@ def shared_runs():
     for name, sweep in sweeps().items():
         for entry in sweep.manifest.entries:
             sweeps_of_run[entry.run_id].append(name)
-    several = {run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1}
+    several = {
+        run_id: names for run_id, names in sweeps_of_run.items() if len(names) > 1
+    }
     gaps = [_largest_gap(run_id, names) for run_id, names in several.items()]
     unequal = [gap for gap in gaps if gap is not None]
     rest = ""
     if unequal:
-        rest = f"; the other {len(unequal)} by at most {max(unequal):.1g} in an accuracy"
+        rest = (
+            f"; the other {len(unequal)} by at most {max(unequal):.1g} in an accuracy"
+        )
+    equal = len(several) - len(unequal)
     return (
         f"{count(len(several), 'run')} of {len(sweeps_of_run)} stand in several sweeps "
-        f"and were run anew for each. {len(several) - len(unequal)} of them are equal in "
-        f"every row and column but `seconds`{rest}."
+        f"and were run anew for each. {equal} of them are equal in every row and "
+        "column "
+        f"but `seconds`{rest}."
     )
 
 
@@ -205,13 +221,18 @@ def _largest_gap(run_id, names):
     if all(first.equals(other) for other in others):
         return None
     accuracy = first["test_accuracy"]
-    return max(float((accuracy - other["test_accuracy"]).abs().max()) for other in others)
+    return max(
+        float((accuracy - other["test_accuracy"]).abs().max()) for other in others
+    )
 
 
 def wall_time(runs):
     """Return the seconds in which at least one run was under way."""
     starts = [datetime.fromisoformat(text).timestamp() for text in runs["started"]]
-    spans = {(start, start + took) for start, took in zip(starts, runs["seconds"], strict=True)}
+    spans = {
+        (start, start + took)
+        for start, took in zip(starts, runs["seconds"], strict=True)
+    }
     busy = 0.0
     covered_until = 0.0
     for start, end in sorted(spans):
@@ -311,13 +332,19 @@ def fill_sections(text, sections):
 
 def main():
     """Write the documents whose numbers changed, or only name them with --check."""
-    old = {name: (ROOT / name).read_text() for name in (*SECTIONS, "experiments/README.md")}
-    new = {name: fill_sections(old[name], sections) for name, sections in SECTIONS.items()}
+    old = {
+        name: (ROOT / name).read_text() for name in (*SECTIONS, "experiments/README.md")
+    }
+    new = {
+        name: fill_sections(old[name], sections) for name, sections in SECTIONS.items()
+    }
     new["experiments/README.md"] = fill_measured_column(old["experiments/README.md"])
     outdated = [name for name in old if old[name] != new[name]]
     if "--check" in sys.argv[1:]:
         command = "python -m experiments.tools.reproduction"
-        raise SystemExit(f"out of date: {', '.join(outdated)}; run {command}" if outdated else 0)
+        raise SystemExit(
+            f"out of date: {', '.join(outdated)}; run {command}" if outdated else 0
+        )
     for name in outdated:
         (ROOT / name).write_text(new[name])
 
