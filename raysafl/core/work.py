@@ -74,7 +74,7 @@ class Work(Protocol):
         """Carry out the tasks, which may be of any clients and replicates.
 
         Args:
-            tasks: The tasks.
+            tasks: The tasks; those of one replicate stand together.
             averaged: Numbers of the replicates of which only the mean over their tasks
                 is needed. For the others, every task's own update is returned.
         """

@@ -96,7 +96,7 @@ def combine_shares(
     """Put the results of all shares together.
 
     Args:
-        tasks: All of the round's tasks.
+        tasks: All of the round's tasks; those of one replicate stand together.
         counts: Their `count_averaged`.
         shares: For each share, the indices of its tasks in ascending order.
         results: The result of each share.
@@ -122,19 +122,19 @@ def combine_shares(
             else:
                 sums[replicate] = mean_P
 
-    means |= {replicate: _mean(sum_P, counts[replicate]) for replicate, sum_P in sums.items()}
-    # A mean that was sent lies in read-only memory, and algorithms may change theirs:
-    # copy it.
-    return Trained(
-        rows=Update(torch.from_numpy(delta_TP), *_columns(columns_5T[:, unaveraged])),
-        means={
-            replicate: MeanUpdate(
-                torch.from_numpy(means[replicate].copy()),
-                *_columns(columns_5T[:, indices]),
-            )
-            for replicate, indices in _members(tasks, counts).items()
-        },
-    )
+    for replicate, sum_P in sums.items():
+        means[replicate] = _mean(sum_P, counts[replicate])
+
+    columns = _columns(columns_5T)
+    mean_updates = {}
+    for replicate, indices in _members(tasks, counts).items():
+        # A mean that was sent lies in read-only memory, and an algorithm may change it.
+        mean_P = torch.from_numpy(means[replicate].copy())
+        own = slice(indices[0], indices[-1] + 1)
+        mean_updates[replicate] = MeanUpdate(mean_P, *(column[own] for column in columns))
+    if counts:
+        columns = _columns(columns_5T[:, unaveraged])
+    return Trained(Update(torch.from_numpy(delta_TP), *columns), mean_updates)
 
 
 def _members(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, list[int]]:

@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from raysafl import MLP, SAFARI, FedAvg, Federation, Key, LocalTraining, Run, Uniform
-from raysafl.core.algorithm import Algorithm, Round, State, Train
+from raysafl.core.algorithm import (
+    Algorithm,
+    MeanUpdate,
+    Round,
+    State,
+    Train,
+    TrainMean,
+    Update,
+)
 from raysafl.core.record import Record
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
@@ -200,6 +208,34 @@ class Both(Algorithm):
         w_P = state.w_P - update.delta_MP.mean(0)
         update = yield Train.server(w_P, SERVER_SGD)
         return State(w_P - update.delta_MP[0])
+
+
+class Mean(Algorithm):
+    """The mean update, requested as a mean or as rows."""
+
+    rows: bool
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """One client round."""
+        if self.rows:
+            update: Update = yield Train(state.w_P, ids)
+            return State(state.w_P - update.delta_MP.mean(0))
+        mean: MeanUpdate = yield TrainMean(state.w_P, ids)
+        return State(state.w_P - mean.delta_P)
+
+
+@pytest.mark.parametrize(("m", "tolerance"), [(1, 0.0), (4, 1e-6)])
+def test_a_mean_is_that_of_the_rows_and_of_one_client_bitwise(
+    tiny: Run, m: int, tolerance: float
+) -> None:
+    base = tiny.replace(participation=Uniform(m=m), rounds=2)
+    rows, mean = (simulation(base.replace(algorithm=Mean(rows=rows))) for rows in (True, False))
+    by_rows, by_mean = finish(rows), finish(mean)
+    for a, b in zip(rows.replicates, mean.replicates, strict=True):
+        torch.testing.assert_close(a.state.w_P, b.state.w_P, rtol=0, atol=tolerance)
+    assert [(r.steps, r.bytes_up, r.train_loss is None) for r in by_rows] == [
+        (r.steps, r.bytes_up, r.train_loss is None) for r in by_mean
+    ]
 
 
 def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_what_goes_down(
