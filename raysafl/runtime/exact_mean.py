@@ -129,9 +129,9 @@ def combine_shares(
     mean_updates = {}
     for replicate, indices in _members(tasks, counts).items():
         # A mean that was sent lies in read-only memory, and an algorithm may change it.
-        mean_P = torch.from_numpy(means[replicate].copy())
+        delta_P = torch.from_numpy(means[replicate].copy())
         own = slice(indices[0], indices[-1] + 1)
-        mean_updates[replicate] = MeanUpdate(mean_P, *(column[own] for column in columns))
+        mean_updates[replicate] = MeanUpdate(delta_P, *(column[own] for column in columns))
     if counts:
         columns = _columns(columns_5T[:, unaveraged])
     return Trained(Update(torch.from_numpy(delta_TP), *columns), mean_updates)
