@@ -173,8 +173,8 @@ class Model(Component):
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
         description="Type in which layers compute. bfloat16, where torch's autocast "
-        "uses it, makes convolutions about twice as fast on a CPU that has instructions for "
-        "it; parameters, gradients and averages stay float32.",
+        "uses it, makes convolutions about twice as fast on a CPU that has "
+        "instructions for it; parameters, gradients and averages stay float32.",
     )
 
     @abstractmethod
