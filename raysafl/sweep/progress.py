@@ -1,4 +1,4 @@
-"""What a person sees of a sweep while it runs: done, running, failed, time left."""
+"""Shows a person how far a sweep is: runs done, running and failed, and the time left."""
 
 import time
 from typing import Protocol
@@ -10,59 +10,81 @@ from raysafl.storage.ledger import Status
 
 
 class Display(Protocol):
-    """Shows a sweep's progress."""
+    """Shows the progress of a sweep."""
 
     def start(self, total: int, skipped: int) -> None:
-        """The sweep begins: runs to do, and runs that were done before."""
+        """Begin to show a sweep.
+
+        Args:
+            total: the number of runs to do.
+            skipped: the number of runs that had ended before.
+        """
 
     def update(self, running: int) -> None:
-        """The number of running trials changed."""
+        """Show a new number of running trials."""
 
-    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
-        """A run ended."""
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+        """Show that a run has ended.
+
+        Args:
+            label_text: the run's labels as text.
+            status: how it ended.
+            reason: why, if it did not finish.
+            accuracy: its last test accuracy, a fraction in [0, 1].
+        """
 
     def stop(self) -> None:
-        """The sweep is over."""
+        """Stop showing, as the sweep has ended."""
 
 
-class Quiet:
-    """Shows nothing."""
+class QuietDisplay:
+    """Shows nothing. It is also the base of the displays that show some of the events."""
 
     def start(self, total: int, skipped: int) -> None:
-        """Nothing."""
+        """Show nothing when the sweep starts."""
 
     def update(self, running: int) -> None:
-        """Nothing."""
+        """Show nothing when the number of running trials changes."""
 
-    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
-        """Nothing."""
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+        """Show nothing when a run ends."""
 
     def stop(self) -> None:
-        """Nothing."""
+        """Show nothing when the sweep ends."""
 
 
-class Lines(Quiet):
-    """One line per ended run, for logs and pipes."""
+class LineDisplay(QuietDisplay):
+    """Prints one line for each run that ends. It is meant for log files and pipes.
+
+    Args:
+        console: what it prints to.
+    """
 
     def __init__(self, console: Console) -> None:
-        self.console, self.total, self.done, self.failed = console, 0, 0, 0
-        self.since = time.monotonic()
+        self.console = console
+        self.total = 0
+        self.done = 0
+        self.failed = 0
+        self.started = time.monotonic()
 
     def start(self, total: int, skipped: int) -> None:
-        """Say how much there is to do."""
+        """Print how many runs there are to do, and how many are done."""
         self.total = total
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
 
-    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
-        """Number, label, end, accuracy, and the time left at this pace."""
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+        """Print a run's number, labels, end and accuracy, and an estimate of the time left.
+
+        The estimate assumes that the other runs take as long as those that have ended.
+        """
         self.done += 1
         self.failed += status.bad
-        spent = time.monotonic() - self.since
+        spent = time.monotonic() - self.started
         left = spent / self.done * (self.total - self.done)
-        said = reason or f"test accuracy {accuracy:.2%}"
+        result = reason or f"test accuracy {accuracy:.2%}"
         self.console.print(
-            f"[{self.done}/{self.total}] {label}: {status}, {said} "
+            f"[{self.done}/{self.total}] {label_text}: {status}, {result} "
             f"({self.failed} failed, {left:.0f} s left)",
             highlight=False,
             markup=False,
@@ -70,8 +92,12 @@ class Lines(Quiet):
         )
 
 
-class Bar(Quiet):
-    """A live bar on a terminal; runs that fail are printed above it."""
+class BarDisplay(QuietDisplay):
+    """Draws a progress bar on a terminal, with a line above it for each run that fails.
+
+    Args:
+        console: the terminal.
+    """
 
     def __init__(self, console: Console) -> None:
         self.failed = 0
@@ -85,32 +111,32 @@ class Bar(Quiet):
         self.task: TaskID | None = None
 
     def start(self, total: int, skipped: int) -> None:
-        """Show the bar."""
+        """Draw the bar, and print how many runs had ended before."""
         self.progress.start()
         self.task = self.progress.add_task("", total=total, running=0, failed=0)
         if skipped:
             self.progress.console.print(f"{skipped} runs finished before")
 
     def update(self, running: int) -> None:
-        """Show how many run."""
+        """Show how many trials run now."""
         if self.task is not None:
             self.progress.update(self.task, running=running)
 
-    def ended(self, label: str, status: Status, reason: str, accuracy: float) -> None:
-        """Advance the bar; say why if the run did not end well."""
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+        """Advance the bar, and print the reason if the run failed or diverged."""
         self.failed += status.bad
         if status.bad:
-            self.progress.console.print(f"{label}: {status}, {reason}", markup=False)
+            self.progress.console.print(f"{label_text}: {status}, {reason}", markup=False)
         if self.task is not None:
             self.progress.update(self.task, advance=1, failed=self.failed)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar from the terminal."""
         self.progress.stop()
 
 
-def display(console: Console, quiet: bool) -> Display:
-    """A bar on a terminal, lines elsewhere, nothing if quiet."""
+def choose_display(console: Console, quiet: bool) -> Display:
+    """Return a bar for a terminal, lines for anything else, or nothing if `quiet` is set."""
     if quiet:
-        return Quiet()
-    return Bar(console) if console.is_terminal else Lines(console)
+        return QuietDisplay()
+    return BarDisplay(console) if console.is_terminal else LineDisplay(console)

@@ -1,4 +1,4 @@
-"""Run a sweep: check everything first, run what is not finished, then collect and report."""
+"""Runs a sweep: check everything, run what has not ended, then write the table and the report."""
 
 import threading
 import time
@@ -25,32 +25,42 @@ from raysafl.storage.paths import Location, StorageError, explain_full_disk, par
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.progress import display
+from raysafl.sweep.progress import choose_display
 from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
 
-SOON = 0.2  # seconds in which most that is wrong with a sweep's data shows, before Ray starts
+LOADING_SECONDS = 0.2  # most errors in the data of a sweep show before, and then Ray is not started
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a sweep."""
+    """What came of a sweep.
+
+    Args:
+        store: the sweep's folder.
+        manifest: what the sweep is.
+        runs: the table of `runs.parquet`.
+        skipped: how many runs had ended before.
+        missing: how many runs have not ended.
+        tracked: whether MLflow has all results; None if there was nothing new to log.
+        seconds: wall time.
+    """
 
     store: Store
     manifest: Manifest
-    runs: pd.DataFrame  # runs.parquet
-    skipped: int  # runs that were finished before
-    missing: int  # runs that have not ended
-    tracked: bool | None  # None: nothing new to track
+    runs: pd.DataFrame
+    skipped: int
+    missing: int
+    tracked: bool | None
     seconds: float
 
     @property
     def bad(self) -> pd.DataFrame:
-        """The runs that failed or diverged, with the reason."""
+        """The rows of the replicates that failed or diverged, with the reason."""
         return self.runs[self.runs["status"].isin([status for status in Status if status.bad])]
 
     @property
@@ -61,20 +71,25 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs what is not finished of a sweep, on Ray, and writes its results to a folder.
+    """Runs the runs of a sweep that have not ended, on Ray, and writes the results to a folder.
 
-    out             the folder or URI (s3://...); default `results/<name>`, the scale behind it
-                    if not "paper"
-    hardware        what a trial runs on
-    address         a running Ray cluster ("auto": the one here); default: Ray is started here
-    resume          go on where an earlier try ended; False: run everything anew
-    only            axis to value: run only what bears these labels
-    quiet           print nothing
-    tracking_uri    MLflow; default `$MLFLOW_TRACKING_URI`, else sqlite beside the sweep
-    track           log to MLflow at all
-    engine          how gradients are computed: auto, loop, vmap, linear, fused or graph
-    flush_seconds   how much work a crash may lose
-    command         how to repeat this, for the record
+    Args:
+        sweep: the sweep.
+        out: the folder or URI (`s3://...`); by default `results/<name>`, with the scale behind the
+            name if it is not `paper`.
+        hardware: what a trial runs on.
+        address: the address of a running Ray cluster (`auto` for the one of this machine); by
+            default Ray is started here.
+        resume: whether to go on where an earlier attempt ended. If not, all is run again.
+        only: axis to label: run only the runs that have these labels.
+        quiet: print nothing.
+        tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a database
+            beside the sweep.
+        track: whether to log to MLflow.
+        engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
+        flush_seconds: the time between two checkpoints of a run: the most work that a crash loses.
+        command: the command that repeats this, for the manifest.
+        console: where messages are printed.
     """
 
     sweep: Sweep
@@ -98,15 +113,17 @@ class Runner:
         return Store(parse_location(self.out or f"results/{self.sweep.name}{suffix}"))
 
     def run(self) -> Outcome:
-        """Run the sweep.
+        """Run the sweep, and write its table and its report.
 
         Raises:
             ValueError: something is wrong with the sweep, its data, the folder or the hardware;
                 nothing was run.
             SweepBusyError: another process is writing to the folder.
-            StorageError: the disk is full, or the object store is lost; the same again goes on.
+            StorageError: the disk is full, or the object store is lost; running the sweep again
+                goes on where it was.
         """
-        began, store = time.monotonic(), self.store
+        began = time.monotonic()
+        store = self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
         manifest = self.sweep.manifest().replace(command=redacted(self.command))
         if self.only and not self.sweep.is_grid:
@@ -120,12 +137,12 @@ class Runner:
             ledger = store.ledger() if self.resume else {}
             done = {i for i, entry in ledger.items() if entry.status.decided}
             todo = {i: runs[i] for i in chosen if i not in done}
-            loading = _beside(partial(prepare, todo.values(), self.engine))
-            if wait([loading], SOON).done:
+            loading = _in_thread(partial(prepare, todo.values(), self.engine))
+            if wait([loading], LOADING_SECONDS).done:
                 loading.result()
 
             def ready() -> Datasets:
-                """The data; only when they are there and right is anything deleted or written."""
+                """Wait for the data. Nothing is deleted or written before they are there."""
                 datasets = loading.result()
                 if not self.resume:
                     store.forget(chosen if self.sweep.is_grid else None)
@@ -133,20 +150,21 @@ class Runner:
                 store.write_manifest(manifest.extended(sampled))
                 return datasets
 
-            skipped, tracked = len(chosen) - len(todo), None
+            skipped = len(chosen) - len(todo)
+            tracked = None
             if todo or not self.sweep.is_grid:
                 tracked = self._fit(todo, ready, skipped)
             else:
                 ready()
             frame = collect(store) if tracked is None else store.runs()
-            if not store.file("report.html").is_file():  # the driver was killed before it
+            if not store.file("report.html").is_file():  # the driver was killed before it wrote it
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
             return Outcome(store, store.manifest(), frame, skipped, missing, tracked, took)
 
     def _check_folder(self, manifest: Manifest) -> None:
-        """Two sweeps, or two scales of one, must not end in one table."""
+        """Refuse a folder that holds another sweep, or another scale of this one."""
         if self.store.file("manifest.json").is_file():
             there = self.store.manifest()
             if (there.name, there.scale) != (manifest.name, manifest.scale):
@@ -156,22 +174,26 @@ class Runner:
                 )
 
     def _fit(self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int) -> bool:
-        """Run trials, then collect and report; whether MLflow has it all.
+        """Run the trials, then write the table and the report.
 
         Ray starts while the data are loaded, and stops while the report is written.
+
+        Returns:
+            Whether MLflow has all results.
         """
-        tracker, conclude = None, _nothing
+        tracker = None
+        conclude: Callable[[], None] = _nothing
         try:
             with ray_session(self.address):
                 check_fits(self.hardware)
                 datasets = ready()
-                conclude = partial(_report, self.store)
+                conclude = partial(_write_all, self.store)
                 tracker = self._tracker(todo) if self.track else None
                 self._trials(todo, datasets, skipped, tracker)
-                conclude = _beside(partial(_report, self.store)).result
+                conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
             conclude = _nothing
-            raise StorageError(f"{error}. {_advice(self.store, len(todo))}") from error
+            raise StorageError(f"{error}. {_how_to_go_on(self.store, len(todo))}") from error
         finally:
             try:
                 conclude()
@@ -191,57 +213,77 @@ class Runner:
     def _trials(
         self, todo: Mapping[str, Run], datasets: Datasets, skipped: int, tracker: Tracker | None
     ) -> None:
-        show = display(self.console, self.quiet)
+        display = choose_display(self.console, self.quiet)
         tuning = Tuning(
-            *(self.sweep, todo, self.store, self.hardware, self.engine, self.flush_seconds),
-            *(show, tracker),
+            sweep=self.sweep,
+            todo=todo,
+            store=self.store,
+            hardware=self.hardware,
+            engine=self.engine,
+            flush_seconds=self.flush_seconds,
+            display=display,
+            tracker=tracker,
         )
         try:
-            show.start(len(todo) or self.sweep.num_samples, skipped)
+            display.start(len(todo) or self.sweep.num_samples, skipped)
             tuning.fit(datasets)
         finally:
-            show.stop()
+            display.stop()
 
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
 
 
-def _beside(work: Callable[[], T]) -> Future[T]:
-    """Do it in a thread that nobody waits for at the end, as the pool of an executor is."""
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """Run `work` in a daemon thread.
+
+    A ThreadPoolExecutor is joined at exit, so Ctrl-C would wait for a slow download.
+    """
     future = Future[T]()
 
-    def do() -> None:
+    def run_work() -> None:
         try:
             future.set_result(work())
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=do, daemon=True).start()
+    threading.Thread(target=run_work, daemon=True).start()
     return future
 
 
 def _nothing() -> None:
-    """There is nothing to conclude."""
+    """Do nothing, as long as there are no results to report."""
 
 
-def _report(store: Store) -> None:
+def _write_all(store: Store) -> None:
+    """Write `runs.parquet`, the table, the report and the figures."""
     collect(store)
     write_report(store)
 
 
-def _advice(store: Store, planned: int) -> str:
-    """What to do when results could not be written, and how much room the rest takes."""
+def _how_to_go_on(store: Store, planned: int) -> str:
+    """Say what to do when results could not be written, and how much room all runs need."""
     goes_on = "The same command goes on where it was"
-    if store.is_remote or not (ended := len(store.ledger())):
+    if store.is_remote:  # the store may be lost, so it is not asked what it holds
+        return goes_on
+    ended = len(store.ledger())
+    if not ended:
         return goes_on
     return f"{goes_on}; {planned} runs need about {format_bytes(planned * store.size() / ended)}"
 
 
 def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
-    """Load every dataset once and try what depends on it: partitions, server data, models.
+    """Load each dataset once, and try what depends on it: partitions, server data, models.
+
+    Args:
+        runs: the runs to do.
+        engine: the engine that computes gradients; "auto" is not tried.
+
+    Returns:
+        The datasets, by the JSON of their source.
 
     Raises:
-        ValueError: something is missing or does not fit; said before anything runs.
+        ValueError: a file is missing, or a part of a run does not fit the data.
     """
     datasets: dict[str, Dataset] = {}
     seen: set[str] = set()

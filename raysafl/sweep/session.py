@@ -1,7 +1,9 @@
-"""One run on its way to disk: rounds to Parquet, checkpoints, and how it ended.
+"""Runs one run and writes its rows, its checkpoints and its ledger entry.
 
-Order of writing, so that a crash at any point loses or doubles nothing: the rows of an interval,
-then the checkpoint behind it; at the end the ledger, then the checkpoint is removed.
+A checkpoint ends an interval of rounds, whose rows are one Parquet file. A crash at any point
+neither loses nor doubles a row because of the order of writing: first the rows of the interval,
+then its checkpoint. When the run has ended, first the ledger entry is written, then the
+checkpoint is deleted.
 """
 
 import datetime
@@ -23,11 +25,22 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 
-FLUSH_SECONDS = 30.0
+FLUSH_SECONDS = 30.0  # between two checkpoints: the most work that a crash loses
 
 
 class Session:
-    """A run being run into a store; goes on from its checkpoint if there is one."""
+    """Runs one run and writes it to a store. It goes on from the run's checkpoint, if any.
+
+    Args:
+        run: the run.
+        store: the sweep's folder.
+        work: trains and evaluates, in this process or on actors.
+        origin: with what and where the run is made, for its ledger entry.
+        flush_seconds: the time between two checkpoints.
+
+    Raises:
+        ValueError: the checkpoint is damaged or belongs to another run.
+    """
 
     def __init__(
         self,
@@ -37,23 +50,31 @@ class Session:
         origin: dict[str, str],
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
-        self.run, self.store, self.origin, self.flush_seconds = run, store, origin, flush_seconds
+        self.run = run
+        self.store = store
+        self.origin = origin
+        self.flush_seconds = flush_seconds
         self.simulation = Simulation(run, work)
         self.checkpoint = store.checkpoint(run.id)
-        self.spent = 0.0
+        self.spent = 0.0  # seconds that the run took until the last checkpoint
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if self.checkpoint.is_file():
-            self._go_on()
-        store.drop_parts(run.id, self.simulation.round)
-        self._interval, self._rows = self.simulation.round, list[dict[str, Any]]()
-        self._clock = self._flushed = time.monotonic()
-        self.latest: list[Record] = []
-        self.writes = 0  # of rows: whoever follows the run need not read what has not changed
+            self._resume()
 
-    def _go_on(self) -> None:
+        # Rows behind the checkpoint were written before a crash and are computed again.
+        store.drop_parts(run.id, self.simulation.round)
+        self._interval = self.simulation.round  # the first round behind the checkpoint
+        self._rows: list[dict[str, Any]] = []  # of the rounds behind the checkpoint
+        self._checkpoint_time = time.monotonic()
+        self.latest: list[Record] = []  # of the last evaluated round, one for each replicate
+        self.writes = 0  # how often rows were written; a reader needs to look only if it grows
+
+    def _resume(self) -> None:
+        """Restore the simulation and the clock from the checkpoint."""
         try:
             extra = restore(self.simulation, self.checkpoint.read_bytes())
-            self.spent, self.started = float(extra["spent"]), str(extra["started"])
+            self.spent = float(extra["spent"])
+            self.started = str(extra["started"])
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, StorageError):
                 raise
@@ -62,16 +83,21 @@ class Session:
             ) from error
 
     def advance(self, seconds: float) -> bool:
-        """Run rounds until an evaluated one ends after this many seconds; True at the end.
+        """Run rounds for some time, and then up to the next round that is evaluated.
 
-        With 0 seconds, for schedulers that may stop the run after any report, the rows so far
-        are on disk whenever this returns. Otherwise the last rounds' evaluations may be under way.
+        Args:
+            seconds: how long. With 0, for schedulers that may stop the run after any report, all
+                rows so far are written when this returns. Otherwise evaluations of the last
+                rounds may still be computed.
+
+        Returns:
+            Whether the run has ended.
         """
         begin = time.monotonic()
         while not self.simulation.done:
             self._take(self.simulation.advance())
             now = time.monotonic()
-            if now - self._flushed > self.flush_seconds:
+            if now - self._checkpoint_time > self.flush_seconds:
                 self.flush()
             if self.simulation.last_round_evaluated and now - begin >= seconds:
                 break
@@ -89,20 +115,22 @@ class Session:
         """Write the rows since the last checkpoint, then a new checkpoint."""
         self.write_rows()
         now = time.monotonic()
-        self.spent, self._clock = self.spent + now - self._clock, now
+        self.spent += now - self._checkpoint_time
         content = dump(self.simulation, spent=self.spent, started=self.started)
         atomic_write(self.checkpoint, content)
-        self._interval, self._rows, self._flushed = self.simulation.round, [], now
+        self._interval = self.simulation.round
+        self._rows = []
+        self._checkpoint_time = now
 
     def write_rows(self) -> None:
-        """Write the rows since the last checkpoint, again if they were written before."""
+        """Write all rows since the last checkpoint, which replaces an earlier file of them."""
         self._take(self.simulation.finish_evaluations())
         if self._rows:
             self.store.write_part(self.run.id, self._interval, self._rows)
             self.writes += 1
 
     def metrics(self) -> dict[str, float | int]:
-        """The last evaluated round for Tune's schedulers and searchers: means over replicates."""
+        """Return the last evaluated round for Tune's schedulers: means over replicates."""
         alive = self.latest
         return {
             "round": alive[-1].round + 1 if alive else 0,
@@ -138,5 +166,5 @@ class Session:
 
 
 def in_process(run: Run, store: Store, work: Work) -> None:
-    """Run to the end in this process: the readable reference of a trial."""
+    """Run a run to its end in this process, as the reference that trials are compared with."""
     Session(run, store, work, {**provenance(), "device": torch.device("cpu").type}).advance(np.inf)

@@ -1,8 +1,8 @@
-"""A Tune trial: the coordinator, which runs the rounds of one run on its client actors.
+"""A trial of Tune: the coordinator, which runs the rounds of one run on its client actors.
 
 Tune reuses the coordinator's process for the next trial, and the coordinator keeps its client
-actors, so a sweep pays for starting processes once. All state of the last run is replaced in
-`_begin`; a test compares a reused trial with a fresh one.
+actors, so a sweep starts its processes once. `_reset` drops all state of the last run; a test
+compares a reused trial with a new one.
 """
 
 import traceback
@@ -31,7 +31,18 @@ from raysafl.sweep.session import Session
 
 @dataclass(frozen=True)
 class Context:
-    """What every trial of a sweep shares. `datasets` are in Ray's object store, by JSON."""
+    """What all trials of a sweep share.
+
+    Args:
+        store: the sweep's folder.
+        make: makes a run from the configuration that Tune gives a trial.
+        hardware: what a trial runs on.
+        datasets: the loaded datasets in Ray's object store, by the JSON of their source.
+        origin: with what and where the sweep runs, for the ledger.
+        report_seconds: the time between two reports to Tune; 0 reports every evaluated round.
+        flush_seconds: the time between two checkpoints.
+        engine: the engine that computes gradients.
+    """
 
     store: Location
     make: Make
@@ -44,48 +55,52 @@ class Context:
 
 
 class Trial(tune.Trainable):
-    """The coordinator of one run after the other.
+    """Coordinates one run after the other on the same client actors.
 
-    A run that raises is recorded as failed, with the reason, and the trial ends in good order;
-    so does one whose client actors are lost again and again. Only the loss of the coordinator's
-    own process is an error of the trial, which Tune tries again from the checkpoint.
+    A run that raises an error, or whose client actors are lost again and again, is recorded as
+    failed with the reason; for Tune the trial ends normally. Only the loss of the coordinator's
+    own process is an error of the trial. Tune then starts it again, and the run goes on from its
+    checkpoint.
     """
 
     def setup(self, config: dict[str, Any], context: Context | None = None) -> None:
-        """Start the client actors. Nothing of the run yet: Tune may set up an actor for a trial
-        and then give the trial to another one, and only one may touch its rows.
+        """Start the client actors.
+
+        The run is begun later, in `step`: Tune may set up one coordinator for a trial and then
+        give the trial to another, and only one of them may touch the rows of the run.
         """
         assert context is not None
         torch.set_num_threads(1)
         self.context = context
         self.store = Store(context.store)
         self.actors = start_actors(context.hardware)
-        self._forget(config)
+        self._reset(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The next run, on the same actors."""
+        """Get ready for the next run on the same client actors."""
         self._stop()
-        self._forget(new_config)
+        self._reset(new_config)
         return True
 
-    def _forget(self, config: dict[str, Any]) -> None:
-        """Keep nothing of the last run."""
+    def _reset(self, config: dict[str, Any]) -> None:
+        """Drop all state of the last run."""
         self.session: Session | None = None
         self.run: Run | None = None
-        self.alone: FileLock | RemoteLock | None = None
+        self.run_lock: FileLock | RemoteLock | None = None
         self.begun = False
         self.key = str(config.get("run", "")) or sample_key(config)
 
     def _begin(self) -> None:
-        """Make the run ready, unless it has ended before; wait for a trial with the same run.
+        """Get the run ready, unless an earlier trial has ended it.
 
-        Two samples may be one run, and a killed driver's trials live on for a moment.
+        It waits for another trial of the same run to end: two sampled configurations may give
+        equal runs, and the trials of a killed driver live on for a moment.
         """
         self.begun = True
         self.run = self.context.make(self.config)
         self.key = self.run.id
-        self.alone = self.store.run_lock(self.key)
-        self.alone.acquire()
+        self.run_lock = self.store.run_lock(self.key)
+        self.run_lock.acquire()
         if not self._ended_before():
             self.session = self._open(self.run)
 
@@ -112,10 +127,11 @@ class Trial(tune.Trainable):
         return Session(run, self.store, work, origin, self.context.flush_seconds)
 
     def step(self) -> dict[str, Any]:
-        """Rounds for `report_seconds`; the last one whose evaluation has come is reported.
+        """Run rounds for `report_seconds` and report the last evaluated round.
 
-        Storage that fails is no fault of the run: it is reported as `lost`, the driver ends the
-        sweep, and the run goes on from its checkpoint another day.
+        If results cannot be written, the run is not recorded as failed. The reason is reported as
+        `lost`, the driver ends the sweep, and the run goes on from its checkpoint when the sweep
+        is started again.
         """
         try:
             return self._step()
@@ -144,14 +160,14 @@ class Trial(tune.Trainable):
         return {"run_id": self.key, **result}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Tune's own checkpoint is empty: the run's lies in the sweep's folder (`Session`)."""
+        """Return an empty checkpoint for Tune, as `Session` writes the run's own one."""
         return {}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Nothing to do: `_begin` has gone on from the run's checkpoint."""
+        """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
 
     def _fail(self, error: Exception) -> None:
-        """Record the failure and the rows before it; the traceback's last line says where."""
+        """Record the failure with the line of code that raised it, and the rows before it."""
         at = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
         config = self.run.model_dump(mode="json") if self.run else None
@@ -171,13 +187,13 @@ class Trial(tune.Trainable):
             self._close()
 
     def _close(self) -> None:
-        """Let the run go; another trial may have it."""
+        """Release the run, so that another trial may run it."""
         self.session = None
-        if self.alone is not None:
-            self.alone.release()
+        if self.run_lock is not None:
+            self.run_lock.release()
 
     def cleanup(self) -> None:
-        """The trial is over: keep what an early stop leaves, and let the actors go."""
+        """Write what an early stop leaves of the run, and end the client actors."""
         try:
             self._stop()
         finally:

@@ -1,4 +1,4 @@
-"""The sweep as a Tune experiment, on a Ray of our own or a cluster's."""
+"""Runs the trials of a sweep as an experiment of Ray Tune."""
 
 import logging
 import shutil
@@ -30,8 +30,8 @@ from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
 REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
-RETRIES = 2  # of a trial whose process was lost
-QUIET = {  # no tables of Tune's, nor logs, nor a snapshot every ten seconds: Parquet has it all
+TRIAL_RETRIES = 2  # how often a trial whose process was lost is started again
+QUIET = {  # Tune prints no tables and writes no logs and snapshots, as the results are in Parquet
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -41,7 +41,18 @@ QUIET = {  # no tables of Tune's, nor logs, nor a snapshot every ten seconds: Pa
 
 @dataclass(frozen=True)
 class Tuning:
-    """What Tune needs to run `todo` (or, if the sweep samples, its space)."""
+    """Runs a sweep's trials by Tune.
+
+    Args:
+        sweep: the sweep.
+        todo: the runs to do, by id; unused if the sweep samples its runs.
+        store: the sweep's folder.
+        hardware: what a trial runs on.
+        engine: the engine that computes gradients.
+        flush_seconds: the time between two checkpoints of a run.
+        display: shows the progress.
+        tracker: logs to MLflow; None for a sweep that is not tracked.
+    """
 
     sweep: Sweep
     todo: Mapping[str, Run]
@@ -49,16 +60,20 @@ class Tuning:
     hardware: Hardware
     engine: str
     flush_seconds: float
-    show: Display
+    display: Display
     tracker: Tracker | None
 
     def fit(self, datasets: Mapping[str, Dataset]) -> None:
-        """Run all trials, on the Ray that runs.
+        """Run all trials on the Ray that was started before.
+
+        Args:
+            datasets: the loaded datasets, by the JSON of their source.
 
         Raises:
-            StorageError: results could not be written any more; the rest has not run.
+            StorageError: results could not be written any more; the other runs have not run.
         """
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the ledger has the reasons
+        # The reasons of failed runs are in the ledger, so Tune need not log them.
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         with environment(**QUIET):
             ship_user_code(
                 self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])]
@@ -67,7 +82,7 @@ class Tuning:
                 store=self.store.path,
                 make=self._make(),
                 hardware=self.hardware,
-                datasets=_shared(datasets),
+                datasets=_put_datasets(datasets),
                 origin={**provenance(), "commit": commit()},
                 report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
@@ -93,7 +108,9 @@ class Tuning:
         space = dict(self.sweep.space)
         if self.sweep.is_grid:
             space = {"run": tune.grid_search(list(self.todo))}
-        most = self.hardware.trials  # Tune ignores its own limit for a generator given to it
+
+        # Tune ignores `max_concurrent_trials` for a generator that is given to it.
+        most = self.hardware.trials
         sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
         return tune.Tuner(
             trainable,
@@ -111,7 +128,7 @@ class Tuning:
             run_config=tune.RunConfig(
                 name=folder.name,
                 storage_path=str(folder.parent),
-                failure_config=tune.FailureConfig(max_failures=RETRIES),
+                failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
                 callbacks=[watch],
                 stop=Halt(watch),
                 verbose=0,
@@ -127,12 +144,16 @@ class Tuning:
             self.store.write_manifest(manifest.extended([entry]))
 
         return Watch(
-            self.store, self._make(), self.show, self.tracker, self.hardware, labels, sampled
+            self.store, self._make(), self.display, self.tracker, self.hardware, labels, sampled
         )
 
 
-def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
-    """The datasets in the memory that all processes of a node share."""
+def _put_datasets(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
+    """Put the datasets into the memory that all processes of a node share.
+
+    Raises:
+        ValueError: they do not fit.
+    """
     try:
         return {name: ray.put(dataset) for name, dataset in datasets.items()}
     except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
@@ -148,17 +169,16 @@ def _shared(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset
 
 @contextmanager
 def _scratch(store: Store) -> Iterator[Path]:
-    """Tune's own folder: in the sweep's, or on this machine if that is in a store.
+    """Provide Tune's own folder: in the sweep's, or a temporary one if that is in a store.
 
-    Tune pickles into it; nothing is ever read from it, and it goes with the block.
+    Tune writes pickles into it. Nothing is ever read from it, and it is deleted afterwards.
     """
     if store.is_remote:
         with tempfile.TemporaryDirectory(prefix="raysafl-", ignore_cleanup_errors=True) as folder:
             yield Path(folder) / "tune"
         return
     try:
-        yield (
-            local_folder(store.path) / "tune"
-        )  # with the locks of runs, perhaps held by a killed sweep's trials
+        # It also holds the locks of runs, which the trials of a killed driver may still have.
+        yield local_folder(store.path) / "tune"
     finally:
         shutil.rmtree(local_folder(store.path) / "tune", ignore_errors=True)

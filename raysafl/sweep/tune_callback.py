@@ -1,4 +1,4 @@
-"""The driver's eye on Tune: feeds the display and the tracker, records lost trials."""
+"""What the driver does when Tune reports on a trial: display, track, record lost trials."""
 
 import json
 import logging
@@ -21,45 +21,65 @@ from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.progress import Display
 from raysafl.tracking import Tracker
 
-WAIT_SECONDS = 60.0  # without any trial, until it is said; trials may take half of it to start
+WAIT_SECONDS = 60.0  # without a running trial until a warning; starting one may take half of it
 log = logging.getLogger(__name__)
 
 
 class Watch(tune.Callback):
-    """Tune calls this in the driver's process. It must not raise: that would end the sweep."""
+    """Follows the trials in the driver's process, where Tune calls its methods.
+
+    They must not raise an error, as it would end the sweep.
+
+    Args:
+        store: the sweep's folder.
+        make: makes a run from the configuration of a trial.
+        display: shows the progress.
+        tracker: logs to MLflow; None for a sweep that is not tracked.
+        hardware: what a trial needs, for a warning if there is no room for it.
+        labels: the labels of the runs that are known beforehand, by run id.
+        sampled: is called with the id and the labels of each run that Tune has sampled.
+    """
 
     def __init__(
         self,
         store: Store,
         make: Make,
-        show: Display,
+        display: Display,
         tracker: Tracker | None,
         hardware: Hardware,
         labels: Mapping[str, Mapping[str, Label]],
         sampled: Callable[[str, dict[str, Label]], None],
     ) -> None:
-        self.store, self.make, self.show, self.tracker = store, make, show, tracker
-        self.labels, self.sampled, self.hardware = dict(labels), sampled, hardware
-        self.ran: float | None = time.monotonic()  # when a trial last ran; None: it has been said
-        self.seen: dict[str, tuple[str, int | None]] = {}  # trial and its writes, by run
-        self.lost = ""  # why results cannot be written any more; `Halt` ends the sweep then
+        self.store = store
+        self.make = make
+        self.display = display
+        self.tracker = tracker
+        self.hardware = hardware
+        self.labels = dict(labels)
+        self.sampled = sampled
+        self.last_ran: float | None = time.monotonic()  # when a trial ran; None after the warning
+        self.seen: dict[str, tuple[str, int | None]] = {}  # run id -> trial, how often it wrote
+        self.lost = ""  # why results cannot be written any more; `Halt` then ends the sweep
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
-        """Tune pickles its callbacks to restore them; we never restore (docs/architecture.md)."""
+        """Be pickled by Tune as a callback that does nothing, as nothing is ever restored.
+
+        See docs/architecture.md.
+        """
         return tune.Callback, ()
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """A trial begins."""
+        """Update the display, as one more trial runs."""
         self._running(trials)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Say once that no trial runs, and what they wait for."""
+        """Warn once if no trial has run for a while, and say what they wait for."""
         if any(trial.status == Trial.RUNNING for trial in trials):
-            self.ran = time.monotonic()
-        elif self.ran is not None and time.monotonic() - self.ran > WAIT_SECONDS:
-            self.ran = None
+            self.last_ran = time.monotonic()
+        elif self.last_ran is not None and time.monotonic() - self.last_ran > WAIT_SECONDS:
+            self.last_ran = None
             log.warning(
                 "no trial has run for %.0f s: they wait until the cluster has %s (a node was lost, "
                 "or is still to be added, or others use it). `ray status` shows what there is",
@@ -71,10 +91,10 @@ class Watch(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A report: name the run if it came from a distribution, and log its new rows."""
+        """Take a report: label a run that was sampled, and have its new rows logged."""
         run_id = result["run_id"]
-        with self._noting(result.get("lost", "")):
-            self._name(run_id, trial)
+        with self._recording(result.get("lost", "")):
+            self._label_run(run_id, trial)
             writes = trial.trial_id, result.get("writes")
             if self.tracker is not None and self.seen.get(run_id) != writes:
                 self.seen[run_id] = writes
@@ -83,46 +103,46 @@ class Watch(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """A trial ended by itself, or a scheduler stopped it."""
+        """Record a run that a scheduler stopped, and show how the run ended."""
         result = trial.last_result or {}
         run_id = str(result.get("run_id", ""))
-        with self._noting():
+        with self._recording():
             entry = self.store.ledger_entry(run_id)
             if not entry and not self.lost:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
                 entry = LedgerEntry.now(_config(self._run(trial)), Status.STOPPED, reason)
                 self.store.write_ledger(run_id, entry)
             if entry:
-                self._ended(run_id, entry, result.get("test_accuracy", float("nan")))
+                self._show_end(run_id, entry, result.get("test_accuracy", float("nan")))
         forget_metric_history(trial)
         self._running(trials)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """A trial's process was lost, and trying again did not help."""
+        """Record a run as failed whose process was lost again and again."""
         run = self._run(trial)
         run_id = run.id if run else sample_key(trial.config)
         last = str(trial.get_pickled_error() or "its process was lost").strip().splitlines()[-1]
         entry = LedgerEntry.now(_config(run), Status.FAILED, last)
-        with self._noting():
+        with self._recording():
             self.store.write_ledger(run_id, entry)
-            self._name(run_id, trial)
-            self._ended(run_id, entry, float("nan"))
+            self._label_run(run_id, trial)
+            self._show_end(run_id, entry, float("nan"))
         forget_metric_history(trial)
         self._running(trials)
 
     @contextmanager
-    def _noting(self, lost: str = "") -> Iterator[None]:
-        """Once results cannot be written, nothing of what follows is recorded."""
+    def _recording(self, lost: str = "") -> Iterator[None]:
+        """Remember the reason if results cannot be written, in place of raising an error."""
         self.lost = self.lost or lost
         try:
             yield
         except StorageError as error:
             self.lost = self.lost or str(error)
 
-    def _name(self, run_id: str, trial: Trial) -> None:
-        """Label a run that came from a distribution by what was sampled."""
+    def _label_run(self, run_id: str, trial: Trial) -> None:
+        """Label a run by the values that were sampled for it, if it has no labels yet."""
         if run_id not in self.labels:
             self.labels[run_id] = {k: _label(v) for k, v in trial.config.items()}
             self.sampled(run_id, dict(self.labels[run_id]))
@@ -130,17 +150,17 @@ class Watch(tune.Callback):
     def _run(self, trial: Trial) -> Run | None:
         try:
             return self.make(trial.config)
-        except Exception:  # the user's own function; the trial has said why
+        except Exception:  # raised by the user's own function; the trial has recorded it
             return None
 
-    def _ended(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
+    def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
         label = ", ".join(f"{k}={v}" for k, v in self.labels.get(run_id, {}).items()) or run_id
-        self.show.ended(label, entry.status, entry.reason, accuracy)
+        self.display.add_run(label, entry.status, entry.reason, accuracy)
         if self.tracker is not None:
             self.tracker.submit(run_id)
 
     def _running(self, trials: list[Trial]) -> None:
-        self.show.update(sum(trial.status == Trial.RUNNING for trial in trials))
+        self.display.update(sum(trial.status == Trial.RUNNING for trial in trials))
 
 
 class Halt(tune.Stopper):
@@ -150,11 +170,11 @@ class Halt(tune.Stopper):
         self.watch = watch
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """No single trial is stopped."""
+        """Never stop a single trial."""
         return False
 
     def stop_all(self) -> bool:
-        """Whether the watch has heard of it."""
+        """Whether `Watch` has learned that results cannot be written."""
         return bool(self.watch.lost)
 
 
@@ -163,7 +183,7 @@ def _config(run: Run | None) -> dict[str, Any] | None:
 
 
 def _label(value: Any) -> Label:
-    """A sampled value as a label: plain values stay, others become text."""
+    """Return a sampled value as a label: plain values stay, others become JSON text."""
     value = value.item() if hasattr(value, "item") else value
     plain = isinstance(value, str | int | float | bool) or value is None
     return value if plain else json.dumps(value, default=str)

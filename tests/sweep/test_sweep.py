@@ -35,6 +35,7 @@ from raysafl import (
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
+from raysafl.storage.compaction import compact
 from raysafl.storage.runs_table import collect
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep import runner as driver
@@ -74,7 +75,7 @@ def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(*_: object) -> None:
-        time.sleep(2 * driver.SOON)
+        time.sleep(2 * driver.LOADING_SECONDS)
         raise ValueError("too few samples")
 
     go(grid(tiny), tmp_path / "s")
@@ -517,6 +518,28 @@ def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
     assert len(outcome.store.rounds()) == 16
     assert sync(tmp_path / "s", None, lambda message: None) == 2
     assert ping(default_uri(tmp_path)) >= 1
+
+
+def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
+    tiny: Run, tmp_path: Path
+) -> None:
+    first, _ = go(grid(tiny), tmp_path / "s")
+    before = first.store.rounds()
+    assert compact(first.store).compacted == 2
+
+    again, _ = go(grid(tiny, other=tiny.replace(seed=5)), tmp_path / "s")
+    assert (again.skipped, again.missing) == (2, 0) and again.ok
+    assert len(again.store.parts()) == 1  # of the new run; the others were not run again
+    old = again.store.rounds()
+    old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
+    pd.testing.assert_frame_equal(old, before, check_exact=True)
+
+    anew, _ = go(grid(tiny), tmp_path / "s", resume=False)
+    assert anew.skipped == 0 and anew.ok
+    assert not anew.store.compacted.rows_file.is_file() and len(anew.store.parts()) == 3
+    rows = anew.store.rounds()
+    rows = rows[rows["run_id"].isin(before["run_id"])].reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows[FACTS], before[FACTS])
 
 
 def test_the_ledger_names_versions_commit_host_and_configuration(tiny: Run, tmp_path: Path) -> None:
