@@ -214,15 +214,20 @@ class Simulation:
 
     def _start_rounds(self) -> dict[int, _RoundInProgress]:
         """Choose the cohort and start the algorithm's round in each live replicate."""
+        policy = self.run.participation
         rounds = {}
         for r, replicate in enumerate(self.replicates):
             if replicate.diverged:
                 continue
             key = Key(replicate.seed, self.round)
-            replicate.policy, cohort = self.run.participation.pick(
+            replicate.policy, cohort = policy.pick(
                 replicate.policy, self.run.data.clients, key, replicate.train_accuracy
             )
-            assert cohort.ids, "a policy must pick at least one client"
+            if not isinstance(cohort, Cohort) or not cohort.ids:
+                raise ValueError(
+                    f"{type(policy).__name__}.pick must return (state, Cohort(ids)) with at "
+                    f"least one client, but in round {self.round} the cohort is {cohort!r}"
+                )
             generator = self.algorithms[r].round(replicate.state, cohort.ids, key)
             rounds[r] = _RoundInProgress(generator, cohort)
         return rounds
@@ -272,8 +277,12 @@ class Simulation:
 
     def _tasks(self, r: int, request: Request, in_progress: _RoundInProgress) -> list[Task]:
         """Return one task for each client that replicate r's algorithm asks for."""
+        if not isinstance(request, Request) or not len(request.ids):
+            raise ValueError(
+                f"{type(self.run.algorithm).__name__}.round must yield Train or TrainMean "
+                f"for at least one client, but in round {self.round} it yields {request!r}"
+            )
         count = len(request.ids)
-        assert count > 0, "an algorithm must ask at least one client to train"
         in_progress.calls += 1
         in_progress.kinds |= {KINDS.get(i, "client") for i in request.ids}
 

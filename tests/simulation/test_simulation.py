@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.participation import Cohort, Participation
 from raysafl.core.record import Record
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
@@ -236,6 +238,39 @@ def test_a_mean_is_that_of_the_rows_and_of_one_client_bitwise(
     assert [(r.steps, r.bytes_up, r.train_loss is None) for r in by_rows] == [
         (r.steps, r.bytes_up, r.train_loss is None) for r in by_mean
     ]
+
+
+class Empty(Participation):
+    """Nobody comes, or a list in place of a cohort."""
+
+    listed: bool
+
+    def pick(self, state: Any, num_clients: int, key: Key, accuracy: float | None) -> Any:
+        """What no policy may return."""
+        return state, [1, 2] if self.listed else Cohort([])
+
+
+@pytest.mark.parametrize(("listed", "told"), [(True, r"\[1, 2\]"), (False, r"Cohort\(ids=\[\]")])
+def test_a_policy_without_a_cohort_is_refused_with_what_to_return(
+    tiny: Run, listed: bool, told: str
+) -> None:
+    sim = simulation(tiny.replace(participation=Empty(listed=listed)))
+    with pytest.raises(ValueError, match=rf"Empty.pick must return \(state, Cohort.* {told}"):
+        sim.step()
+
+
+class Nobody(Algorithm):
+    """Asks nobody to train."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """One request without clients."""
+        yield Train(state.w_P, [])
+        return state
+
+
+def test_a_request_without_clients_is_refused(tiny: Run) -> None:
+    with pytest.raises(ValueError, match=r"Nobody.round must yield .* for at least one client"):
+        simulation(tiny.replace(algorithm=Nobody())).step()
 
 
 def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_what_goes_down(
