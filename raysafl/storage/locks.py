@@ -1,9 +1,13 @@
-"""One writer at a time: a locked file in a folder, or on an object store a sign of life.
+"""Locks, so that one process at a time writes to a folder or an object store.
 
-Object stores have no locks that a dead holder loses. There a lock is an object that its holder
-rewrites every few seconds; one that has not changed for `STALE` seconds is nobody's. Processes of
-one machine see each other through a locked file besides, so a killed one is followed at once.
-That keeps people from starting a sweep twice; it is no consensus among machines.
+In a folder a lock is a locked file, which the system releases when its process dies. Object
+stores offer no lock that is released when its holder dies. There a lock is an object that its
+holder writes again every `BEAT_SECONDS`; if it has not changed for `STALE_SECONDS`, another
+process may take it. Processes of one machine use a locked file besides, so a killed holder is
+succeeded at once.
+
+This keeps people from starting a sweep twice. It is no consensus among machines: one that sleeps
+for longer than `STALE_SECONDS` may write when it wakes.
 """
 
 import getpass
@@ -23,44 +27,56 @@ from filelock import FileLock, Timeout
 
 from raysafl.storage.paths import Location, Remote, StorageError
 
-FRESH = 5.0  # seconds between two signs of life
-STALE = 30.0  # seconds without one, and the holder is gone
-SETTLE = 1.0  # seconds in which another that took it at the same moment shows
+BEAT_SECONDS = 5.0  # between two writes of a lock by its holder
+STALE_SECONDS = 30.0  # without a change of the lock, until its holder is taken for dead
+RACE_SECONDS = 1.0  # until the lock is read again, to see whether another process took it too
 
 
 class RemoteLock:
-    """A lock in an object store, used like a `FileLock`."""
+    """A lock in an object store, used like a `FileLock`.
+
+    Args:
+        file: the object that is the lock.
+    """
 
     def __init__(self, file: Remote) -> None:
         self.file = file
         name = hashlib.sha256(str(file).encode()).hexdigest()[:16]
-        self._here = FileLock(_folder() / f"{name}.lock", thread_local=False)
-        self._mine = {"machine": _machine(), "host": platform.node(), "pid": os.getpid()}
-        self._mine["token"] = uuid.uuid4().hex
-        self._over = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._machine_lock = FileLock(_folder() / f"{name}.lock", thread_local=False)
+        self._content = {"machine": _machine_id(), "host": platform.node(), "pid": os.getpid()}
+        self._content["token"] = uuid.uuid4().hex  # no other holder has the same
+        self._released = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def acquire(self, timeout: float = -1) -> None:
-        """Take it; wait for its holder, or (0) raise `Timeout` if there is one who lives."""
-        self._here.acquire(timeout=timeout)
+        """Take the lock.
+
+        Args:
+            timeout: with 0 an error is raised if another process has the lock; with a negative
+                number its release is waited for.
+
+        Raises:
+            filelock.Timeout: another process has the lock.
+        """
+        self._machine_lock.acquire(timeout=timeout)
         try:
             self._take(wait=timeout != 0)
         except BaseException:
-            self._here.release()
+            self._machine_lock.release()
             raise
 
     def release(self) -> None:
-        """Let it go, if it is held."""
-        if self._beating is not None:
-            self._over.set()
-            self._beating.join()
-            self._beating = None
+        """Release the lock, if it is held."""
+        if self._thread is not None:
+            self._released.set()
+            self._thread.join()
+            self._thread = None
             try:
-                if (self._holder() or {}).get("token") == self._mine["token"]:
+                if (self._holder() or {}).get("token") == self._content["token"]:
                     self.file.unlink(missing_ok=True)
             except StorageError:
-                pass  # it gets stale
-        self._here.release()
+                pass  # the lock becomes stale, and the next holder takes it then
+        self._machine_lock.release()
 
     def __enter__(self) -> "RemoteLock":
         self.acquire(timeout=0)
@@ -70,51 +86,57 @@ class RemoteLock:
         self.release()
 
     def _take(self, wait: bool) -> None:
-        seen, since = self._holder(), time.monotonic()
-        while seen and seen.get("machine") != self._mine["machine"]:
+        """Write the lock's object, once no living process of another machine holds it."""
+        seen = self._holder()
+        since = time.monotonic()
+        while seen and seen.get("machine") != self._content["machine"]:
             time.sleep(1.0)
             now = self._holder()
             if now != seen:
                 if now and not wait:
                     raise Timeout(str(self.file))
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > STALE:
+                seen = now
+                since = time.monotonic()
+            elif time.monotonic() - since > STALE_SECONDS:
                 break
-        self._beat(0)
-        if not wait:
-            time.sleep(SETTLE)
-            if (self._holder() or {}).get("token") != self._mine["token"]:
-                raise Timeout(str(self.file))
-        self._over.clear()
-        self._beating = threading.Thread(target=self._live, name="lock", daemon=True)
-        self._beating.start()
+        self._write(0)
 
-    def _live(self) -> None:
+        # Another process may have found the lock free at the same moment; the last writer has it.
+        if not wait:
+            time.sleep(RACE_SECONDS)
+            if (self._holder() or {}).get("token") != self._content["token"]:
+                raise Timeout(str(self.file))
+        self._released.clear()
+        self._thread = threading.Thread(target=self._keep_writing, name="lock", daemon=True)
+        self._thread.start()
+
+    def _keep_writing(self) -> None:
         beats = 0
-        while not self._over.wait(FRESH):
+        while not self._released.wait(BEAT_SECONDS):
             beats += 1
             try:
-                self._beat(beats)
+                self._write(beats)
             except StorageError:
-                continue  # whoever writes results meets it too, and says so
+                continue  # writing results fails too, and the sweep ends with the reason
 
-    def _beat(self, beats: int) -> None:
-        self.file.write_bytes(json.dumps(self._mine | {"beats": beats}).encode())
+    def _write(self, beats: int) -> None:
+        self.file.write_bytes(json.dumps(self._content | {"beats": beats}).encode())
 
     def _holder(self) -> dict[str, Any] | None:
+        """Return the content of the lock's object; None if nobody holds it."""
         try:
-            found = json.loads(self.file.read_bytes())
+            content = json.loads(self.file.read_bytes())
         except FileNotFoundError:
             return None
         except ValueError as error:
             if isinstance(error, StorageError):
                 raise
-            return None  # not a lock of ours
-        return found if isinstance(found, dict) else None
+            return None  # the object was not written by a lock
+        return content if isinstance(content, dict) else None
 
 
 def lock(file: Location) -> FileLock | RemoteLock:
-    """The lock that lies at this place."""
+    """Return the lock that is this file, which need not exist yet."""
     if isinstance(file, Remote):
         return RemoteLock(file)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -122,14 +144,15 @@ def lock(file: Location) -> FileLock | RemoteLock:
 
 
 def _folder() -> Path:
+    """Return the folder of this machine in which the user's locked files are."""
     folder = Path(tempfile.gettempdir()) / f"raysafl-{getpass.getuser()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 
 
 @lru_cache
-def _machine() -> str:
-    """A name for all processes that share the folder of locked files, and no others."""
+def _machine_id() -> str:
+    """Return an id that all processes share that see the same locked files, and no others."""
     file = _folder() / "machine"
     with FileLock(_folder() / "machine.lock"):
         if not file.is_file():

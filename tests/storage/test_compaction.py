@@ -346,7 +346,7 @@ def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**keys, "AWS_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(locks, "SETTLE", 0.05)
+    monkeypatch.setattr(locks, "RACE_SECONDS", 0.05)
     with s3() as url:
         root = parse_location(f"s3://bucket/results?endpoint_override={url}")
         store = Store(root / "sweep")

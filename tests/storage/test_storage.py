@@ -238,7 +238,7 @@ import sys
 from raysafl.storage import locks
 from raysafl.storage.paths import parse_location
 from raysafl.storage.store import Store
-locks.FRESH = 0.3
+locks.BEAT_SECONDS = 0.3
 with Store(parse_location(sys.argv[1])).lock():
     print("held", flush=True)
     sys.stdin.read()
@@ -250,8 +250,8 @@ with Store(parse_location(sys.argv[1])).lock():
 def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
     bucket: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "FRESH", 0.3)
-    monkeypatch.setattr(locks, "STALE", 4.0)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.3)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 4.0)
     elsewhere = {"TMPDIR": str(tmp_path)} if machine == "another" else {}
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, bucket],
