@@ -113,7 +113,7 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from raysafl.quickstart import SWEEP
     from raysafl.report.write import write_report
     from raysafl.runtime.in_process import Worker
-    from raysafl.storage.runs_table import collect
+    from raysafl.storage.runs_table import write_runs_table
     from raysafl.storage.store import Store
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.session import in_process
@@ -129,6 +129,6 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))
     for run in runs.values():
         in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
-    collect(store)
+    write_runs_table(store)
     write_report(store)
     return store.path.parent

@@ -28,7 +28,7 @@ import torch
 from raysafl.report.write import write_report
 from raysafl.storage.compaction import compact
 from raysafl.storage.manifest import PAPER
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
 from experiments.tools.measured import MEASURED, experiment_file
@@ -76,7 +76,7 @@ def copy(source, target):
             target.rounds(entry.run_id), rows, check_exact=True
         )
     (target.path / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
-    collect(target)
+    write_runs_table(target)
     write_report(target)
     for file in made_again(target, manifest):
         file.unlink()

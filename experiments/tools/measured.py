@@ -10,7 +10,7 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import judge
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.runs_table import gather
+from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
 ROOT = Path(__file__).parents[2]  # of the repository
@@ -46,7 +46,7 @@ def sweeps() -> dict[str, MeasuredSweep]:
         find_sweeps(MEASURED), key=lambda store: _natural_order(store.path.name)
     )
     return {
-        store.path.name: MeasuredSweep(store.manifest(), gather(store), store)
+        store.path.name: MeasuredSweep(store.manifest(), make_runs_table(store), store)
         for store in stores
     }
 

@@ -121,12 +121,12 @@ def report(
     from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
     from raysafl.report.write import write_report
-    from raysafl.storage.runs_table import collect
+    from raysafl.storage.runs_table import write_runs_table
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
     for store in stores:
-        runs = collect(store)
+        runs = write_runs_table(store)
         files += write_report(store)
         console.print(screen(runs, store.manifest(), console.width))
     if len(paths) > 1:

@@ -68,7 +68,7 @@ def compact(store: Store) -> Compaction:
         # First the compacted files are written, the rows before the ledger.
         new = {run_of(part) for part in parts} & ready - present
         if new:
-            rows = _Rows(store, parts, new)
+            rows = _CompactedRows(store, parts, new)
             compacted.write_rows(rows.tables(sorted(present | new)))
             ready -= rows.damaged
             new -= rows.damaged
@@ -94,7 +94,7 @@ def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]
     return {run_id for run_id, entry in ledger.items() if entry.status.decided} - unfinished
 
 
-class _Rows:
+class _CompactedRows:
     """The rows for the compacted file, from the file that is there and from parts."""
 
     def __init__(self, store: Store, parts: Sequence[Location], new: Set[str]) -> None:

@@ -192,7 +192,7 @@ class Remote:
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise StorageError(f"{self}: {_explained(error)}") from error
+            raise StorageError(f"{self}: {_described(error)}") from error
 
 
 Location = Path | Remote
@@ -245,12 +245,12 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
-            f"cannot use {redacted(uri)} for results: {_explained(error)}"
+            f"cannot use {redacted(uri)} for results: {_described(error)}"
         ) from error
     return found
 
 
-def _explained(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """Return an error of pyarrow as one line without credentials, with a hint if there is one."""
     text = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
     hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")

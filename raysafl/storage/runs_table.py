@@ -14,14 +14,14 @@ from raysafl.storage.store import Store
 ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
 
 
-def collect(store: Store) -> pd.DataFrame:
+def write_runs_table(store: Store) -> pd.DataFrame:
     """Make the table of all ended runs, write it to `runs.parquet`, and return it."""
-    frame = gather(store)
+    frame = make_runs_table(store)
     store.write_runs(frame)
     return frame
 
 
-def gather(store: Store) -> pd.DataFrame:
+def make_runs_table(store: Store) -> pd.DataFrame:
     """Make the table of all runs in the manifest that have ended.
 
     Other runs in the folder are ignored: those of a grid that was changed since.
@@ -32,18 +32,19 @@ def gather(store: Store) -> pd.DataFrame:
         row
         for run_id, entry in store.ledger().items()
         if run_id in labels
-        for row in _rows(store.path.name, run_id, entry, labels[run_id], rounds.get(run_id))
+        for row in _run_rows(store.path.name, run_id, entry, labels[run_id], rounds.get(run_id))
     ]
     return pd.DataFrame(rows, columns=None if rows else ["run_id", "status", "reason"])
 
 
-def _rows(
+def _run_rows(
     sweep: str,
     run_id: str,
     entry: LedgerEntry,
     labels: dict[str, Any],
     rounds: pd.DataFrame | None,
 ) -> list[dict[str, Any]]:
+    """Return the rows of one run: a dictionary for each of its replicates."""
     config = entry.config
     seeds = entry.seeds
     ends = {end.replicate: end for end in entry.replicates}
@@ -62,7 +63,7 @@ def _rows(
                 "status": end.status.value,
                 "reason": end.reason,
                 **summarise(mine),
-                **{f"config.{k}": _text(v) for k, v in flatten(config).items()},
+                **{f"config.{k}": _plain_text(v) for k, v in flatten(config).items()},
                 "config": json.dumps(config),
                 "started": entry.started or entry.ended,
                 "seconds": entry.seconds or 0.0,
@@ -72,5 +73,5 @@ def _rows(
     return rows
 
 
-def _text(value: Any) -> str | None:
+def _plain_text(value: Any) -> str | None:
     return None if value is None else str(value)

@@ -199,7 +199,8 @@ class Sweep:
                 f"sweep '{self.name}' samples its runs, none is known beforehand; "
                 "put the one you mean into runs=[...]"
             )
-        manifest, runs = self.manifest(), {run.id: run for run in self.labelled().values()}
+        manifest = self.manifest()
+        runs = {run.id: run for run in self.labelled().values()}
         chosen = manifest.select(only)
         if not chosen:
             raise ValueError(

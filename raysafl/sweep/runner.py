@@ -22,7 +22,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location, StorageError, explain_full_disk, parse_location
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.progress import choose_display
@@ -156,7 +156,7 @@ class Runner:
                 tracked = self._fit(todo, ready, skipped)
             else:
                 ready()
-            frame = collect(store) if tracked is None else store.runs()
+            frame = write_runs_table(store) if tracked is None else store.runs()
             if not store.file("report.html").is_file():  # the driver was killed before it wrote it
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
@@ -257,7 +257,7 @@ def _nothing() -> None:
 
 def _write_all(store: Store) -> None:
     """Write `runs.parquet`, the table, the report and the figures."""
-    collect(store)
+    write_runs_table(store)
     write_report(store)
 
 

@@ -23,7 +23,7 @@ from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session, in_process
@@ -113,7 +113,7 @@ def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
     store.create()
     store.write_manifest(Sweep("sweep", {("a", 1): run}, axes=("x", "y")).manifest())
     in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
-    collect(store)
+    write_runs_table(store)
     return store
 
 
@@ -212,7 +212,7 @@ def test_damaged_runs_are_refused_by_name_or_are_what_they_were(
     file.write_bytes(data.draw(spoiled(good)))
     try:
         tried(whole.runs, str(file), "makes it anew")
-        pd.testing.assert_frame_equal(tried(lambda: collect(whole)), before)
+        pd.testing.assert_frame_equal(tried(lambda: write_runs_table(whole)), before)
     finally:
         file.write_bytes(good)
 
@@ -236,11 +236,11 @@ def test_rows_of_other_types_or_runs_are_left_out_with_the_name_of_their_file(
         found = tried(whole.rounds, part.name)
         if found is not None:
             assert set(found["run_id"]) == {run.id}
-            assert tried(lambda: collect(whole)) is not None
+            assert tried(lambda: write_runs_table(whole)) is not None
             reported(whole)
     finally:
         part.write_bytes(before)
-        collect(whole)
+        write_runs_table(whole)
 
 
 @given(st.data())
@@ -279,14 +279,14 @@ def test_a_mutated_ledger_entry_is_used_or_left_out_with_its_name(
         entry = tried(lambda: whole.ledger_entry(run.id), file.name)
         assert tried(whole.ledger, file.name) == ({run.id: entry} if entry else None)
         assert file.read_bytes() == bad
-        tried(lambda: collect(whole), file.name)
+        tried(lambda: write_runs_table(whole), file.name)
         with warnings.catch_warnings(action="ignore"):
             reported(whole)
             if entry is not None:
                 folder.facts(entry)
     finally:
         file.write_bytes(before)
-        collect(whole)
+        write_runs_table(whole)
 
 
 @given(st.data())
@@ -304,10 +304,10 @@ def test_a_mutated_manifest_is_a_sweep_or_a_clear_error_with_its_name(
         assert file.read_bytes() == bad
         if manifest is not None:
             assert not any("/" in entry.run_id or "." in entry.run_id for entry in manifest.entries)
-            tried(lambda: (collect(whole), reported(whole)))
+            tried(lambda: (write_runs_table(whole), reported(whole)))
     finally:
         file.write_bytes(before)
-        collect(whole)
+        write_runs_table(whole)
 
 
 TRACE = "client,start,end\n0,0,3\n1,1,4\n2,3,6\n"

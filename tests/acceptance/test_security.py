@@ -18,7 +18,7 @@ from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import StorageError, parse_location
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
 from raysafl.tracking import descriptions as folder
@@ -129,7 +129,7 @@ def finished(tiny: Run, tmp_path: Path) -> Store:
     store.create()
     store.write_manifest(Sweep("s", [tiny]).manifest())
     in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
-    collect(store)
+    write_runs_table(store)
     write_report(store)
     return store
 

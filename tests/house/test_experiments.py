@@ -22,7 +22,7 @@ from raysafl.report.analysis.claims import judge
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
@@ -101,7 +101,7 @@ def sweep_of(name: str) -> Sweep:
 def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -> None:
     sweep = sweep_of(name).at("smoke")
     store = here.folder(sweep)
-    runs = collect(store)
+    runs = write_runs_table(store)
     assert set(runs["run_id"]) == {run.id for run in sweep.labelled().values()}
     assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs["reason"]
     assert runs["final"].between(0, 1).all()
@@ -274,7 +274,7 @@ def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> No
     sweep = sweep_of("safari_table1_mnist").at("smoke")
     outcome = Runner(sweep, only={"s": "4"}, **options).run()
     assert outcome.ok and len(outcome.runs) == 4
-    expected = collect(here.folder(sweep))
+    expected = write_runs_table(here.folder(sweep))
     expected = expected[expected["label.s"] == "4"]
     by_run = [frame.set_index("run_id")["final"].to_dict() for frame in (outcome.runs, expected)]
     assert by_run[0] == by_run[1]

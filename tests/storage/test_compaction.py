@@ -21,7 +21,7 @@ from raysafl.storage import locks
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Remote, parse_location
-from raysafl.storage.runs_table import collect, gather
+from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session, in_process
@@ -82,7 +82,7 @@ def assert_reads_the_same(store: Store, expected: Store) -> None:
     pd.testing.assert_frame_equal(store.rounds(), expected.rounds(), check_exact=True)
     assert store.ledger() == expected.ledger()
     assert store.begun() == expected.begun()
-    tables = [gather(one).drop(columns="sweep") for one in (store, expected)]
+    tables = [make_runs_table(one).drop(columns="sweep") for one in (store, expected)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     for entry in expected.entries():
         one = store.rounds(entry.run_id)
@@ -126,7 +126,7 @@ def test_the_report_of_a_compacted_folder_is_that_of_the_original(
     other = Store(Path(shutil.copytree(original.path, tmp_path / "other" / "sweep")))
     compact(copy)
     for store in (copy, other):
-        collect(store)
+        write_runs_table(store)
         write_report(store)
     for name in ("table.md", "report.html", "curves.png"):
         assert copy.file(name).read_bytes() == other.file(name).read_bytes()

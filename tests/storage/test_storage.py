@@ -24,7 +24,7 @@ from raysafl.runtime import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Remote, StorageError, parse_location
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, SweepBusyError, find_sweeps
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import in_process
@@ -98,7 +98,7 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
         with store.lock():
             store.write_manifest(Sweep("sweep", [tiny]).manifest())
             in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
-        collect(store)
+        write_runs_table(store)
         assert [s.path for s in find_sweeps(parse_location(root))] == [store.path]
         assert [f.name for f in write_report(store)][:1] == ["table.md"]
         assert not list(store.path.glob("checkpoints/*")) and list(store.ledger()) == [tiny.id]

@@ -36,7 +36,7 @@ from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
 from raysafl.storage.compaction import compact
-from raysafl.storage.runs_table import collect
+from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep import runner as driver
 from raysafl.sweep import tune_callback as watch
@@ -381,7 +381,7 @@ def test_a_corrupt_part_is_named_and_the_rest_is_read(tiny: Run, tmp_path: Path)
         rest = outcome.store.rounds()
     assert len(rest) == 8
     with pytest.warns(UserWarning, match="left out"):
-        assert len(collect(outcome.store)) == 4
+        assert len(write_runs_table(outcome.store)) == 4
 
 
 @pytest.mark.acceptance
