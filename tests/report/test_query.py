@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.report.query import load, results
+from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
@@ -32,11 +34,21 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     return result.output + said.get()
 
 
+@pytest.fixture(scope="module")
+def compacted_results(real_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same sweep after `raysafl compact`."""
+    folder = tmp_path_factory.mktemp("compacted") / "results"
+    shutil.copytree(real_results, folder)
+    assert compact(Store(folder / "quickstart")).compacted == 8
+    return folder
+
+
+@pytest.mark.parametrize("form", ["real_results", "compacted_results"])
 @pytest.mark.parametrize("number", range(1, 11))
 def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
-    number: int, real_results: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, form: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(real_results.parent)
+    monkeypatch.chdir(request.getfixturevalue(form).parent)
     assert len(SQL) == len(PANDAS) == 10 and f"### {number}. " in QUESTIONS
     names: dict[str, pd.DataFrame] = {}
     exec(FIRST, names)
