@@ -201,7 +201,7 @@ class ActorPool:
                 log.warning(
                     "client actor %d is lost, starting another: %s",
                     index,
-                    _reason(error),
+                    _last_line(error),
                 )
                 ray.kill(actor)  # it may be alive and only out of reach
                 self._actors[index] = self._remote.remote(self._threads)
@@ -215,11 +215,11 @@ def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
     too. The pause lets that happen before the coordinator records a failure of the run.
     """
     if losses > RETRIES:
-        raise LostActorsError(f"{what} was lost {losses} times: {_reason(error)}") from error
+        raise LostActorsError(f"{what} was lost {losses} times: {_last_line(error)}") from error
     time.sleep(2 ** (losses - 1) - 1)
 
 
-def _reason(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     """Return the last line of Ray's message, which holds the cause."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1].strip()

@@ -78,7 +78,7 @@ def reduce_share(tasks: Sequence[Task], update: Update, counts: Mapping[int, int
     for replicate, indices in members.items():
         sum_P = exact_sum(delta_TP, indices).numpy()
         complete = len(indices) == counts[replicate]
-        means.append(_mean(sum_P, counts[replicate]) if complete else sum_P)
+        means.append(_mean_of_sum(sum_P, counts[replicate]) if complete else sum_P)
 
     return ShareResult(
         columns_5T=torch.stack([column.double() for column in columns]).numpy(),
@@ -123,9 +123,9 @@ def combine_shares(
                 sums[replicate] = mean_P
 
     for replicate, sum_P in sums.items():
-        means[replicate] = _mean(sum_P, counts[replicate])
+        means[replicate] = _mean_of_sum(sum_P, counts[replicate])
 
-    columns = _columns(columns_5T)
+    columns = _typed_columns(columns_5T)
     mean_updates = {}
     for replicate, indices in _members(tasks, counts).items():
         # A mean that was sent lies in read-only memory, and an algorithm may change it.
@@ -133,7 +133,7 @@ def combine_shares(
         own = slice(indices[0], indices[-1] + 1)
         mean_updates[replicate] = MeanUpdate(delta_P, *(column[own] for column in columns))
     if counts:
-        columns = _columns(columns_5T[:, unaveraged])
+        columns = _typed_columns(columns_5T[:, unaveraged])
     return Trained(Update(torch.from_numpy(delta_TP), *columns), mean_updates)
 
 
@@ -146,12 +146,12 @@ def _members(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, list
     return members
 
 
-def _mean(sum_P: Array, count: int) -> Array:
+def _mean_of_sum(sum_P: Array, count: int) -> Array:
     """Return the mean as float32 from a sum in units of 2^-40."""
     return (sum_P / (UNITS * count)).astype(np.float32)
 
 
-def _columns(columns_5T: Array) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _typed_columns(columns_5T: Array) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the columns of an `Update` after delta, with their types."""
     steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
     return steps_T.long(), rate_T.float(), samples_T.long(), loss_T, accuracy_T

@@ -94,27 +94,30 @@ class OnActors:
         shares = {i: share for i, share in enumerate(self._distribute(tasks)) if share}
         self.parameters.forget()
 
-        parts = self.pending.take_piggybacked(shares)
+        # One message for each actor that has tasks; its evaluations may go with it.
+        evaluations = self.pending.take_piggybacked(shares)
         messages = {
             i: TaskMessage(
                 tasks=[tasks[k] for k in share],
                 counts=counts,
-                evaluation=parts[i].request if i in parts else None,
+                evaluation=evaluations[i].request if i in evaluations else None,
             )
             for i, share in shares.items()
         }
         tensors = [w_P for message in messages.values() for w_P in message.tensors()]
         sendable = dict(zip(map(id, tensors), self.parameters.of(tensors), strict=True))
-        for part in parts.values():
+        for part in evaluations.values():
             part.sent = [sendable[id(w_P)] for w_P in part.request.w]
+
+        # All messages are sent before the first reply is waited for.
         calls = [self._send(i, message, sendable) for i, message in messages.items()]
         self.pending.send_waiting()
         self.parameters.forget()
-
         replies = [
-            TaskReply.decode(message, reply_parts)
-            for message, reply_parts in zip(messages.values(), self.actors.get(calls), strict=True)
+            TaskReply.decode(message, parts)
+            for message, parts in zip(messages.values(), self.actors.get(calls), strict=True)
         ]
+
         for reply in replies:
             self.pending.receive(reply.evaluation)
         results = [reply.result for reply in replies]

@@ -51,7 +51,7 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
     text = json.dumps(content)
     # safetensors refuses tensors that share memory.
     copies = {name: value.contiguous().clone() for name, value in tensors.items()}
-    metadata = {"raysafl": text, "sha256": _digest(text, copies)}
+    metadata = {"raysafl": text, "sha256": _checksum(text, copies)}
     return safetensors.torch.save(copies, metadata=metadata)
 
 
@@ -74,7 +74,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
         # (JSON).
         header_size = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
-        if metadata["sha256"] != _digest(metadata["raysafl"], tensors):
+        if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
             raise ValueError("its checksum does not fit its content")
 
         saved = json.loads(metadata["raysafl"])
@@ -83,7 +83,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
             raise ValueError(f"it holds seeds {seeds}, the run has {simulation.run.seeds}")
         replicates = [
             Replicate(
-                state=_state(tensors, r),
+                state=_state_of(tensors, r),
                 counts=Counts(**replicate["counts"]),
                 **{name: replicate[name] for name in PLAIN_FIELDS},
             )
@@ -98,7 +98,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
     return extra
 
 
-def _digest(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
+def _checksum(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the SHA-256 of everything in a checkpoint, by which damage is noticed."""
     sums = hashlib.sha256(text.encode())
     for name, value in sorted(tensors.items()):
@@ -107,7 +107,7 @@ def _digest(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
     return sums.hexdigest()
 
 
-def _state(tensors: Mapping[str, torch.Tensor], r: int) -> State:
+def _state_of(tensors: Mapping[str, torch.Tensor], r: int) -> State:
     """Return replicate r's state from the tensors' names."""
     server = {}
     clients = {}
