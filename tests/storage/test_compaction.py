@@ -3,10 +3,12 @@
 import json
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pytest
 from helpers.servers import s3
@@ -408,3 +410,24 @@ def test_a_line_of_the_compacted_ledger_is_the_entry_with_the_run_s_id(
     for line in lines:
         single = json.loads(original.file("ledger", f"{line['run_id']}.json").read_text())
         assert line == {"run_id": line["run_id"], **single}
+
+
+def test_a_flipped_bit_in_the_compacted_rows_is_noticed_or_changes_nothing(
+    copy: Store, original: Store
+) -> None:
+    compact(copy)
+    file = copy.compacted.rows_file
+    good = file.read_bytes()
+    others = {part.stem.rpartition("-")[0] for part in copy.parts()}
+    draw = np.random.default_rng(0)
+    for position in draw.integers(len(good), size=60):
+        bad = bytearray(good)
+        bad[position] ^= 1 << int(draw.integers(8))
+        file.write_bytes(bytes(bad))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            rows = copy.rounds()
+        if any("cannot be read" in str(warning.message) for warning in said):
+            assert set(rows["run_id"]) == others
+        else:
+            pd.testing.assert_frame_equal(rows, original.rounds(), check_exact=True)
