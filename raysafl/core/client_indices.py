@@ -1,7 +1,7 @@
 """Which samples each client holds, for ten clients or a million.
 
-The samples are given by their positions in a dataset. They are stored in one array for all
-clients, or computed for one client when they are needed.
+The samples are given by their positions in a dataset. They are stored in one array for
+all clients, or computed for one client when they are needed.
 """
 
 import operator
@@ -16,7 +16,8 @@ Ints = NDArray[np.int64]
 
 
 class ClientIndices(Sequence[Ints]):
-    """The positions of each client's samples. It reads like a list of integer arrays."""
+    """The positions of each client's samples. It reads like a list of integer arrays.
+    """
 
     sizes: Ints  # sizes[i] is the number of samples that client i holds
 
@@ -32,8 +33,8 @@ class ClientIndices(Sequence[Ints]):
     def within(self, pool: Ints) -> "ClientIndices":
         """Replace each position p by `pool[p]`.
 
-        A partition splits a pool of free samples, whose positions it counts from 0. This turns
-        them into positions in the whole dataset.
+        A partition splits a pool of free samples, whose positions it counts from 0.
+        This turns them into positions in the whole dataset.
         """
 
     @abstractmethod
@@ -68,7 +69,8 @@ class ClientIndices(Sequence[Ints]):
 class StoredIndices(ClientIndices):
     """All clients' samples, stored in one array.
 
-    This takes 16 bytes a client and 8 a sample; a list of arrays takes 130 bytes a client more.
+    This takes 16 bytes a client and 8 a sample; a list of arrays takes 130 bytes a
+    client more.
 
     Args:
         flat: the positions of all clients' samples, client after client.
@@ -99,13 +101,14 @@ class StoredIndices(ClientIndices):
 
 
 class ComputedIndices(ClientIndices):
-    """As many samples for each client, computed when they are needed. Nothing is stored.
+    """As many samples for each client, computed when they are needed. Nothing is
+    stored.
 
     Args:
         clients: the number of clients.
         size: how many samples each client holds.
-        compute: the positions of a client's samples, from its number. It must return the same
-            for the same client each time.
+        compute: the positions of a client's samples, from its number. It must return
+            the same for the same client each time.
     """
 
     def __init__(self, clients: int, size: int, compute: Callable[[int], Ints]) -> None:
@@ -118,7 +121,9 @@ class ComputedIndices(ClientIndices):
         return self.compute(client)
 
     def within(self, pool: Ints) -> "ComputedIndices":
-        """Replace each position p by `pool[p]`, for a client when its samples are needed."""
+        """Replace each position p by `pool[p]`, for a client when its samples are
+        needed.
+        """
         return ComputedIndices(len(self), self.size, lambda i: pool[self.samples_of(i)])
 
     def extended(self, count: int, extra: Callable[[int], Ints]) -> "ComputedIndices":
@@ -146,7 +151,9 @@ def as_client_indices(parts: Sequence[Ints]) -> ClientIndices:
     if isinstance(parts, ClientIndices):
         return parts
     sizes = np.array([len(part) for part in parts], np.int64)
-    flat = np.concatenate([part for part in parts if len(part)] or [np.empty(0, np.int64)])
+    flat = np.concatenate(
+        [part for part in parts if len(part)] or [np.empty(0, np.int64)]
+    )
     if flat.dtype.kind not in "iu":
         raise ValueError(
             f"clients hold positions of samples, which are whole numbers, not {flat.dtype}; "

@@ -1,9 +1,9 @@
 """The base class of every piece of a configuration.
 
-A `Run` is built from components: a dataset, a policy, an algorithm and so on. A component checks
-its fields when it is made, is written as JSON with the name of its class in the field `kind`,
-and is read back from that JSON. Your own class can be used as soon as it is defined; there is
-nothing to register.
+A `Run` is built from components: a dataset, a policy, an algorithm and so on. A
+component checks its fields when it is made, is written as JSON with the name of its
+class in the field `kind`, and is read back from that JSON. Your own class can be used
+as soon as it is defined; there is nothing to register.
 """
 
 import hashlib
@@ -25,11 +25,17 @@ from pydantic import (
 
 from raysafl.core.text import nearest
 
-BUILT_IN = ("raysafl.algorithms", "raysafl.data", "raysafl.models", "raysafl.participation")
+BUILT_IN = (
+    "raysafl.algorithms",
+    "raysafl.data",
+    "raysafl.models",
+    "raysafl.participation",
+)
 
 
 class Component(BaseModel):
-    """A piece of configuration: its fields are checked, cannot be changed, and become JSON.
+    """A piece of configuration: its fields are checked, cannot be changed, and become
+    JSON.
 
     Example:
         >>> class Decay(Component):
@@ -40,7 +46,8 @@ class Component(BaseModel):
         True
 
     Raises:
-        ValueError: a field is unknown (the nearest name is given), missing or out of range.
+        ValueError: a field is unknown (the nearest name is given), missing or out of
+            range.
     """
 
     model_config = ConfigDict(
@@ -54,8 +61,8 @@ class Component(BaseModel):
     )
     # True for base classes such as `Algorithm`, which no configuration can name.
     abstract: ClassVar[bool] = False
-    # The class's name in JSON. It is set where a class was renamed, so that the ids of earlier
-    # runs, which are hashes of their JSON, stay valid.
+    # The class's name in JSON. It is set where a class was renamed, so that the ids of
+    # earlier runs, which are hashes of their JSON, stay valid.
     kind: ClassVar[str] = ""
 
     @classmethod
@@ -83,7 +90,9 @@ class Component(BaseModel):
     @classmethod
     def _defined(cls) -> dict[str, type[Self]]:
         this = {} if cls.__dict__.get("abstract") else {cls.kind: cls}
-        return this | {k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()}
+        return this | {
+            k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()
+        }
 
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -94,7 +103,9 @@ class Component(BaseModel):
     def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(value, Mapping):
             return build(value)
-        fields = {k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()}
+        fields = {
+            k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
+        }
         kind = fields.pop("kind", None)
         if kind not in (None, cls.kind) or cls.__dict__.get("abstract"):
             known = cls.kinds()
@@ -102,21 +113,26 @@ class Component(BaseModel):
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate(fields)
         for name in fields.keys() - cls.model_fields.keys() - cls._json_names().keys():
-            raise ValueError(f"unknown field '{name}': {nearest(str(name), cls.model_fields)}")
+            raise ValueError(
+                f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"
+            )
         return build(fields)
 
     @classmethod
     def _json_names(cls) -> dict[str, str]:
-        """Map the JSON name of each field that has one of its own to its Python name."""
+        """Map the JSON name of each field that has one of its own to its Python name.
+        """
         fields = cls.model_fields.items()
         return {field.alias: name for name, field in fields if field.alias is not None}
 
-    def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
+    def replace(
+        self, changes: Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> Self:
         """Return a checked copy with some fields changed.
 
         Args:
-            changes: new values by field. A dotted name reaches a field of a component inside:
-                `{"algorithm.q": 0.5}`.
+            changes: new values by field. A dotted name reaches a field of a component
+                inside: `{"algorithm.q": 0.5}`.
             fields: the same as keyword arguments.
 
         Raises:
@@ -135,7 +151,9 @@ class Component(BaseModel):
             part = direct.get(head, getattr(self, head, None))
             if not isinstance(part, Component):
                 known = [
-                    n for n in type(self).model_fields if isinstance(getattr(self, n), Component)
+                    n
+                    for n in type(self).model_fields
+                    if isinstance(getattr(self, n), Component)
                 ]
                 raise ValueError(
                     f"{type(self).__name__} has no part '{head}' to change: {nearest(head, known)}"
@@ -156,7 +174,9 @@ class Component(BaseModel):
 
         Its keys are sorted and it has no spaces. A run's id is a hash of this text.
         """
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return json.dumps(
+            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -171,11 +191,14 @@ class Component(BaseModel):
             raise ValueError(f"{cls.__name__}: {explain(error)}") from None
 
     def digest(self) -> str:
-        """Return the first twelve hexadecimal digits of the SHA-256 of the JSON: a run's id."""
+        """Return the first twelve hexadecimal digits of the SHA-256 of the JSON: a
+        run's id.
+        """
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     def flat(self) -> dict[str, Any]:
-        """Return the fields at all depths by dotted name: `{"algorithm.q": 0.8, ...}`."""
+        """Return the fields at all depths by dotted name: `{"algorithm.q": 0.8, ...}`.
+        """
         return flatten(self.model_dump(mode="json"))
 
 

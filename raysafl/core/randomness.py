@@ -1,4 +1,6 @@
-"""Random streams: generators that depend on seed, round, purpose and client, and nothing else."""
+"""Random streams: generators that depend on seed, round, purpose and client, and
+nothing else.
+"""
 
 import zlib
 from typing import Any, NamedTuple
@@ -11,8 +13,8 @@ from numpy.typing import NDArray
 class _Zeros(np.random.SeedSequence):
     """A seed sequence of zeros.
 
-    `Philox(key=...)` would ask the system for entropy that it then discards, which takes 10
-    microseconds for each generator. With this sequence it asks for nothing.
+    `Philox(key=...)` would ask the system for entropy that it then discards, which
+    takes 10 microseconds for each generator. With this sequence it asks for nothing.
     """
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
@@ -21,15 +23,18 @@ class _Zeros(np.random.SeedSequence):
 
 
 _ZEROS = _Zeros(0)
-_STATE = np.random.Philox(_ZEROS).state  # the state of a generator that has drawn nothing yet
+_STATE = np.random.Philox(
+    _ZEROS
+).state  # the state of a generator that has drawn nothing yet
 
 
 class Key(NamedTuple):
     """Makes random generators as a pure function of (seed, round, purpose, client).
 
-    A counter-based generator (Philox) gets its key from (seed, purpose) and starts at the counter
-    (client, round). So the streams never overlap, and none depends on what was drawn before:
-    runs can be split over processes, or go on after a crash, without changing a number.
+    A counter-based generator (Philox) gets its key from (seed, purpose) and starts at
+    the counter (client, round). So the streams never overlap, and none depends on what
+    was drawn before: runs can be split over processes, or go on after a crash, without
+    changing a number.
 
     Args:
         seed: the seed of the replicate.
@@ -55,7 +60,8 @@ class Key(NamedTuple):
         """
         key = np.array([self.seed, zlib.crc32(purpose.encode())], np.uint64)
 
-        # The server's number is -1. Adding one makes every client's number fit an unsigned word.
+        # The server's number is -1. Adding one makes every client's number fit an
+        # unsigned word.
         counter = np.array([0, (client + 1) % 2**64, self.round, 0], np.uint64)
         bits = np.random.Philox(_ZEROS)
         bits.state = _STATE | {"state": {"counter": counter, "key": key}}

@@ -1,7 +1,8 @@
 """One row of a run's results, and what each of its columns means.
 
-This is the only file that lists the columns. The Parquet schema, the totals in `runs.parquet`,
-the curves in MLflow, `raysafl list` and the table in docs/results.md are derived from it.
+This is the only file that lists the columns. The Parquet schema, the totals in
+`runs.parquet`, the curves in MLflow, `raysafl list` and the table in docs/results.md
+are derived from it.
 """
 
 from collections.abc import Mapping
@@ -48,13 +49,23 @@ class Record:
     To add a column, add a field here and have the simulation fill it.
     """
 
-    replicate: Annotated[int, Column("int32", "number of the replicate, from 0", Summary.KEY)]
-    seed: Annotated[int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)]
+    replicate: Annotated[
+        int, Column("int32", "number of the replicate, from 0", Summary.KEY)
+    ]
+    seed: Annotated[
+        int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)
+    ]
     round: Annotated[int, Column("int32", "number of the round, from 0", Summary.KEY)]
     kind: Annotated[
-        str, Column("string", "who trained in the round: client, server, client+server or central")
+        str,
+        Column(
+            "string",
+            "who trained in the round: client, server, client+server or central",
+        ),
     ]
-    cohort: Annotated[list[int], Column("list of int32", "ids of the clients that participated")]
+    cohort: Annotated[
+        list[int], Column("list of int32", "ids of the clients that participated")
+    ]
     test_accuracy: Annotated[
         float,
         Column(
@@ -64,7 +75,12 @@ class Record:
         ),
     ]
     test_loss: Annotated[
-        float, Column("float64", "mean test loss of the global model after the round", Summary.MEAN)
+        float,
+        Column(
+            "float64",
+            "mean test loss of the global model after the round",
+            Summary.MEAN,
+        ),
     ]
     train_accuracy: Annotated[
         float | None,
@@ -141,15 +157,21 @@ class Record:
     ]
     seconds: Annotated[
         float,
-        Column("float64", "wall time since the last evaluated round, of all replicates together"),
+        Column(
+            "float64",
+            "wall time since the last evaluated round, of all replicates together",
+        ),
     ]
 
 
 COLUMNS: Mapping[str, Column] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Record, include_extras=True).items()
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Record, include_extras=True).items()
 }
 
 
 def columns_with(summary: Summary) -> list[str]:
-    """Return the names of the columns that are combined in this way, in their order in a row."""
+    """Return the names of the columns that are combined in this way, in their order in
+    a row.
+    """
     return [name for name, column in COLUMNS.items() if column.summary is summary]

@@ -1,4 +1,6 @@
-"""Text for people: suggestions for misspelled names, numbers of bytes, URIs without secrets."""
+"""Text for people: suggestions for misspelled names, numbers of bytes, URIs without
+secrets.
+"""
 
 import difflib
 import re

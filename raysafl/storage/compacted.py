@@ -1,11 +1,14 @@
-"""The compacted form of results: one file of rows and one of ledger entries for many runs.
+"""The compacted form of results: one file of rows and one of ledger entries for many
+runs.
 
-`rounds/rounds.parquet` and `ledger/ledger.jsonl` lie in the same folders as the files of single
-runs, so that `rounds/*.parquet` finds the rows in either form, or in a mixture of both.
+`rounds/rounds.parquet` and `ledger/ledger.jsonl` lie in the same folders as the files
+of single runs, so that `rounds/*.parquet` finds the rows in either form, or in a
+mixture of both.
 
-A run whose rows are in `rounds.parquet` is read from there, and parts that it has besides are
-ignored. So a crash between writing this file and deleting the parts neither loses nor doubles
-a row. A run must therefore be taken out of `rounds.parquet` before it writes parts again.
+A run whose rows are in `rounds.parquet` is read from there, and parts that it has
+besides are ignored. So a crash between writing this file and deleting the parts neither
+loses nor doubles a row. A run must therefore be taken out of `rounds.parquet` before it
+writes parts again.
 """
 
 import json
@@ -26,13 +29,19 @@ from raysafl.storage.manifest import RUN_ID
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.rows import ROUNDS, read_rows
 
-ROWS_PER_GROUP = 65_536  # a row group is the least that is read to get the rows of one run
+ROWS_PER_GROUP = (
+    65_536  # a row group is the least that is read to get the rows of one run
+)
 PARQUET = {
     "compression": "zstd",
     "compression_level": 19,
     "use_dictionary": ["run_id", "kind"],
-    "column_encoding": dict.fromkeys(["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"),
-    "write_statistics": ["run_id"],  # by which groups without the wanted run are skipped
+    "column_encoding": dict.fromkeys(
+        ["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"
+    ),
+    "write_statistics": [
+        "run_id"
+    ],  # by which groups without the wanted run are skipped
     "write_page_checksum": True,
     "store_schema": False,
 }
@@ -44,7 +53,8 @@ class Compacted:
 
     Args:
         rows_file: `rounds/rounds.parquet`, sorted by run, replicate and round.
-        ledger_file: `ledger/ledger.jsonl`, one entry a line, with the field `run_id` in front.
+        ledger_file: `ledger/ledger.jsonl`, one entry a line, with the field `run_id` in
+            front.
     """
 
     rows_file: Location
@@ -87,8 +97,8 @@ class Compacted:
         """Replace the file of rows.
 
         Args:
-            tables: the rows of one or several runs each, sorted. They are written one after the
-                other, so not all of them are in memory at the same time.
+            tables: the rows of one or several runs each, sorted. They are written one
+                after the other, so not all of them are in memory at the same time.
         """
         sink = pa.BufferOutputStream()
         count = 0
@@ -113,8 +123,8 @@ class Compacted:
 
         Args:
             run_id: the run; empty for all runs.
-            strict: whether a damaged line is an error. Otherwise it is named in a warning and
-                left out.
+            strict: whether a damaged line is an error. Otherwise it is named in a
+                warning and left out.
 
         Raises:
             ValueError: a line is damaged, and `strict` is set.
@@ -156,7 +166,9 @@ class Compacted:
         removed = set(run_ids)
         entries = self.entries(strict=True)
         if removed & entries.keys():
-            self.write_entries({i: entry for i, entry in entries.items() if i not in removed})
+            self.write_entries(
+                {i: entry for i, entry in entries.items() if i not in removed}
+            )
 
     def remove_rows(self, run_ids: Iterable[str]) -> None:
         """Remove the rows of some runs.
@@ -168,11 +180,15 @@ class Compacted:
         if not removed & self.run_ids():
             return
         table = self.rows()
-        others = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string())))
+        others = pc.invert(
+            pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string()))
+        )
         self.write_rows([table.filter(others)])
 
     def delete(self) -> None:
-        """Delete both files, the ledger first: rows without an entry are of an unfinished run."""
+        """Delete both files, the ledger first: rows without an entry are of an
+        unfinished run.
+        """
         self.ledger_file.unlink(missing_ok=True)
         self.rows_file.unlink(missing_ok=True)
 

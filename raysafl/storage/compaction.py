@@ -1,4 +1,6 @@
-"""`raysafl compact`: put the files of ended runs together, so that a sweep has few files."""
+"""`raysafl compact`: put the files of ended runs together, so that a sweep has few
+files.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -33,23 +35,29 @@ class Compaction:
     bytes_after: int
 
     def __str__(self) -> str:
-        sizes = f"{format_bytes(self.bytes_before)} became {format_bytes(self.bytes_after)}"
+        sizes = (
+            f"{format_bytes(self.bytes_before)} became {format_bytes(self.bytes_after)}"
+        )
         left = (
             f"; {len(self.left)} runs keep their own files, as they have not ended, failed, "
             "or have a checkpoint or a damaged file"
         )
-        return f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
+        return (
+            f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
+        )
 
 
 def compact(store: Store) -> Compaction:
-    """Write the rows and ledger entries of ended runs into two files, and delete the others.
+    """Write the rows and ledger entries of ended runs into two files, and delete the
+    others.
 
-    Runs keep their own files if another attempt may change them: those that have not ended, that
-    failed, or that have a checkpoint. So do runs with a damaged part, which is named in a warning.
+    Runs keep their own files if another attempt may change them: those that have not
+    ended, that failed, or that have a checkpoint. So do runs with a damaged part, which
+    is named in a warning.
 
-    The compacted files are written first and the single ones deleted afterwards. `Store` ignores
-    the parts of compacted runs, so a crash at any point leaves a folder that reads the same, and
-    the next call completes the work.
+    The compacted files are written first and the single ones deleted afterwards.
+    `Store` ignores the parts of compacted runs, so a crash at any point leaves a folder
+    that reads the same, and the next call completes the work.
 
     Raises:
         ValueError: the folder holds no sweep, or a compacted file is damaged.
@@ -91,7 +99,9 @@ def compact(store: Store) -> Compaction:
 def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]:
     """Return the runs that no further attempt changes."""
     unfinished = {file.stem for file in store.checkpoints()}
-    return {run_id for run_id, entry in ledger.items() if entry.status.decided} - unfinished
+    return {
+        run_id for run_id, entry in ledger.items() if entry.status.decided
+    } - unfinished
 
 
 class _CompactedRows:
@@ -106,7 +116,9 @@ class _CompactedRows:
         self.damaged: set[str] = set()  # runs with a part that cannot be read
 
     def tables(self, run_ids: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the rows of the runs, some runs at a time; runs with damaged parts have none."""
+        """Yield the rows of the runs, some runs at a time; runs with damaged parts have
+        none.
+        """
         for first in range(0, len(run_ids), RUNS_AT_ONCE):
             some = run_ids[first : first + RUNS_AT_ONCE]
             table, damaged = read_parts(
@@ -115,6 +127,10 @@ class _CompactedRows:
             lost = {run_of(part) for part in damaged}
             self.damaged |= lost
 
-            known = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(lost), pa.string())))
-            before = self.compacted.rows([run_id for run_id in some if run_id not in self.parts])
+            known = pc.invert(
+                pc.is_in(table["run_id"], pa.array(sorted(lost), pa.string()))
+            )
+            before = self.compacted.rows(
+                [run_id for run_id in some if run_id not in self.parts]
+            )
             yield sorted_rows(pa.concat_tables([before, table.filter(known)]))

@@ -1,4 +1,5 @@
-"""Reading and writing of single files: atomic, and with checksums that reveal damage."""
+"""Reading and writing of single files: atomic, and with checksums that reveal damage.
+"""
 
 import os
 from typing import BinaryIO
@@ -10,7 +11,8 @@ from raysafl.storage.paths import Location, Remote, explain_full_disk
 
 
 def atomic_write(path: Location, content: bytes) -> None:
-    """Replace a file as a whole: a reader sees the old content or the new one, never a part.
+    """Replace a file as a whole: a reader sees the old content or the new one, never a
+    part.
 
     Raises:
         StorageError: the disk is full, or the object store refuses.
@@ -19,8 +21,8 @@ def atomic_write(path: Location, content: bytes) -> None:
         path.write_bytes(content)  # an object appears when its upload is complete
         return
 
-    # The name starts with a dot so that readers of the folder skip it, and holds the process's id
-    # so that two writers do not disturb each other.
+    # The name starts with a dot so that readers of the folder skip it, and holds the
+    # process's id so that two writers do not disturb each other.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with explain_full_disk(path.parent, len(content)):
         try:
@@ -48,8 +50,10 @@ def read_parquet(
 
     Args:
         source: the opened file.
-        schema: the columns that the table is to have; a missing one is filled with nulls.
-        filters: conditions on the rows to read, as `pyarrow.parquet.read_table` takes them.
+        schema: the columns that the table is to have; a missing one is filled with
+            nulls.
+        filters: conditions on the rows to read, as `pyarrow.parquet.read_table` takes
+            them.
 
     Raises:
         ValueError: the content is damaged, or has a column that the schema has not.

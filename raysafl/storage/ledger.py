@@ -26,7 +26,8 @@ class Status(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether the run gives no final accuracy because something went wrong in it."""
+        """Whether the run gives no final accuracy because something went wrong in it.
+        """
         return self in (Status.DIVERGED, Status.FAILED)
 
 
@@ -61,8 +62,9 @@ class Seeds(BaseModel):
 class LedgerEntry(BaseModel):
     """How a run ended. Stored as JSON in the ledger of the sweep (docs/results.md).
 
-    Only `status` is required. Fields that were not given are not written, and further fields
-    that an entry has on disk are kept, so reading and writing an entry changes nothing.
+    Only `status` is required. Fields that were not given are not written, and further
+    fields that an entry has on disk are kept, so reading and writing an entry changes
+    nothing.
 
     Args:
         status: how the run ended.
@@ -73,7 +75,8 @@ class LedgerEntry(BaseModel):
         metrics: the last evaluated round, as reported to Tune.
         started: when the run started, in UTC (ISO 8601).
         seconds: wall time of the run over all attempts.
-        python, raysafl, host, torch, ray, commit, device, engine: with what and where it ran.
+        python, raysafl, host, torch, ray, commit, device, engine: with what and where
+            it ran.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -108,15 +111,21 @@ class LedgerEntry(BaseModel):
 
     @classmethod
     def now(
-        cls, config: Mapping[str, Any] | None, status: Status, reason: str = "", **more: Any
+        cls,
+        config: Mapping[str, Any] | None,
+        status: Status,
+        reason: str = "",
+        **more: Any,
     ) -> Self:
         """Make the entry of a run that ends at this moment.
 
         Args:
-            config: the run's configuration as JSON values; None if it could not be built.
+            config: the run's configuration as JSON values; None if it could not be
+                built.
             status: how the run ended.
             reason: why; credentials in URIs are removed from it.
-            more: further fields, such as `replicates`, `metrics`, `seconds` and the origin.
+            more: further fields, such as `replicates`, `metrics`, `seconds` and the
+                origin.
         """
         ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         fields = {"config": dict(config or {}), "ended": ended, **more}
@@ -138,7 +147,8 @@ class LedgerEntry(BaseModel):
         Raises:
             ValueError: it is no object, or a field has a wrong value.
         """
-        # A lone surrogate is valid in JSON, but it can be written neither to a file nor to Parquet.
+        # A lone surrogate is valid in JSON, but it can be written neither to a file nor
+        # to Parquet.
         json.dumps(fields, ensure_ascii=False).encode()
         return cls.model_validate(fields)
 

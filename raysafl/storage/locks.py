@@ -1,13 +1,13 @@
 """Locks, so that one process at a time writes to a folder or an object store.
 
-In a folder a lock is a locked file, which the system releases when its process dies. Object
-stores offer no lock that is released when its holder dies. There a lock is an object that its
-holder writes again every `BEAT_SECONDS`; if it has not changed for `STALE_SECONDS`, another
-process may take it. Processes of one machine use a locked file besides, so a killed holder is
-succeeded at once.
+In a folder a lock is a locked file, which the system releases when its process dies.
+Object stores offer no lock that is released when its holder dies. There a lock is an
+object that its holder writes again every `BEAT_SECONDS`; if it has not changed for
+`STALE_SECONDS`, another process may take it. Processes of one machine use a locked file
+besides, so a killed holder is succeeded at once.
 
-This keeps people from starting a sweep twice. It is no consensus among machines: one that sleeps
-for longer than `STALE_SECONDS` may write when it wakes.
+This keeps people from starting a sweep twice. It is no consensus among machines: one
+that sleeps for longer than `STALE_SECONDS` may write when it wakes.
 """
 
 import getpass
@@ -29,7 +29,9 @@ from raysafl.storage.paths import Location, Remote, StorageError
 
 BEAT_SECONDS = 5.0  # between two writes of a lock by its holder
 STALE_SECONDS = 30.0  # without a change of the lock, until its holder is taken for dead
-RACE_SECONDS = 1.0  # until the lock is read again, to see whether another process took it too
+RACE_SECONDS = (
+    1.0  # until the lock is read again, to see whether another process took it too
+)
 
 
 class RemoteLock:
@@ -43,7 +45,11 @@ class RemoteLock:
         self.file = file
         name = hashlib.sha256(str(file).encode()).hexdigest()[:16]
         self._machine_lock = FileLock(_folder() / f"{name}.lock", thread_local=False)
-        self._content = {"machine": _machine_id(), "host": platform.node(), "pid": os.getpid()}
+        self._content = {
+            "machine": _machine_id(),
+            "host": platform.node(),
+            "pid": os.getpid(),
+        }
         self._content["token"] = uuid.uuid4().hex  # no other holder has the same
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
@@ -52,8 +58,8 @@ class RemoteLock:
         """Take the lock.
 
         Args:
-            timeout: with 0 an error is raised if another process has the lock; with a negative
-                number its release is waited for.
+            timeout: with 0 an error is raised if another process has the lock; with a
+                negative number its release is waited for.
 
         Raises:
             filelock.Timeout: another process has the lock.
@@ -86,7 +92,8 @@ class RemoteLock:
         self.release()
 
     def _take(self, wait: bool) -> None:
-        """Write the lock's object, once no living process of another machine holds it."""
+        """Write the lock's object, once no living process of another machine holds it.
+        """
         seen = self._holder()
         since = time.monotonic()
         while seen and seen.get("machine") != self._content["machine"]:
@@ -101,13 +108,16 @@ class RemoteLock:
                 break
         self._write(0)
 
-        # Another process may have found the lock free at the same moment; the last writer has it.
+        # Another process may have found the lock free at the same moment; the last
+        # writer has it.
         if not wait:
             time.sleep(RACE_SECONDS)
             if (self._holder() or {}).get("token") != self._content["token"]:
                 raise Timeout(str(self.file))
         self._released.clear()
-        self._thread = threading.Thread(target=self._keep_writing, name="lock", daemon=True)
+        self._thread = threading.Thread(
+            target=self._keep_writing, name="lock", daemon=True
+        )
         self._thread.start()
 
     def _keep_writing(self) -> None:
@@ -152,7 +162,9 @@ def _folder() -> Path:
 
 @lru_cache
 def _machine_id() -> str:
-    """Return an id that all processes share that see the same locked files, and no others."""
+    """Return an id that all processes share that see the same locked files, and no
+    others.
+    """
     file = _folder() / "machine"
     with FileLock(_folder() / "machine.lock"):
         if not file.is_file():

@@ -1,4 +1,6 @@
-"""What a sweep is: its runs under their labels, its table, and the paper's numbers and claims."""
+"""What a sweep is: its runs under their labels, its table, and the paper's numbers and
+claims.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +16,8 @@ Label = str | int | float | bool | None
 
 
 class Printed(Component):
-    """A number that a paper prints: a mean and, if it is given, a standard deviation."""
+    """A number that a paper prints: a mean and, if it is given, a standard deviation.
+    """
 
     labels: dict[str, Label] = Field(
         description="the cell that the number belongs to: its label on each axis; axes that are "
@@ -22,7 +25,8 @@ class Printed(Component):
     )
     mean: float = Field(description="the printed mean, in the unit of the table")
     std: float | None = Field(
-        default=None, description="the printed standard deviation, if the paper gives one"
+        default=None,
+        description="the printed standard deviation, if the paper gives one",
     )
     statistic: str = Field(
         default="",
@@ -31,12 +35,13 @@ class Printed(Component):
 
 
 class Claim(Component):
-    """A sentence of a paper as a comparison of cells, which the runs support or contradict.
+    """A sentence of a paper as a comparison of cells, which the runs support or
+    contradict.
 
-    With `order`, two or more cells are compared wherever the values of all other axes are equal:
-    the statistic of the first must exceed that of the second by more than `margin`, and so on;
-    with `within` they may differ by at most that instead. Without `order`, the statistic of each
-    cell must be at least `least` and at most `most`.
+    With `order`, two or more cells are compared wherever the values of all other axes
+    are equal: the statistic of the first must exceed that of the second by more than
+    `margin`, and so on; with `within` they may differ by at most that instead. Without
+    `order`, the statistic of each cell must be at least `least` and at most `most`.
 
     Example:
         >>> claim = Claim(
@@ -46,7 +51,8 @@ class Claim(Component):
         ... )
 
     Raises:
-        ValueError: neither `order` (with two cells or more) nor a bound is given, or both are.
+        ValueError: neither `order` (with two cells or more) nor a bound is given, or
+            both are.
     """
 
     text: str = Field(description="the paper's sentence, and where it stands")
@@ -69,10 +75,12 @@ class Claim(Component):
         description="by how much the cells may differ at most, in the unit of the table",
     )
     least: float | None = Field(
-        default=None, description="the lowest value that is allowed, in the unit of the table"
+        default=None,
+        description="the lowest value that is allowed, in the unit of the table",
     )
     most: float | None = Field(
-        default=None, description="the highest value that is allowed, in the unit of the table"
+        default=None,
+        description="the highest value that is allowed, in the unit of the table",
     )
 
     @model_validator(mode="after")
@@ -89,7 +97,8 @@ class Claim(Component):
 class Table(Component):
     """How a sweep becomes a table.
 
-    A cell shows the mean and the standard deviation of a statistic over the replicates of a run.
+    A cell shows the mean and the standard deviation of a statistic over the replicates
+    of a run.
 
     Example:
         >>> table = Table(rows=["algorithm"], columns=["p"], statistic="last10")
@@ -117,9 +126,12 @@ class Table(Component):
     scale: float = Field(
         default=100.0, description="the factor for the statistic; 100 gives per cent"
     )
-    unit: str = Field(default="%", description="the unit of the statistic after scaling")
+    unit: str = Field(
+        default="%", description="the unit of the statistic after scaling"
+    )
     paper: list[Printed] = Field(
-        default_factory=list, description="the numbers that the paper prints for the cells"
+        default_factory=list,
+        description="the numbers that the paper prints for the cells",
     )
     more: list[Printed] = Field(
         default_factory=list,
@@ -136,11 +148,13 @@ class Table(Component):
         "one that is nearest to the printed numbers",
     )
     source: str = Field(
-        default="", description="where the numbers are printed, such as 'SAFARI, table 8'"
+        default="",
+        description="where the numbers are printed, such as 'SAFARI, table 8'",
     )
 
     def unprinted(self) -> "Table":
-        """Return the table without the paper's numbers; the statistics of `more` stay."""
+        """Return the table without the paper's numbers; the statistics of `more` stay.
+        """
         more = [printed.statistic for printed in self.more]
         return self.replace(paper=[], more=[], also=[*self.also, *more])
 
@@ -148,37 +162,50 @@ class Table(Component):
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
 
-    run_id: str = Field(pattern=RUN_ID, description="the run's id, a hash of its configuration")
-    labels: dict[str, Label] = Field(description="the run's label on each axis of the sweep")
+    run_id: str = Field(
+        pattern=RUN_ID, description="the run's id, a hash of its configuration"
+    )
+    labels: dict[str, Label] = Field(
+        description="the run's label on each axis of the sweep"
+    )
 
 
 class Manifest(Component):
     """A sweep's name, axes, runs and table. It is stored as `manifest.json`.
 
-    Printed numbers belong to runs as large as the paper's. A manifest of any scale but `paper`
-    therefore drops them, so that nothing compares smaller runs with them.
+    Printed numbers belong to runs as large as the paper's. A manifest of any scale but
+    `paper` therefore drops them, so that nothing compares smaller runs with them.
     """
 
     name: str = Field(description="the name of the sweep")
     title: str = Field(default="", description="the heading of the report")
-    scale: str = Field(default=PAPER, description="the scale of the runs; paper is the original")
+    scale: str = Field(
+        default=PAPER, description="the scale of the runs; paper is the original"
+    )
     axes: list[str] = Field(description="the names of the labels")
     entries: list[Entry] = Field(description="the runs")
     table: Table = Field(description="how the runs become a table")
     claims: list[Claim] = Field(
-        default_factory=list, description="what the paper says in words, as comparisons of cells"
+        default_factory=list,
+        description="what the paper says in words, as comparisons of cells",
     )
     notes: str = Field(
-        default="", description="Markdown: what the paper leaves open, and what was chosen"
+        default="",
+        description="Markdown: what the paper leaves open, and what was chosen",
     )
     source: str = Field(
-        default="", description="the name of the experiment file, if the sweep came from one"
+        default="",
+        description="the name of the experiment file, if the sweep came from one",
     )
-    command: str = Field(default="", description="the command that runs the sweep again")
+    command: str = Field(
+        default="", description="the command that runs the sweep again"
+    )
 
     @field_validator("table")
     @classmethod
-    def _printed_at_the_papers_scale_only(cls, table: Table, info: ValidationInfo) -> Table:
+    def _printed_at_the_papers_scale_only(
+        cls, table: Table, info: ValidationInfo
+    ) -> Table:
         return table if info.data.get("scale") == PAPER else table.unprinted()
 
     def select(self, only: Mapping[str, str]) -> list[str]:
@@ -205,7 +232,8 @@ class Manifest(Component):
         return [entry.run_id for entry in chosen]
 
     def extended(self, entries: Iterable[Entry]) -> "Manifest":
-        """Return the manifest with those of the entries appended that it does not have."""
+        """Return the manifest with those of the entries appended that it does not have.
+        """
         present = {entry.run_id for entry in self.entries}
         more = [entry for entry in entries if entry.run_id not in present]
         return self.replace(entries=[*self.entries, *more]) if more else self

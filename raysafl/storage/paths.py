@@ -1,7 +1,8 @@
-"""Locations of results: folders of this machine (`Path`) or of an object store (`Remote`).
+"""Locations of results: folders of this machine (`Path`) or of an object store
+(`Remote`).
 
-`Remote` has the methods of `Path` that results need, so that other modules treat both alike.
-pyarrow's filesystems access the stores: S3, Google and Azure are in its wheel.
+`Remote` has the methods of `Path` that results need, so that other modules treat both
+alike. pyarrow's filesystems access the stores: S3, Google and Azure are in its wheel.
 """
 
 import errno
@@ -38,7 +39,8 @@ HINTS = {  # pattern in an error message of pyarrow -> what the user may do
 
 
 class StorageError(ValueError):
-    """Results cannot be written or read: a full disk, a missing bucket, a lost network."""
+    """Results cannot be written or read: a full disk, a missing bucket, a lost network.
+    """
 
 
 class RemoteStat(NamedTuple):
@@ -49,17 +51,20 @@ class RemoteStat(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Remote:
-    """A file or folder of an object store, with the methods of `Path` that results need.
+    """A file or folder of an object store, with the methods of `Path` that results
+    need.
 
-    A file is replaced as a whole: readers see the old content or the new one, and a writer that
-    is killed while it writes leaves the old content.
+    A file is replaced as a whole: readers see the old content or the new one, and a
+    writer that is killed while it writes leaves the old content.
 
     Args:
-        uri: the URI that the user gave; it may hold credentials and is therefore never shown.
+        uri: the URI that the user gave; it may hold credentials and is therefore never
+            shown.
         key: the path within the store, `bucket/folder/file`.
 
     Raises:
-        StorageError: the store cannot be reached or refuses; the message says what to do.
+        StorageError: the store cannot be reached or refuses; the message says what to
+            do.
     """
 
     uri: str = field(repr=False, compare=False)
@@ -89,7 +94,9 @@ class Remote:
     @property
     def parents(self) -> list["Remote"]:
         """All folders that hold it, the nearest first and the bucket last."""
-        return [Remote(self.uri, str(key)) for key in PurePosixPath(self.key).parents][:-1]
+        return [Remote(self.uri, str(key)) for key in PurePosixPath(self.key).parents][
+            :-1
+        ]
 
     def resolve(self) -> "Remote":
         """Return the same location, as there are no links in an object store."""
@@ -106,7 +113,8 @@ class Remote:
         return PurePosixPath(str(self)).relative_to(str(other))
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
-        """Do nothing: in an object store a folder exists as soon as a file in it does."""
+        """Do nothing: in an object store a folder exists as soon as a file in it does.
+        """
 
     def is_file(self) -> bool:
         """Whether the store has an object with this key."""
@@ -114,7 +122,8 @@ class Remote:
             return bool(store.get_file_info(self.key).type == fs.FileType.File)
 
     def stat(self) -> RemoteStat:
-        """Return the number of bytes of the object, in the field that `Path.stat` has for it.
+        """Return the number of bytes of the object, in the field that `Path.stat` has
+        for it.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -126,7 +135,9 @@ class Remote:
         return RemoteStat(int(info.size))
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the object for reading; its content is fetched as a whole, by one request."""
+        """Open the object for reading; its content is fetched as a whole, by one
+        request.
+        """
         assert mode == "rb"
         return io.BytesIO(self.read_bytes())
 
@@ -165,8 +176,8 @@ class Remote:
         """Yield the files below this folder whose path matches the pattern.
 
         Args:
-            pattern: parts separated by `/`, one for each level of folders. A part may hold the
-                wildcards of `fnmatch`.
+            pattern: parts separated by `/`, one for each level of folders. A part may
+                hold the wildcards of `fnmatch`.
         """
         first, _, rest = pattern.partition("/")
         if not re.search(r"[*?\[]", first):
@@ -199,21 +210,25 @@ Location = Path | Remote
 
 
 def parse_location(where: str | Path | Remote) -> Location:
-    """Return the folder that a path, a `file://` URI, or the URI of an object store names.
+    """Return the folder that a path, a `file://` URI, or the URI of an object store
+    names.
 
     Example:
         >>> parse_location("/tmp/../tmp/results").name
         'results'
 
     Raises:
-        StorageError: the URI is malformed, or names a kind of store that pyarrow does not know.
+        StorageError: the URI is malformed, or names a kind of store that pyarrow does
+            not know.
     """
     if isinstance(where, Remote):
         return where
     text = str(where)
     if isinstance(where, Path):
         if re.match(r"(s3|gs|abfs|file):/", text):
-            raise StorageError(f"'{text}' was made a Path, which spoils a URI: give it as text")
+            raise StorageError(
+                f"'{text}' was made a Path, which spoils a URI: give it as text"
+            )
         return where.resolve()
     if "://" not in text:
         return Path(text).resolve()
@@ -235,7 +250,9 @@ def local_folder(location: Location) -> Path:
 
 @lru_cache
 def _opened(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem and the path in it. It is cached to keep its connection open."""
+    """Return the filesystem and the path in it. It is cached to keep its connection
+    open.
+    """
     scheme = uri.partition(":")[0]
     extra = DEFAULTS.get(scheme, "")
     given = urlsplit(uri).query
@@ -251,15 +268,20 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _described(error: Exception) -> str:
-    """Return an error of pyarrow as one line without credentials, with a hint if there is one."""
+    """Return an error of pyarrow as one line without credentials, with a hint if there
+    is one.
+    """
     text = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
-    hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
+    hint = next(
+        (hint for pattern, hint in HINTS.items() if re.search(pattern, text)), ""
+    )
     return f"{text}; {hint}" if hint else text
 
 
 @contextmanager
 def explain_full_disk(folder: Location, needed: int | None = None) -> Iterator[None]:
-    """Turn "no space left on device" into a StorageError that says where and what to do.
+    """Turn "no space left on device" into a StorageError that says where and what to
+    do.
 
     Args:
         folder: the folder that is written to.
@@ -271,8 +293,12 @@ def explain_full_disk(folder: Location, needed: int | None = None) -> Iterator[N
         if error.errno not in FULL:
             raise
         where = local_folder(folder).absolute()
-        usage = shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists()))
-        wanted = f", {format_bytes(needed)} were to be written" if needed is not None else ""
+        usage = shutil.disk_usage(
+            next(p for p in (where, *where.parents) if p.exists())
+        )
+        wanted = (
+            f", {format_bytes(needed)} were to be written" if needed is not None else ""
+        )
         raise StorageError(
             f"the disk of {error.filename or folder} is full: {format_bytes(usage.free)} of "
             f"{format_bytes(usage.total)} are free{wanted}. Make room there"

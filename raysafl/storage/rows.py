@@ -1,4 +1,6 @@
-"""The rows of runs as Arrow tables: their schema, and reading them from many small files."""
+"""The rows of runs as Arrow tables: their schema, and reading them from many small
+files.
+"""
 
 import warnings
 from collections.abc import Iterable
@@ -12,7 +14,9 @@ from raysafl.core.record import COLUMNS, Column, Summary
 from raysafl.storage.files import read_parquet
 from raysafl.storage.paths import Location
 
-RUN_ID = Column("string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY)
+RUN_ID = Column(
+    "string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY
+)
 ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}  # of the files in rounds/, in this order
 ARROW_TYPES = {
     "string": pa.string(),
@@ -27,15 +31,17 @@ THREADS = 16  # requests at the same time, as an answer of an object store takes
 
 
 def run_of(part: Location) -> str:
-    """Return the id of the run whose rows are in a part, `<run_id>-<first round>.parquet`."""
+    """Return the id of the run whose rows are in a part, `<run_id>-<first
+    round>.parquet`.
+    """
     return part.stem.rpartition("-")[0]
 
 
 def read_files(files: list[Location]) -> list[tuple[Location, bytes]]:
     """Read many files at the same time.
 
-    A file that was deleted in the meantime is left out: a run that goes on after a crash deletes
-    the rows that it is about to compute again.
+    A file that was deleted in the meantime is left out: a run that goes on after a
+    crash deletes the rows that it is about to compute again.
     """
 
     def content_of(file: Location) -> bytes | None:
@@ -54,8 +60,8 @@ def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
     """Read the rows in some parts.
 
     Returns:
-        The rows of the parts that can be read, and the parts that are damaged. Each of those is
-        named in a warning.
+        The rows of the parts that can be read, and the parts that are damaged. Each of
+        those is named in a warning.
     """
     tables = [ROUNDS.empty_table()]
     damaged: list[Location] = []
@@ -65,7 +71,9 @@ def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
             try:
                 some.append(_read_part(part, content))
             except ValueError as error:
-                warnings.warn(f"{part} cannot be read and is left out: {error}", stacklevel=4)
+                warnings.warn(
+                    f"{part} cannot be read and is left out: {error}", stacklevel=4
+                )
                 damaged.append(part)
 
         # A table costs 18 KB even if it has few rows, hence one table for many parts.
@@ -73,7 +81,9 @@ def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
     return pa.concat_tables(tables), damaged
 
 
-def read_rows(source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = None) -> pa.Table:
+def read_rows(
+    source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = None
+) -> pa.Table:
     """Read and check the rows in a Parquet file.
 
     Args:
@@ -95,7 +105,9 @@ def read_rows(source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = 
 
 def sorted_rows(table: pa.Table) -> pa.Table:
     """Sort rows by run, replicate and round."""
-    return table.sort_by([(name, "ascending") for name in ("run_id", "replicate", "round")])
+    return table.sort_by(
+        [(name, "ascending") for name in ("run_id", "replicate", "round")]
+    )
 
 
 def _read_part(part: Location, content: bytes) -> pa.Table:

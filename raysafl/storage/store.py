@@ -1,4 +1,5 @@
-"""The folder of a sweep: its layout, atomic writes, a lock for one writer, and checked reading.
+"""The folder of a sweep: its layout, atomic writes, a lock for one writer, and checked
+reading.
 
     <root>/<sweep>/
         manifest.json                          what the sweep is (`Manifest`)
@@ -9,9 +10,9 @@
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
         runs.parquet, table.md, *.png          made from the files above
 
-The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from other
-people: they are data that is checked before it is used, and no name or link in the folder leads
-out of it.
+The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from
+other people: they are data that is checked before it is used, and no name or link in
+the folder leads out of it.
 """
 
 import os
@@ -59,7 +60,9 @@ class Store:
 
     @property
     def rounds_path(self) -> Location:
-        """The folder of the rows. `pandas.read_parquet` reads all its files as one table."""
+        """The folder of the rows. `pandas.read_parquet` reads all its files as one
+        table.
+        """
         return self.path / "rounds"
 
     @property
@@ -89,7 +92,8 @@ class Store:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only writer of the folder. The lock ends when its process ends or is killed.
+        """Be the only writer of the folder. The lock ends when its process ends or is
+        killed.
 
         Raises:
             SweepBusyError: another process has the lock.
@@ -115,7 +119,8 @@ class Store:
         """Return the path of a file of the sweep.
 
         Args:
-            names: the names of folders and of the file, as they follow one another in the path.
+            names: the names of folders and of the file, as they follow one another in
+                the path.
 
         Raises:
             ValueError: a name or a link leads out of the folder.
@@ -123,10 +128,14 @@ class Store:
         found = self.path
         for name in names:
             if not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
-                raise ValueError(f"{name!r} in {self.path} cannot be the name of a file of results")
+                raise ValueError(
+                    f"{name!r} in {self.path} cannot be the name of a file of results"
+                )
             found = found / name
         if self.path.resolve() not in found.resolve().parents:
-            raise ValueError(f"{found} is a link out of {self.path}; results stay inside")
+            raise ValueError(
+                f"{found} is a link out of {self.path}; results stay inside"
+            )
         return found
 
     def checkpoint(self, run_id: str) -> Location:
@@ -140,7 +149,9 @@ class Store:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write `manifest.json`, which says what the sweep is."""
-        atomic_write(self.path / "manifest.json", manifest.model_dump_json(indent=1).encode())
+        atomic_write(
+            self.path / "manifest.json", manifest.model_dump_json(indent=1).encode()
+        )
 
     def manifest(self) -> Manifest:
         """Read `manifest.json`, which says what the sweep is.
@@ -166,13 +177,14 @@ class Store:
         """Delete the results of some runs, or of all runs if None is given.
 
         Raises:
-            ValueError: a compacted file is damaged; the results of other runs would be lost if it
-                were written again.
+            ValueError: a compacted file is damaged; the results of other runs would be
+                lost if it were written again.
         """
         ids = ["*"] if run_ids is None else list(run_ids)
 
-        # The ledger goes first: rows and a checkpoint without an entry are those of a run that has
-        # not ended, so a crash in between leaves a folder that makes sense.
+        # The ledger goes first: rows and a checkpoint without an entry are those of a
+        # run that has not ended, so a crash in between leaves a folder that makes
+        # sense.
         if run_ids is None:
             self.compacted.delete()
         else:
@@ -188,29 +200,37 @@ class Store:
         for file in [file for pattern in patterns for file in self._found(pattern)]:
             file.unlink(missing_ok=True)
 
-    def write_part(self, run_id: str, first_round: int, rows: list[dict[str, Any]]) -> None:
-        """Write the rows between two checkpoints, or replace them if they were written before.
+    def write_part(
+        self, run_id: str, first_round: int, rows: list[dict[str, Any]]
+    ) -> None:
+        """Write the rows between two checkpoints, or replace them if they were written
+        before.
 
         Args:
             run_id: the run.
             first_round: the number of the first round after the earlier checkpoint.
             rows: the fields of `Record` for each row.
         """
-        table = pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], schema=ROUNDS)
+        table = pa.Table.from_pylist(
+            [{"run_id": run_id, **row} for row in rows], schema=ROUNDS
+        )
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
-        """Delete a run's rows from a round on, before the run computes these rounds again."""
+        """Delete a run's rows from a round on, before the run computes these rounds
+        again.
+        """
         self._expand(run_id, from_round)
         for part in self.parts(run_id):
             if int(part.stem.rpartition("-")[2]) >= from_round:
                 part.unlink(missing_ok=True)
 
     def _expand(self, run_id: str, from_round: int) -> None:
-        """Turn a compacted run's rows before a round into a part, and drop its other rows.
+        """Turn a compacted run's rows before a round into a part, and drop its other
+        rows.
 
-        Only runs that have ended are compacted, so this happens only to a run that is run again
-        although its results are there.
+        Only runs that have ended are compacted, so this happens only to a run that is
+        run again although its results are there.
         """
         compacted = self.compacted
         if not compacted.rows_file.is_file():
@@ -219,8 +239,8 @@ class Store:
         if not len(table):
             return
 
-        # The part is ignored until the rows are out of the compacted file, so a crash in between
-        # changes nothing.
+        # The part is ignored until the rows are out of the compacted file, so a crash
+        # in between changes nothing.
         before = table.filter(pc.less(table["round"], from_round))
         if len(before):
             write_parquet(before, self.file("rounds", f"{run_id}-000000.parquet"))
@@ -231,8 +251,8 @@ class Store:
 
         A file that cannot be read is named in a warning, and the other files are read.
         """
-        # The parts are read first: if they are compacted meanwhile, their rows are found in the
-        # compacted file, which is read later.
+        # The parts are read first: if they are compacted meanwhile, their rows are
+        # found in the compacted file, which is read later.
         table, _ = read_parts(self.parts(run_id or "*"))
         try:
             compacted = self.compacted.rows([run_id] if run_id else None)
@@ -268,21 +288,29 @@ class Store:
     def ledger(self) -> dict[str, LedgerEntry]:
         """Return how every ended run ended, by run id, in the order of the ids.
 
-        The files of single runs are read first, as they may be compacted meanwhile. They are at
-        least as new as the compacted entries and take precedence.
+        The files of single runs are read first, as they may be compacted meanwhile.
+        They are at least as new as the compacted entries and take precedence.
         """
         files = read_files(self.ledger_files())
         single = {file.stem: _parsed_entry(file, content) for file, content in files}
         entries = {**self.compacted.entries(), **single}
-        return {run_id: entry for run_id, entry in sorted(entries.items()) if entry is not None}
+        return {
+            run_id: entry
+            for run_id, entry in sorted(entries.items())
+            if entry is not None
+        }
 
     def _found(self, pattern: str) -> list[Location]:
-        """Return the files that match, sorted. A link that leads out of the folder is an error."""
+        """Return the files that match, sorted. A link that leads out of the folder is
+        an error.
+        """
         found: list[Location] = sorted(self.path.glob(pattern), key=str)
         return [self.file(file.parent.name, file.name) for file in found]
 
     def parts(self, run_id: str = "*") -> list[Location]:
-        """Return the parts of a run, or of all runs. Other files in rounds/ are ignored."""
+        """Return the parts of a run, or of all runs. Other files in rounds/ are
+        ignored.
+        """
         found = self._found(f"rounds/{run_id}-*.parquet")
         return [part for part in found if re.fullmatch(r".+-[0-9]+", part.stem)]
 
@@ -306,7 +334,9 @@ class Store:
 
     def write_runs(self, frame: pd.DataFrame) -> None:
         """Write the table of runs and replicates to `runs.parquet`."""
-        write_parquet(pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet"))
+        write_parquet(
+            pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet")
+        )
 
     def runs(self) -> pd.DataFrame:
         """Return the table of runs and replicates in `runs.parquet`.
@@ -316,7 +346,9 @@ class Store:
         """
         file = self.file("runs.parquet")
         try:
-            frame: pd.DataFrame = read_parquet(pa.BufferReader(file.read_bytes())).to_pandas()
+            frame: pd.DataFrame = read_parquet(
+                pa.BufferReader(file.read_bytes())
+            ).to_pandas()
         except StorageError:
             raise
         except Exception as error:  # whatever a damaged file does to its reader
@@ -327,7 +359,8 @@ class Store:
 
 
 def _parsed_entry(file: Location, content: bytes) -> LedgerEntry | None:
-    """Parse a ledger entry; None, with a warning that names the file, if it is damaged."""
+    """Parse a ledger entry; None, with a warning that names the file, if it is damaged.
+    """
     try:
         return LedgerEntry.from_json(content)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,6 @@
-"""The definition of a sweep: runs under labels, or a search space that runs are made from."""
+"""The definition of a sweep: runs under labels, or a search space that runs are made
+from.
+"""
 
 import hashlib
 import itertools
@@ -12,7 +14,15 @@ from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
-from raysafl.storage.manifest import PAPER, Claim, Entry, Label, Manifest, Printed, Table
+from raysafl.storage.manifest import (
+    PAPER,
+    Claim,
+    Entry,
+    Label,
+    Manifest,
+    Printed,
+    Table,
+)
 
 Mean = tuple[float, float | None]  # a printed mean and standard deviation
 Make = Callable[[dict[str, Any]], Run]  # from a sampled configuration to a run
@@ -25,15 +35,18 @@ def sample_key(config: Mapping[str, Any]) -> str:
 
     Equal configurations have equal names.
     """
-    text = json.dumps({name: str(value) for name, value in config.items()}, sort_keys=True)
+    text = json.dumps(
+        {name: str(value) for name, value in config.items()}, sort_keys=True
+    )
     return f"sample-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def smoke(run: Run) -> Run:
     """Shorten a run to two rounds of a few small steps, to see that it works.
 
-    e epochs become e + 1 steps, so that a run of one step and a run of one epoch stay different.
-    The clients and the server keep their samples; of the test samples 100 are left.
+    e epochs become e + 1 steps, so that a run of one step and a run of one epoch stay
+    different. The clients and the server keep their samples; of the test samples 100
+    are left.
     """
     brief: Run = _brief(run)
     brief = brief.replace(rounds=SMOKE_ROUNDS, eval_every=1, replicates=1)
@@ -44,17 +57,22 @@ def _brief(part: Component) -> Any:
     """Shorten every local training inside a component to a few small steps."""
     if isinstance(part, LocalTraining):
         steps = part.epochs + 1 if part.epochs else min(part.steps or 1, 8)
-        return part.replace(epochs=None, steps=steps, batch_size=min(part.batch_size, 16))
-    return part.replace({n: _brief(value) for n, value in part if isinstance(value, Component)})
+        return part.replace(
+            epochs=None, steps=steps, batch_size=min(part.batch_size, 16)
+        )
+    return part.replace(
+        {n: _brief(value) for n, value in part if isinstance(value, Component)}
+    )
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A named set of runs.
 
-    The runs are given by `runs`, or they are made from a search space of Ray Tune: `space` with
-    `base` or `make`. A space of `tune.grid_search` alone is expanded into labelled runs before
-    anything runs; runs of any other space are known when Tune has sampled them.
+    The runs are given by `runs`, or they are made from a search space of Ray Tune:
+    `space` with `base` or `make`. A space of `tune.grid_search` alone is expanded into
+    labelled runs before anything runs; runs of any other space are known when Tune has
+    sampled them.
 
     Example:
         >>> import raysafl as fl
@@ -78,12 +96,12 @@ class Sweep:
 
     Args:
         name: the name of the sweep, which is also that of its folder.
-        runs: a list of runs, or a mapping from labels to runs. The labels are a tuple with one
-            value for each name in `axes`.
+        runs: a list of runs, or a mapping from labels to runs. The labels are a tuple
+            with one value for each name in `axes`.
         axes: the names of the labels.
         table: how the results become a table; by default the last axis goes across.
-        paper: the numbers that a paper prints for the table's statistic: labels to (mean, standard
-            deviation), where the latter may be None.
+        paper: the numbers that a paper prints for the table's statistic: labels to
+            (mean, standard deviation), where the latter may be None.
         more: printed numbers of other statistics, by the name of the statistic.
         claims: what the paper says in words, as comparisons of cells.
         title: the heading of the report; by default the name.
@@ -95,14 +113,16 @@ class Sweep:
         num_samples: how many configurations Tune samples.
         search_alg: Tune's search algorithm; by default random sampling.
         scheduler: Tune's scheduler, which may stop runs early.
-        metric: what the search algorithm and the scheduler go by: `test_accuracy` or `test_loss`.
+        metric: what the search algorithm and the scheduler go by: `test_accuracy` or
+            `test_loss`.
         mode: `max` or `min`, for the metric.
-        scales: further ways to shrink each run, by name. The scales `paper` (the runs as they are
-            given) and `smoke` (two short rounds) always exist.
+        scales: further ways to shrink each run, by name. The scales `paper` (the runs
+            as they are given) and `smoke` (two short rounds) always exist.
         scale: the present scale; `at` changes it.
 
     Raises:
-        ValueError: there are no runs, labels do not match the axes, or two labels name one run.
+        ValueError: there are no runs, labels do not match the axes, or two labels name
+            one run.
     """
 
     name: str
@@ -127,13 +147,17 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/\\\x00.][^/\\\x00]*", self.name):
-            raise ValueError(f"a sweep's name becomes a folder; '{self.name}' cannot be one")
+            raise ValueError(
+                f"a sweep's name becomes a folder; '{self.name}' cannot be one"
+            )
         if bool(self.runs) == bool(self.space):
             raise ValueError(
                 f"sweep '{self.name}' needs runs=... or space=..., exactly one of them"
             )
         if self.space and self.base is None and self.make is None:
-            raise ValueError(f"sweep '{self.name}': a space needs base=Run(...) or make=function")
+            raise ValueError(
+                f"sweep '{self.name}': a space needs base=Run(...) or make=function"
+            )
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -166,7 +190,10 @@ class Sweep:
         return bool(self.runs) or (
             self.num_samples == 1
             and self.search_alg is None
-            and all(isinstance(v, dict) and set(v) == {"grid_search"} for v in self.space.values())
+            and all(
+                isinstance(v, dict) and set(v) == {"grid_search"}
+                for v in self.space.values()
+            )
         )
 
     def labelled(self) -> dict[tuple[Label, ...], Run]:
@@ -178,9 +205,17 @@ class Sweep:
             return {}
         if self.space:
             values = itertools.product(*(v["grid_search"] for v in self.space.values()))
-            return {c: self.build(dict(zip(self.space, c, strict=True))) for c in values}
-        pairs = self.runs.items() if isinstance(self.runs, Mapping) else enumerate(self.runs)
-        return {k if isinstance(k, tuple) else (k,): self._shrink(run) for k, run in pairs}
+            return {
+                c: self.build(dict(zip(self.space, c, strict=True))) for c in values
+            }
+        pairs = (
+            self.runs.items()
+            if isinstance(self.runs, Mapping)
+            else enumerate(self.runs)
+        )
+        return {
+            k if isinstance(k, tuple) else (k,): self._shrink(run) for k, run in pairs
+        }
 
     def first(self, only: Mapping[str, str]) -> tuple[str, Run]:
         """Return the first run that has these labels.
@@ -216,11 +251,15 @@ class Sweep:
             return list(self.space)
         return list(self.axes) or ["run"]
 
-    def _printed(self, numbers: Mapping[Any, Mean], statistic: str = "") -> list[Printed]:
+    def _printed(
+        self, numbers: Mapping[Any, Mean], statistic: str = ""
+    ) -> list[Printed]:
         axes = self.axis_names
         return [
             Printed(
-                labels=dict(zip(axes, key if isinstance(key, tuple) else (key,), strict=True)),
+                labels=dict(
+                    zip(axes, key if isinstance(key, tuple) else (key,), strict=True)
+                ),
                 mean=mean,
                 std=std,
                 statistic=statistic,
@@ -232,11 +271,17 @@ class Sweep:
         axes = self.axis_names
         across = axes[-1:] if len(axes) > 1 else []
         down = axes[: len(axes) - len(across)]
-        more = [p for name, numbers in self.more.items() for p in self._printed(numbers, name)]
+        more = [
+            p
+            for name, numbers in self.more.items()
+            for p in self._printed(numbers, name)
+        ]
         table = self.table or Table(rows=down, columns=across)
         return table.replace(paper=self._printed(self.paper), more=more)
 
-    def manifest(self, sampled: Mapping[str, dict[str, Label]] | None = None) -> Manifest:
+    def manifest(
+        self, sampled: Mapping[str, dict[str, Label]] | None = None
+    ) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
         Args:
@@ -258,7 +303,9 @@ class Sweep:
                     f"sweep '{self.name}': labels {tuple(entries[run.id].labels.values())} and "
                     f"{key} name the same run; give each run once"
                 )
-            entries[run.id] = Entry(run_id=run.id, labels=dict(zip(axes, key, strict=True)))
+            entries[run.id] = Entry(
+                run_id=run.id, labels=dict(zip(axes, key, strict=True))
+            )
         for run_id, labels in (sampled or {}).items():
             entries[run_id] = Entry(run_id=run_id, labels=labels)
         return Manifest(

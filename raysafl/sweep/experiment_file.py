@@ -15,27 +15,35 @@ from raysafl.sweep.definition import Sweep
 def load_sweep(path: Path) -> Sweep:
     """Execute an experiment file and return its `SWEEP`.
 
-    The file may import the modules of its own folder by their plain names. If that folder is
-    a package (it holds `__init__.py`), the file may also import by full names, from whatever
-    working directory it is run: `from experiments.safari.setting import cell`.
+    The file may import the modules of its own folder by their plain names. If that
+    folder is a package (it holds `__init__.py`), the file may also import by full
+    names, from whatever working directory it is run: `from experiments.safari.setting
+    import cell`.
 
     Raises:
-        ValueError: the file is missing, fails to import (with the line), or defines no sweep.
+        ValueError: the file is missing, fails to import (with the line), or defines no
+            sweep.
     """
     if not path.is_file():
         near = [str(file) for file in path.parent.glob("*.py")]
-        raise ValueError(f"there is no experiment file {path}: {nearest(str(path), near)}")
+        raise ValueError(
+            f"there is no experiment file {path}: {nearest(str(path), near)}"
+        )
     module = _execute(path)
     sweep = getattr(module, "SWEEP", None)
     if not isinstance(sweep, Sweep):
-        found = sorted(name for name, value in vars(module).items() if isinstance(value, Sweep))
+        found = sorted(
+            name for name, value in vars(module).items() if isinstance(value, Sweep)
+        )
         hint = f" (it defines {', '.join(found)}: rename one)" if found else ""
         raise ValueError(f"{path} defines no sweep: it needs SWEEP = Sweep(...){hint}")
     return sweep
 
 
 def outermost_package(file: Path) -> Path | None:
-    """Return the folder of the outermost package that holds a file, or None without one."""
+    """Return the folder of the outermost package that holds a file, or None without
+    one.
+    """
     package = None
     folder = file.resolve().parent
     while (folder / "__init__.py").is_file():
@@ -53,12 +61,17 @@ def _execute(path: Path) -> ModuleType:
     sys.modules[name] = module
     before = list(sys.path)
     package = outermost_package(path)
-    sys.path[:0] = [str(path.parent.resolve()), *([str(package.parent)] if package else [])]
+    sys.path[:0] = [
+        str(path.parent.resolve()),
+        *([str(package.parent)] if package else []),
+    ]
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == path.absolute()]
+        lines = [
+            frame.lineno for frame in frames if Path(frame.filename) == path.absolute()
+        ]
         where = f"{path}:{lines[-1]}" if lines else f"{path}"
         raise ValueError(f"{where} does not import: {_say(error)}") from error
     finally:
@@ -72,4 +85,8 @@ def _say(error: Exception) -> str:
     missing = re.match(r"cannot import name '(\w+)' from 'raysafl'", str(error))
     if missing:
         return f"raysafl has no '{missing[1]}': {nearest(missing[1], raysafl.__all__)}"
-    return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+    return (
+        f"{type(error).__name__}: {error}"
+        if not isinstance(error, ValueError)
+        else str(error)
+    )

@@ -1,4 +1,5 @@
-"""Shows a person how far a sweep is: runs done, running and failed, and the time left."""
+"""Shows a person how far a sweep is: runs done, running and failed, and the time left.
+"""
 
 import time
 from typing import Protocol
@@ -23,7 +24,9 @@ class Display(Protocol):
     def update(self, running: int) -> None:
         """Show a new number of running trials."""
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Show that a run has ended.
 
         Args:
@@ -38,7 +41,8 @@ class Display(Protocol):
 
 
 class QuietDisplay:
-    """Shows nothing. It is also the base of the displays that show some of the events."""
+    """Shows nothing. It is also the base of the displays that show some of the events.
+    """
 
     def start(self, total: int, skipped: int) -> None:
         """Show nothing when the sweep starts."""
@@ -46,7 +50,9 @@ class QuietDisplay:
     def update(self, running: int) -> None:
         """Show nothing when the number of running trials changes."""
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Show nothing when a run ends."""
 
     def stop(self) -> None:
@@ -73,8 +79,11 @@ class LineDisplay(QuietDisplay):
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
-        """Print a run's number, labels, end and accuracy, and an estimate of the time left.
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
+        """Print a run's number, labels, end and accuracy, and an estimate of the time
+        left.
 
         The estimate assumes that the other runs take as long as those that have ended.
         """
@@ -104,7 +113,9 @@ class BarDisplay(QuietDisplay):
         self.progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             BarColumn(),
-            TextColumn("{task.fields[running]} running, {task.fields[failed]} failed, time left"),
+            TextColumn(
+                "{task.fields[running]} running, {task.fields[failed]} failed, time left"
+            ),
             TimeRemainingColumn(),
             console=console,
         )
@@ -122,11 +133,15 @@ class BarDisplay(QuietDisplay):
         if self.task is not None:
             self.progress.update(self.task, running=running)
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Advance the bar, and print the reason if the run failed or diverged."""
         self.failed += status.bad
         if status.bad:
-            self.progress.console.print(f"{label_text}: {status}, {reason}", markup=False)
+            self.progress.console.print(
+                f"{label_text}: {status}, {reason}", markup=False
+            )
         if self.task is not None:
             self.progress.update(self.task, advance=1, failed=self.failed)
 
@@ -136,7 +151,9 @@ class BarDisplay(QuietDisplay):
 
 
 def choose_display(console: Console, quiet: bool) -> Display:
-    """Return a bar for a terminal, lines for anything else, or nothing if `quiet` is set."""
+    """Return a bar for a terminal, lines for anything else, or nothing if `quiet` is
+    set.
+    """
     if quiet:
         return QuietDisplay()
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)

@@ -1,4 +1,6 @@
-"""Runs a sweep: check everything, run what has not ended, then write the table and the report."""
+"""Runs a sweep: check everything, run what has not ended, then write the table and the
+report.
+"""
 
 import threading
 import time
@@ -21,7 +23,12 @@ from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Location, StorageError, explain_full_disk, parse_location
+from raysafl.storage.paths import (
+    Location,
+    StorageError,
+    explain_full_disk,
+    parse_location,
+)
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
@@ -31,7 +38,9 @@ from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
 
-LOADING_SECONDS = 0.2  # most errors in the data of a sweep show before, and then Ray is not started
+LOADING_SECONDS = (
+    0.2  # most errors in the data of a sweep show before, and then Ray is not started
+)
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
@@ -61,7 +70,9 @@ class Outcome:
     @property
     def bad(self) -> pd.DataFrame:
         """The rows of the replicates that failed or diverged, with the reason."""
-        return self.runs[self.runs["status"].isin([status for status in Status if status.bad])]
+        return self.runs[
+            self.runs["status"].isin([status for status in Status if status.bad])
+        ]
 
     @property
     def ok(self) -> bool:
@@ -71,23 +82,26 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs the runs of a sweep that have not ended, on Ray, and writes the results to a folder.
+    """Runs the runs of a sweep that have not ended, on Ray, and writes the results to a
+    folder.
 
     Args:
         sweep: the sweep.
-        out: the folder or URI (`s3://...`); by default `results/<name>`, with the scale behind the
-            name if it is not `paper`.
+        out: the folder or URI (`s3://...`); by default `results/<name>`, with the scale
+            behind the name if it is not `paper`.
         hardware: what a trial runs on.
-        address: the address of a running Ray cluster (`auto` for the one of this machine); by
-            default Ray is started here.
-        resume: whether to go on where an earlier attempt ended. If not, all is run again.
+        address: the address of a running Ray cluster (`auto` for the one of this
+            machine); by default Ray is started here.
+        resume: whether to go on where an earlier attempt ended. If not, all is run
+            again.
         only: axis to label: run only the runs that have these labels.
         quiet: print nothing.
-        tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a database
-            beside the sweep.
+        tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
+            database beside the sweep.
         track: whether to log to MLflow.
         engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
-        flush_seconds: the time between two checkpoints of a run: the most work that a crash loses.
+        flush_seconds: the time between two checkpoints of a run: the most work that a
+            crash loses.
         command: the command that repeats this, for the manifest.
         console: where messages are printed.
     """
@@ -116,11 +130,11 @@ class Runner:
         """Run the sweep, and write its table and its report.
 
         Raises:
-            ValueError: something is wrong with the sweep, its data, the folder or the hardware;
-                nothing was run.
+            ValueError: something is wrong with the sweep, its data, the folder or the
+                hardware; nothing was run.
             SweepBusyError: another process is writing to the folder.
-            StorageError: the disk is full, or the object store is lost; running the sweep again
-                goes on where it was.
+            StorageError: the disk is full, or the object store is lost; running the
+                sweep again goes on where it was.
         """
         began = time.monotonic()
         store = self.store
@@ -142,7 +156,9 @@ class Runner:
                 loading.result()
 
             def ready() -> Datasets:
-                """Wait for the data. Nothing is deleted or written before they are there."""
+                """Wait for the data. Nothing is deleted or written before they are
+                there.
+                """
                 datasets = loading.result()
                 if not self.resume:
                     store.forget(chosen if self.sweep.is_grid else None)
@@ -157,11 +173,15 @@ class Runner:
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
-            if not store.file("report.html").is_file():  # the driver was killed before it wrote it
+            if not store.file(
+                "report.html"
+            ).is_file():  # the driver was killed before it wrote it
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
-            return Outcome(store, store.manifest(), frame, skipped, missing, tracked, took)
+            return Outcome(
+                store, store.manifest(), frame, skipped, missing, tracked, took
+            )
 
     def _check_folder(self, manifest: Manifest) -> None:
         """Refuse a folder that holds another sweep, or another scale of this one."""
@@ -173,7 +193,9 @@ class Runner:
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
 
-    def _fit(self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int) -> bool:
+    def _fit(
+        self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int
+    ) -> bool:
         """Run the trials, then write the table and the report.
 
         Ray starts while the data are loaded, and stops while the report is written.
@@ -193,25 +215,35 @@ class Runner:
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
             conclude = _nothing
-            raise StorageError(f"{error}. {_how_to_go_on(self.store, len(todo))}") from error
+            raise StorageError(
+                f"{error}. {_how_to_go_on(self.store, len(todo))}"
+            ) from error
         finally:
             try:
                 conclude()
             finally:
                 if tracker is not None and tracker.waiting and not self.quiet:
-                    self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
+                    self._say(
+                        f"{tracker.waiting} runs are still to be logged to MLflow"
+                    )
                 synced = tracker.finish() if tracker is not None else True
         return synced
 
     def _tracker(self, todo: Mapping[str, Run]) -> Tracker:
         uri = self.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote and not self.quiet:
-            self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
+            self._say(
+                f"MLflow's database cannot lie in an object store; it is {redacted(uri)}"
+            )
         configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
         return Tracker(self.store, uri, self._say, configs, curve_of_run)
 
     def _trials(
-        self, todo: Mapping[str, Run], datasets: Datasets, skipped: int, tracker: Tracker | None
+        self,
+        todo: Mapping[str, Run],
+        datasets: Datasets,
+        skipped: int,
+        tracker: Tracker | None,
     ) -> None:
         display = choose_display(self.console, self.quiet)
         tuning = Tuning(
@@ -262,7 +294,9 @@ def _write_all(store: Store) -> None:
 
 
 def _how_to_go_on(store: Store, planned: int) -> str:
-    """Say what to do when results could not be written, and how much room all runs need."""
+    """Say what to do when results could not be written, and how much room all runs
+    need.
+    """
     goes_on = "The same command goes on where it was"
     if store.is_remote:  # the store may be lost, so it is not asked what it holds
         return goes_on
@@ -273,7 +307,8 @@ def _how_to_go_on(store: Store, planned: int) -> str:
 
 
 def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
-    """Load each dataset once, and try what depends on it: partitions, server data, models.
+    """Load each dataset once, and try what depends on it: partitions, server data,
+    models.
 
     Args:
         runs: the runs to do.

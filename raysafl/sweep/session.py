@@ -1,9 +1,9 @@
 """Runs one run and writes its rows, its checkpoints and its ledger entry.
 
-A checkpoint ends an interval of rounds, whose rows are one Parquet file. A crash at any point
-neither loses nor doubles a row because of the order of writing: first the rows of the interval,
-then its checkpoint. When the run has ended, first the ledger entry is written, then the
-checkpoint is deleted.
+A checkpoint ends an interval of rounds, whose rows are one Parquet file. A crash at any
+point neither loses nor doubles a row because of the order of writing: first the rows of
+the interval, then its checkpoint. When the run has ended, first the ledger entry is
+written, then the checkpoint is deleted.
 """
 
 import datetime
@@ -29,7 +29,8 @@ FLUSH_SECONDS = 30.0  # between two checkpoints: the most work that a crash lose
 
 
 class Session:
-    """Runs one run and writes it to a store. It goes on from the run's checkpoint, if any.
+    """Runs one run and writes it to a store. It goes on from the run's checkpoint, if
+    any.
 
     Args:
         run: the run.
@@ -66,8 +67,12 @@ class Session:
         self._interval = self.simulation.round  # the first round behind the checkpoint
         self._rows: list[dict[str, Any]] = []  # of the rounds behind the checkpoint
         self._checkpoint_time = time.monotonic()
-        self.latest: list[Record] = []  # of the last evaluated round, one for each replicate
-        self.writes = 0  # how often rows were written; a reader needs to look only if it grows
+        self.latest: list[
+            Record
+        ] = []  # of the last evaluated round, one for each replicate
+        self.writes = (
+            0  # how often rows were written; a reader needs to look only if it grows
+        )
 
     def _resume(self) -> None:
         """Restore the simulation and the clock from the checkpoint."""
@@ -86,9 +91,9 @@ class Session:
         """Run rounds for some time, and then up to the next round that is evaluated.
 
         Args:
-            seconds: how long. With 0, for schedulers that may stop the run after any report, all
-                rows so far are written when this returns. Otherwise evaluations of the last
-                rounds may still be computed.
+            seconds: how long. With 0, for schedulers that may stop the run after any
+                report, all rows so far are written when this returns. Otherwise
+                evaluations of the last rounds may still be computed.
 
         Returns:
             Whether the run has ended.
@@ -109,7 +114,9 @@ class Session:
 
     def _take(self, records: list[Record]) -> None:
         self._rows += [asdict(record) for record in records]
-        self.latest = [r for r in records if r.round == records[-1].round] or self.latest
+        self.latest = [
+            r for r in records if r.round == records[-1].round
+        ] or self.latest
 
     def flush(self) -> None:
         """Write the rows since the last checkpoint, then a new checkpoint."""
@@ -123,18 +130,23 @@ class Session:
         self._checkpoint_time = now
 
     def write_rows(self) -> None:
-        """Write all rows since the last checkpoint, which replaces an earlier file of them."""
+        """Write all rows since the last checkpoint, which replaces an earlier file of
+        them.
+        """
         self._take(self.simulation.finish_evaluations())
         if self._rows:
             self.store.write_part(self.run.id, self._interval, self._rows)
             self.writes += 1
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round for Tune's schedulers: means over replicates."""
+        """Return the last evaluated round for Tune's schedulers: means over replicates.
+        """
         alive = self.latest
         return {
             "round": alive[-1].round + 1 if alive else 0,
-            "test_accuracy": float(np.mean([r.test_accuracy for r in alive] or [np.nan])),
+            "test_accuracy": float(
+                np.mean([r.test_accuracy for r in alive] or [np.nan])
+            ),
             "test_loss": float(np.mean([r.test_loss for r in alive] or [np.nan])),
         }
 
@@ -166,5 +178,9 @@ class Session:
 
 
 def in_process(run: Run, store: Store, work: Work) -> None:
-    """Run a run to its end in this process, as the reference that trials are compared with."""
-    Session(run, store, work, {**provenance(), "device": torch.device("cpu").type}).advance(np.inf)
+    """Run a run to its end in this process, as the reference that trials are compared
+    with.
+    """
+    Session(
+        run, store, work, {**provenance(), "device": torch.device("cpu").type}
+    ).advance(np.inf)

@@ -1,8 +1,9 @@
-"""A trial of Tune: the coordinator, which runs the rounds of one run on its client actors.
+"""A trial of Tune: the coordinator, which runs the rounds of one run on its client
+actors.
 
-Tune reuses the coordinator's process for the next trial, and the coordinator keeps its client
-actors, so a sweep starts its processes once. `_reset` drops all state of the last run; a test
-compares a reused trial with a new one.
+Tune reuses the coordinator's process for the next trial, and the coordinator keeps its
+client actors, so a sweep starts its processes once. `_reset` drops all state of the
+last run; a test compares a reused trial with a new one.
 """
 
 import traceback
@@ -37,9 +38,11 @@ class Context:
         store: the sweep's folder.
         make: makes a run from the configuration that Tune gives a trial.
         hardware: what a trial runs on.
-        datasets: the loaded datasets in Ray's object store, by the JSON of their source.
+        datasets: the loaded datasets in Ray's object store, by the JSON of their
+            source.
         origin: with what and where the sweep runs, for the ledger.
-        report_seconds: the time between two reports to Tune; 0 reports every evaluated round.
+        report_seconds: the time between two reports to Tune; 0 reports every evaluated
+            round.
         flush_seconds: the time between two checkpoints.
         engine: the engine that computes gradients.
     """
@@ -57,17 +60,18 @@ class Context:
 class Trial(tune.Trainable):
     """Coordinates one run after the other on the same client actors.
 
-    A run that raises an error, or whose client actors are lost again and again, is recorded as
-    failed with the reason; for Tune the trial ends normally. Only the loss of the coordinator's
-    own process is an error of the trial. Tune then starts it again, and the run goes on from its
-    checkpoint.
+    A run that raises an error, or whose client actors are lost again and again, is
+    recorded as failed with the reason; for Tune the trial ends normally. Only the loss
+    of the coordinator's own process is an error of the trial. Tune then starts it
+    again, and the run goes on from its checkpoint.
     """
 
     def setup(self, config: dict[str, Any], context: Context | None = None) -> None:
         """Start the client actors.
 
-        The run is begun later, in `step`: Tune may set up one coordinator for a trial and then
-        give the trial to another, and only one of them may touch the rows of the run.
+        The run is begun later, in `step`: Tune may set up one coordinator for a trial
+        and then give the trial to another, and only one of them may touch the rows of
+        the run.
         """
         assert context is not None
         torch.set_num_threads(1)
@@ -93,8 +97,8 @@ class Trial(tune.Trainable):
     def _begin(self) -> None:
         """Get the run ready, unless an earlier trial has ended it.
 
-        It waits for another trial of the same run to end: two sampled configurations may give
-        equal runs, and the trials of a killed driver live on for a moment.
+        It waits for another trial of the same run to end: two sampled configurations
+        may give equal runs, and the trials of a killed driver live on for a moment.
         """
         self.begun = True
         self.run = self.context.make(self.config)
@@ -129,9 +133,9 @@ class Trial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report the last evaluated round.
 
-        If results cannot be written, the run is not recorded as failed. The reason is reported as
-        `lost`, the driver ends the sweep, and the run goes on from its checkpoint when the sweep
-        is started again.
+        If results cannot be written, the run is not recorded as failed. The reason is
+        reported as `lost`, the driver ends the sweep, and the run goes on from its
+        checkpoint when the sweep is started again.
         """
         try:
             return self._step()
@@ -160,16 +164,21 @@ class Trial(tune.Trainable):
         return {"run_id": self.key, **result}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Return an empty checkpoint for Tune, as `Session` writes the run's own one."""
+        """Return an empty checkpoint for Tune, as `Session` writes the run's own one.
+        """
         return {}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
 
     def _fail(self, error: Exception) -> None:
-        """Record the failure with the line of code that raised it, and the rows before it."""
+        """Record the failure with the line of code that raised it, and the rows before
+        it.
+        """
         at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+        reason = (
+            f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+        )
         config = self.run.model_dump(mode="json") if self.run else None
         entry = LedgerEntry.now(config, Status.FAILED, reason, **self.context.origin)
         self.store.write_ledger(self.key, entry)
@@ -180,7 +189,9 @@ class Trial(tune.Trainable):
 
     def _stop(self) -> None:
         try:
-            with suppress(StorageError):  # the sweep ends for it; the last checkpoint stays
+            with suppress(
+                StorageError
+            ):  # the sweep ends for it; the last checkpoint stays
                 if self.session is not None:
                     self.session.flush()
         finally:

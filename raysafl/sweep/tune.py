@@ -29,7 +29,9 @@ from raysafl.sweep.tune_callback import Halt, Watch
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
-REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
+REPORT_SECONDS = (
+    2.0  # between a trial's reports to Tune, unless a scheduler needs every round
+)
 TRIAL_RETRIES = 2  # how often a trial whose process was lost is started again
 QUIET = {  # Tune prints no tables and writes no logs and snapshots, as the results are in Parquet
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -70,13 +72,15 @@ class Tuning:
             datasets: the loaded datasets, by the JSON of their source.
 
         Raises:
-            StorageError: results could not be written any more; the other runs have not run.
+            StorageError: results could not be written any more; the other runs have not
+                run.
         """
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         with environment(**QUIET):
             ship_user_code(
-                self.sweep, [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])]
+                self.sweep,
+                [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])],
             )
             context = Context(
                 store=self.store.path,
@@ -103,7 +107,8 @@ class Tuning:
     def _tuner(self, context: Context, folder: Path, watch: Watch) -> tune.Tuner:
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
         trainable = tune.with_resources(
-            tune.with_parameters(Trial, context=context), tune.PlacementGroupFactory(bundles)
+            tune.with_parameters(Trial, context=context),
+            tune.PlacementGroupFactory(bundles),
         )
         space = dict(self.sweep.space)
         if self.sweep.is_grid:
@@ -116,8 +121,12 @@ class Tuning:
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(
-                metric=self.sweep.metric if self.sweep.scheduler or self.sweep.search_alg else None,
-                mode=self.sweep.mode if self.sweep.scheduler or self.sweep.search_alg else None,
+                metric=self.sweep.metric
+                if self.sweep.scheduler or self.sweep.search_alg
+                else None,
+                mode=self.sweep.mode
+                if self.sweep.scheduler or self.sweep.search_alg
+                else None,
                 num_samples=1 if self.sweep.is_grid else self.sweep.num_samples,
                 search_alg=self.sweep.search_alg or sampler,
                 scheduler=self.sweep.scheduler,
@@ -144,11 +153,19 @@ class Tuning:
             self.store.write_manifest(manifest.extended([entry]))
 
         return Watch(
-            self.store, self._make(), self.display, self.tracker, self.hardware, labels, sampled
+            self.store,
+            self._make(),
+            self.display,
+            self.tracker,
+            self.hardware,
+            labels,
+            sampled,
         )
 
 
-def _put_datasets(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[Dataset]"]:
+def _put_datasets(
+    datasets: Mapping[str, Dataset],
+) -> dict[str, "ray.ObjectRef[Dataset]"]:
     """Put the datasets into the memory that all processes of a node share.
 
     Raises:
@@ -156,9 +173,14 @@ def _put_datasets(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[D
     """
     try:
         return {name: ray.put(dataset) for name, dataset in datasets.items()}
-    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+    except (
+        ray.exceptions.ObjectStoreFullError,
+        ray.exceptions.OutOfDiskError,
+    ) as error:
         needed = sum(
-            part.x.nbytes for data in datasets.values() for part in (data.train, data.test)
+            part.x.nbytes
+            for data in datasets.values()
+            for part in (data.train, data.test)
         )
         raise ValueError(
             f"the datasets, {format_bytes(needed)}, do not fit the memory that Ray's processes "
@@ -169,16 +191,21 @@ def _put_datasets(datasets: Mapping[str, Dataset]) -> dict[str, "ray.ObjectRef[D
 
 @contextmanager
 def _scratch(store: Store) -> Iterator[Path]:
-    """Provide Tune's own folder: in the sweep's, or a temporary one if that is in a store.
+    """Provide Tune's own folder: in the sweep's, or a temporary one if that is in a
+    store.
 
-    Tune writes pickles into it. Nothing is ever read from it, and it is deleted afterwards.
+    Tune writes pickles into it. Nothing is ever read from it, and it is deleted
+    afterwards.
     """
     if store.is_remote:
-        with tempfile.TemporaryDirectory(prefix="raysafl-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="raysafl-", ignore_cleanup_errors=True
+        ) as folder:
             yield Path(folder) / "tune"
         return
     try:
-        # It also holds the locks of runs, which the trials of a killed driver may still have.
+        # It also holds the locks of runs, which the trials of a killed driver may still
+        # have.
         yield local_folder(store.path) / "tune"
     finally:
         shutil.rmtree(local_folder(store.path) / "tune", ignore_errors=True)

@@ -29,7 +29,9 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
         runs: their components may be the user's.
     """
     components = [component for run in runs for component in run.components()]
-    classes = [kind for component in components for kind in _component_classes(component)]
+    classes = [
+        kind for component in components for kind in _component_classes(component)
+    ]
     owners: list[Any] = [sweep.make, *classes]
     modules = (sys.modules.get(getattr(owner, "__module__", "")) for owner in owners)
     folders = {file.parent for module in modules if (file := _user_file(module))}
@@ -55,7 +57,12 @@ def _user_file(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")
     top = name.partition(".")[0]
-    if not file or top in ("__main__", "__mp_main__", "raysafl", *sys.stdlib_module_names):
+    if not file or top in (
+        "__main__",
+        "__mp_main__",
+        "raysafl",
+        *sys.stdlib_module_names,
+    ):
         return None
     is_installed = "site-packages" in file or "dist-packages" in file
     return None if is_installed else Path(file).resolve()
