@@ -16,8 +16,7 @@ Ints = NDArray[np.int64]
 
 
 class ClientIndices(Sequence[Ints]):
-    """The positions of each client's samples. It reads like a list of integer arrays.
-    """
+    """The positions of each client's samples. It reads like a list of integer arrays."""
 
     sizes: Ints  # sizes[i] is the number of samples that client i holds
 
@@ -151,9 +150,7 @@ def as_client_indices(parts: Sequence[Ints]) -> ClientIndices:
     if isinstance(parts, ClientIndices):
         return parts
     sizes = np.array([len(part) for part in parts], np.int64)
-    flat = np.concatenate(
-        [part for part in parts if len(part)] or [np.empty(0, np.int64)]
-    )
+    flat = np.concatenate([part for part in parts if len(part)] or [np.empty(0, np.int64)])
     if flat.dtype.kind not in "iu":
         raise ValueError(
             f"clients hold positions of samples, which are whole numbers, not {flat.dtype}; "

@@ -23,9 +23,7 @@ class _Zeros(np.random.SeedSequence):
 
 
 _ZEROS = _Zeros(0)
-_STATE = np.random.Philox(
-    _ZEROS
-).state  # the state of a generator that has drawn nothing yet
+_STATE = np.random.Philox(_ZEROS).state  # the state of a generator that has drawn nothing yet
 
 
 class Key(NamedTuple):

@@ -49,12 +49,8 @@ class Record:
     To add a column, add a field here and have the simulation fill it.
     """
 
-    replicate: Annotated[
-        int, Column("int32", "number of the replicate, from 0", Summary.KEY)
-    ]
-    seed: Annotated[
-        int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)
-    ]
+    replicate: Annotated[int, Column("int32", "number of the replicate, from 0", Summary.KEY)]
+    seed: Annotated[int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)]
     round: Annotated[int, Column("int32", "number of the round, from 0", Summary.KEY)]
     kind: Annotated[
         str,
@@ -63,9 +59,7 @@ class Record:
             "who trained in the round: client, server, client+server or central",
         ),
     ]
-    cohort: Annotated[
-        list[int], Column("list of int32", "ids of the clients that participated")
-    ]
+    cohort: Annotated[list[int], Column("list of int32", "ids of the clients that participated")]
     test_accuracy: Annotated[
         float,
         Column(
@@ -165,8 +159,7 @@ class Record:
 
 
 COLUMNS: Mapping[str, Column] = {
-    name: hint.__metadata__[0]
-    for name, hint in get_type_hints(Record, include_extras=True).items()
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Record, include_extras=True).items()
 }
 
 

@@ -29,19 +29,13 @@ from raysafl.storage.manifest import RUN_ID
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.rows import ROUNDS, read_rows
 
-ROWS_PER_GROUP = (
-    65_536  # a row group is the least that is read to get the rows of one run
-)
+ROWS_PER_GROUP = 65_536  # a row group is the least that is read to get the rows of one run
 PARQUET = {
     "compression": "zstd",
     "compression_level": 19,
     "use_dictionary": ["run_id", "kind"],
-    "column_encoding": dict.fromkeys(
-        ["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"
-    ),
-    "write_statistics": [
-        "run_id"
-    ],  # by which groups without the wanted run are skipped
+    "column_encoding": dict.fromkeys(["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"),
+    "write_statistics": ["run_id"],  # by which groups without the wanted run are skipped
     "write_page_checksum": True,
     "store_schema": False,
 }
@@ -166,9 +160,7 @@ class Compacted:
         removed = set(run_ids)
         entries = self.entries(strict=True)
         if removed & entries.keys():
-            self.write_entries(
-                {i: entry for i, entry in entries.items() if i not in removed}
-            )
+            self.write_entries({i: entry for i, entry in entries.items() if i not in removed})
 
     def remove_rows(self, run_ids: Iterable[str]) -> None:
         """Remove the rows of some runs.
@@ -180,9 +172,7 @@ class Compacted:
         if not removed & self.run_ids():
             return
         table = self.rows()
-        others = pc.invert(
-            pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string()))
-        )
+        others = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string())))
         self.write_rows([table.filter(others)])
 
     def delete(self) -> None:

@@ -35,16 +35,12 @@ class Compaction:
     bytes_after: int
 
     def __str__(self) -> str:
-        sizes = (
-            f"{format_bytes(self.bytes_before)} became {format_bytes(self.bytes_after)}"
-        )
+        sizes = f"{format_bytes(self.bytes_before)} became {format_bytes(self.bytes_after)}"
         left = (
             f"; {len(self.left)} runs keep their own files, as they have not ended, failed, "
             "or have a checkpoint or a damaged file"
         )
-        return (
-            f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
-        )
+        return f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
 
 
 def compact(store: Store) -> Compaction:
@@ -99,9 +95,7 @@ def compact(store: Store) -> Compaction:
 def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]:
     """Return the runs that no further attempt changes."""
     unfinished = {file.stem for file in store.checkpoints()}
-    return {
-        run_id for run_id, entry in ledger.items() if entry.status.decided
-    } - unfinished
+    return {run_id for run_id, entry in ledger.items() if entry.status.decided} - unfinished
 
 
 class _CompactedRows:
@@ -127,10 +121,6 @@ class _CompactedRows:
             lost = {run_of(part) for part in damaged}
             self.damaged |= lost
 
-            known = pc.invert(
-                pc.is_in(table["run_id"], pa.array(sorted(lost), pa.string()))
-            )
-            before = self.compacted.rows(
-                [run_id for run_id in some if run_id not in self.parts]
-            )
+            known = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(lost), pa.string())))
+            before = self.compacted.rows([run_id for run_id in some if run_id not in self.parts])
             yield sorted_rows(pa.concat_tables([before, table.filter(known)]))

@@ -1,5 +1,4 @@
-"""Reading and writing of single files: atomic, and with checksums that reveal damage.
-"""
+"""Reading and writing of single files: atomic, and with checksums that reveal damage."""
 
 import os
 from typing import BinaryIO

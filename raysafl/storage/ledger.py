@@ -26,8 +26,7 @@ class Status(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether the run gives no final accuracy because something went wrong in it.
-        """
+        """Whether the run gives no final accuracy because something went wrong in it."""
         return self in (Status.DIVERGED, Status.FAILED)
 
 

@@ -29,9 +29,7 @@ from raysafl.storage.paths import Location, Remote, StorageError
 
 BEAT_SECONDS = 5.0  # between two writes of a lock by its holder
 STALE_SECONDS = 30.0  # without a change of the lock, until its holder is taken for dead
-RACE_SECONDS = (
-    1.0  # until the lock is read again, to see whether another process took it too
-)
+RACE_SECONDS = 1.0  # until the lock is read again, to see whether another process took it too
 
 
 class RemoteLock:
@@ -92,8 +90,7 @@ class RemoteLock:
         self.release()
 
     def _take(self, wait: bool) -> None:
-        """Write the lock's object, once no living process of another machine holds it.
-        """
+        """Write the lock's object, once no living process of another machine holds it."""
         seen = self._holder()
         since = time.monotonic()
         while seen and seen.get("machine") != self._content["machine"]:
@@ -115,9 +112,7 @@ class RemoteLock:
             if (self._holder() or {}).get("token") != self._content["token"]:
                 raise Timeout(str(self.file))
         self._released.clear()
-        self._thread = threading.Thread(
-            target=self._keep_writing, name="lock", daemon=True
-        )
+        self._thread = threading.Thread(target=self._keep_writing, name="lock", daemon=True)
         self._thread.start()
 
     def _keep_writing(self) -> None:

@@ -16,8 +16,7 @@ Label = str | int | float | bool | None
 
 
 class Printed(Component):
-    """A number that a paper prints: a mean and, if it is given, a standard deviation.
-    """
+    """A number that a paper prints: a mean and, if it is given, a standard deviation."""
 
     labels: dict[str, Label] = Field(
         description="the cell that the number belongs to: its label on each axis; axes that are "
@@ -126,9 +125,7 @@ class Table(Component):
     scale: float = Field(
         default=100.0, description="the factor for the statistic; 100 gives per cent"
     )
-    unit: str = Field(
-        default="%", description="the unit of the statistic after scaling"
-    )
+    unit: str = Field(default="%", description="the unit of the statistic after scaling")
     paper: list[Printed] = Field(
         default_factory=list,
         description="the numbers that the paper prints for the cells",
@@ -153,8 +150,7 @@ class Table(Component):
     )
 
     def unprinted(self) -> "Table":
-        """Return the table without the paper's numbers; the statistics of `more` stay.
-        """
+        """Return the table without the paper's numbers; the statistics of `more` stay."""
         more = [printed.statistic for printed in self.more]
         return self.replace(paper=[], more=[], also=[*self.also, *more])
 
@@ -162,12 +158,8 @@ class Table(Component):
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
 
-    run_id: str = Field(
-        pattern=RUN_ID, description="the run's id, a hash of its configuration"
-    )
-    labels: dict[str, Label] = Field(
-        description="the run's label on each axis of the sweep"
-    )
+    run_id: str = Field(pattern=RUN_ID, description="the run's id, a hash of its configuration")
+    labels: dict[str, Label] = Field(description="the run's label on each axis of the sweep")
 
 
 class Manifest(Component):
@@ -179,9 +171,7 @@ class Manifest(Component):
 
     name: str = Field(description="the name of the sweep")
     title: str = Field(default="", description="the heading of the report")
-    scale: str = Field(
-        default=PAPER, description="the scale of the runs; paper is the original"
-    )
+    scale: str = Field(default=PAPER, description="the scale of the runs; paper is the original")
     axes: list[str] = Field(description="the names of the labels")
     entries: list[Entry] = Field(description="the runs")
     table: Table = Field(description="how the runs become a table")
@@ -197,15 +187,11 @@ class Manifest(Component):
         default="",
         description="the name of the experiment file, if the sweep came from one",
     )
-    command: str = Field(
-        default="", description="the command that runs the sweep again"
-    )
+    command: str = Field(default="", description="the command that runs the sweep again")
 
     @field_validator("table")
     @classmethod
-    def _printed_at_the_papers_scale_only(
-        cls, table: Table, info: ValidationInfo
-    ) -> Table:
+    def _printed_at_the_papers_scale_only(cls, table: Table, info: ValidationInfo) -> Table:
         return table if info.data.get("scale") == PAPER else table.unprinted()
 
     def select(self, only: Mapping[str, str]) -> list[str]:
@@ -232,8 +218,7 @@ class Manifest(Component):
         return [entry.run_id for entry in chosen]
 
     def extended(self, entries: Iterable[Entry]) -> "Manifest":
-        """Return the manifest with those of the entries appended that it does not have.
-        """
+        """Return the manifest with those of the entries appended that it does not have."""
         present = {entry.run_id for entry in self.entries}
         more = [entry for entry in entries if entry.run_id not in present]
         return self.replace(entries=[*self.entries, *more]) if more else self

@@ -23,9 +23,7 @@ STATISTICS = {  # of a run, in runs.parquet
     "after_server": "mean test accuracy right after the rounds of the server alone",
     "rise_time": "rounds until the test accuracy is at 90 % of the final",
     "rise_time20": "the same on the accuracy's rolling mean over twenty evaluations (FSL)",
-    **{
-        f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS
-    },
+    **{f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS},
     "final_loss": "test loss of the last evaluated round",
     "arbitrary_ratio": "share of rounds that were no snapshots (FAST's Ratio)",
     **{f"total_{name}": COLUMNS[name].total for name in TOTALS},
@@ -40,9 +38,7 @@ FRACTIONS = (
 )  # tables show them in per cent
 
 
-def rounds_until(
-    rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float
-) -> float:
+def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float) -> float:
     """Return how many rounds were run when the accuracy first reached a target.
 
     Args:
@@ -87,17 +83,11 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     """
     accuracy: pd.Series[float] = rows["test_accuracy"].astype(float)
     smooth = accuracy.rolling(20, min_periods=1).mean()
-    final, smooth_final = (
-        float(x.iloc[-1]) if len(x) else math.nan for x in (accuracy, smooth)
-    )
+    final, smooth_final = (float(x.iloc[-1]) if len(x) else math.nan for x in (accuracy, smooth))
     rounds = int(rows["round"].max()) + 1 if len(rows) else 0
     sums = rows.reindex(columns=TOTALS).sum()
     totals = {f"total_{name}": int(sums[name]) for name in TOTALS}
-    best = (
-        int(rows["round"].iloc[accuracy.argmax()])
-        if accuracy.notna().any()
-        else math.nan
-    )
+    best = int(rows["round"].iloc[accuracy.argmax()]) if accuracy.notna().any() else math.nan
     found = {
         "rounds": rounds,
         "final": final,
@@ -110,9 +100,7 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
         "rise_time20": rounds_until(rows, smooth, 0.9 * smooth_final),
         **{f"rounds_to_{t}": rounds_until(rows, accuracy, t / 100) for t in TARGETS},
         "final_loss": float(rows["test_loss"].iloc[-1]) if len(rows) else math.nan,
-        "arbitrary_ratio": 1 - totals["total_snapshots"] / rounds
-        if rounds
-        else math.nan,
+        "arbitrary_ratio": 1 - totals["total_snapshots"] / rounds if rounds else math.nan,
         **totals,
         "total_bytes": totals["total_bytes_down"] + totals["total_bytes_up"],
     }

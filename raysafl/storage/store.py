@@ -128,14 +128,10 @@ class Store:
         found = self.path
         for name in names:
             if not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
-                raise ValueError(
-                    f"{name!r} in {self.path} cannot be the name of a file of results"
-                )
+                raise ValueError(f"{name!r} in {self.path} cannot be the name of a file of results")
             found = found / name
         if self.path.resolve() not in found.resolve().parents:
-            raise ValueError(
-                f"{found} is a link out of {self.path}; results stay inside"
-            )
+            raise ValueError(f"{found} is a link out of {self.path}; results stay inside")
         return found
 
     def checkpoint(self, run_id: str) -> Location:
@@ -149,9 +145,7 @@ class Store:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write `manifest.json`, which says what the sweep is."""
-        atomic_write(
-            self.path / "manifest.json", manifest.model_dump_json(indent=1).encode()
-        )
+        atomic_write(self.path / "manifest.json", manifest.model_dump_json(indent=1).encode())
 
     def manifest(self) -> Manifest:
         """Read `manifest.json`, which says what the sweep is.
@@ -200,9 +194,7 @@ class Store:
         for file in [file for pattern in patterns for file in self._found(pattern)]:
             file.unlink(missing_ok=True)
 
-    def write_part(
-        self, run_id: str, first_round: int, rows: list[dict[str, Any]]
-    ) -> None:
+    def write_part(self, run_id: str, first_round: int, rows: list[dict[str, Any]]) -> None:
         """Write the rows between two checkpoints, or replace them if they were written
         before.
 
@@ -211,9 +203,7 @@ class Store:
             first_round: the number of the first round after the earlier checkpoint.
             rows: the fields of `Record` for each row.
         """
-        table = pa.Table.from_pylist(
-            [{"run_id": run_id, **row} for row in rows], schema=ROUNDS
-        )
+        table = pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], schema=ROUNDS)
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
@@ -294,11 +284,7 @@ class Store:
         files = read_files(self.ledger_files())
         single = {file.stem: _parsed_entry(file, content) for file, content in files}
         entries = {**self.compacted.entries(), **single}
-        return {
-            run_id: entry
-            for run_id, entry in sorted(entries.items())
-            if entry is not None
-        }
+        return {run_id: entry for run_id, entry in sorted(entries.items()) if entry is not None}
 
     def _found(self, pattern: str) -> list[Location]:
         """Return the files that match, sorted. A link that leads out of the folder is
@@ -334,9 +320,7 @@ class Store:
 
     def write_runs(self, frame: pd.DataFrame) -> None:
         """Write the table of runs and replicates to `runs.parquet`."""
-        write_parquet(
-            pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet")
-        )
+        write_parquet(pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet"))
 
     def runs(self) -> pd.DataFrame:
         """Return the table of runs and replicates in `runs.parquet`.
@@ -346,9 +330,7 @@ class Store:
         """
         file = self.file("runs.parquet")
         try:
-            frame: pd.DataFrame = read_parquet(
-                pa.BufferReader(file.read_bytes())
-            ).to_pandas()
+            frame: pd.DataFrame = read_parquet(pa.BufferReader(file.read_bytes())).to_pandas()
         except StorageError:
             raise
         except Exception as error:  # whatever a damaged file does to its reader
@@ -359,8 +341,7 @@ class Store:
 
 
 def _parsed_entry(file: Location, content: bytes) -> LedgerEntry | None:
-    """Parse a ledger entry; None, with a warning that names the file, if it is damaged.
-    """
+    """Parse a ledger entry; None, with a warning that names the file, if it is damaged."""
     try:
         return LedgerEntry.from_json(content)
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,4 @@
-"""Shows a person how far a sweep is: runs done, running and failed, and the time left.
-"""
+"""Shows a person how far a sweep is: runs done, running and failed, and the time left."""
 
 import time
 from typing import Protocol
@@ -24,9 +23,7 @@ class Display(Protocol):
     def update(self, running: int) -> None:
         """Show a new number of running trials."""
 
-    def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
-    ) -> None:
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
         """Show that a run has ended.
 
         Args:
@@ -41,8 +38,7 @@ class Display(Protocol):
 
 
 class QuietDisplay:
-    """Shows nothing. It is also the base of the displays that show some of the events.
-    """
+    """Shows nothing. It is also the base of the displays that show some of the events."""
 
     def start(self, total: int, skipped: int) -> None:
         """Show nothing when the sweep starts."""
@@ -50,9 +46,7 @@ class QuietDisplay:
     def update(self, running: int) -> None:
         """Show nothing when the number of running trials changes."""
 
-    def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
-    ) -> None:
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
         """Show nothing when a run ends."""
 
     def stop(self) -> None:
@@ -79,9 +73,7 @@ class LineDisplay(QuietDisplay):
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
 
-    def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
-    ) -> None:
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
         """Print a run's number, labels, end and accuracy, and an estimate of the time
         left.
 
@@ -113,9 +105,7 @@ class BarDisplay(QuietDisplay):
         self.progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             BarColumn(),
-            TextColumn(
-                "{task.fields[running]} running, {task.fields[failed]} failed, time left"
-            ),
+            TextColumn("{task.fields[running]} running, {task.fields[failed]} failed, time left"),
             TimeRemainingColumn(),
             console=console,
         )
@@ -133,15 +123,11 @@ class BarDisplay(QuietDisplay):
         if self.task is not None:
             self.progress.update(self.task, running=running)
 
-    def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
-    ) -> None:
+    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
         """Advance the bar, and print the reason if the run failed or diverged."""
         self.failed += status.bad
         if status.bad:
-            self.progress.console.print(
-                f"{label_text}: {status}, {reason}", markup=False
-            )
+            self.progress.console.print(f"{label_text}: {status}, {reason}", markup=False)
         if self.task is not None:
             self.progress.update(self.task, advance=1, failed=self.failed)
 

@@ -38,9 +38,7 @@ from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
 
-LOADING_SECONDS = (
-    0.2  # most errors in the data of a sweep show before, and then Ray is not started
-)
+LOADING_SECONDS = 0.2  # most errors in the data of a sweep show before, and then Ray is not started
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
@@ -70,9 +68,7 @@ class Outcome:
     @property
     def bad(self) -> pd.DataFrame:
         """The rows of the replicates that failed or diverged, with the reason."""
-        return self.runs[
-            self.runs["status"].isin([status for status in Status if status.bad])
-        ]
+        return self.runs[self.runs["status"].isin([status for status in Status if status.bad])]
 
     @property
     def ok(self) -> bool:
@@ -173,15 +169,11 @@ class Runner:
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
-            if not store.file(
-                "report.html"
-            ).is_file():  # the driver was killed before it wrote it
+            if not store.file("report.html").is_file():  # the driver was killed before it wrote it
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
-            return Outcome(
-                store, store.manifest(), frame, skipped, missing, tracked, took
-            )
+            return Outcome(store, store.manifest(), frame, skipped, missing, tracked, took)
 
     def _check_folder(self, manifest: Manifest) -> None:
         """Refuse a folder that holds another sweep, or another scale of this one."""
@@ -193,9 +185,7 @@ class Runner:
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
 
-    def _fit(
-        self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int
-    ) -> bool:
+    def _fit(self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int) -> bool:
         """Run the trials, then write the table and the report.
 
         Ray starts while the data are loaded, and stops while the report is written.
@@ -215,26 +205,20 @@ class Runner:
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
             conclude = _nothing
-            raise StorageError(
-                f"{error}. {_how_to_go_on(self.store, len(todo))}"
-            ) from error
+            raise StorageError(f"{error}. {_how_to_go_on(self.store, len(todo))}") from error
         finally:
             try:
                 conclude()
             finally:
                 if tracker is not None and tracker.waiting and not self.quiet:
-                    self._say(
-                        f"{tracker.waiting} runs are still to be logged to MLflow"
-                    )
+                    self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
                 synced = tracker.finish() if tracker is not None else True
         return synced
 
     def _tracker(self, todo: Mapping[str, Run]) -> Tracker:
         uri = self.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote and not self.quiet:
-            self._say(
-                f"MLflow's database cannot lie in an object store; it is {redacted(uri)}"
-            )
+            self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
         configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
         return Tracker(self.store, uri, self._say, configs, curve_of_run)
 

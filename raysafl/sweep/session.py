@@ -67,12 +67,8 @@ class Session:
         self._interval = self.simulation.round  # the first round behind the checkpoint
         self._rows: list[dict[str, Any]] = []  # of the rounds behind the checkpoint
         self._checkpoint_time = time.monotonic()
-        self.latest: list[
-            Record
-        ] = []  # of the last evaluated round, one for each replicate
-        self.writes = (
-            0  # how often rows were written; a reader needs to look only if it grows
-        )
+        self.latest: list[Record] = []  # of the last evaluated round, one for each replicate
+        self.writes = 0  # how often rows were written; a reader needs to look only if it grows
 
     def _resume(self) -> None:
         """Restore the simulation and the clock from the checkpoint."""
@@ -114,9 +110,7 @@ class Session:
 
     def _take(self, records: list[Record]) -> None:
         self._rows += [asdict(record) for record in records]
-        self.latest = [
-            r for r in records if r.round == records[-1].round
-        ] or self.latest
+        self.latest = [r for r in records if r.round == records[-1].round] or self.latest
 
     def flush(self) -> None:
         """Write the rows since the last checkpoint, then a new checkpoint."""
@@ -139,14 +133,11 @@ class Session:
             self.writes += 1
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round for Tune's schedulers: means over replicates.
-        """
+        """Return the last evaluated round for Tune's schedulers: means over replicates."""
         alive = self.latest
         return {
             "round": alive[-1].round + 1 if alive else 0,
-            "test_accuracy": float(
-                np.mean([r.test_accuracy for r in alive] or [np.nan])
-            ),
+            "test_accuracy": float(np.mean([r.test_accuracy for r in alive] or [np.nan])),
             "test_loss": float(np.mean([r.test_loss for r in alive] or [np.nan])),
         }
 
@@ -181,6 +172,4 @@ def in_process(run: Run, store: Store, work: Work) -> None:
     """Run a run to its end in this process, as the reference that trials are compared
     with.
     """
-    Session(
-        run, store, work, {**provenance(), "device": torch.device("cpu").type}
-    ).advance(np.inf)
+    Session(run, store, work, {**provenance(), "device": torch.device("cpu").type}).advance(np.inf)

@@ -164,8 +164,7 @@ class Trial(tune.Trainable):
         return {"run_id": self.key, **result}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Return an empty checkpoint for Tune, as `Session` writes the run's own one.
-        """
+        """Return an empty checkpoint for Tune, as `Session` writes the run's own one."""
         return {}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
@@ -176,9 +175,7 @@ class Trial(tune.Trainable):
         it.
         """
         at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = (
-            f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
-        )
+        reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
         config = self.run.model_dump(mode="json") if self.run else None
         entry = LedgerEntry.now(config, Status.FAILED, reason, **self.context.origin)
         self.store.write_ledger(self.key, entry)
@@ -189,9 +186,7 @@ class Trial(tune.Trainable):
 
     def _stop(self) -> None:
         try:
-            with suppress(
-                StorageError
-            ):  # the sweep ends for it; the last checkpoint stays
+            with suppress(StorageError):  # the sweep ends for it; the last checkpoint stays
                 if self.session is not None:
                     self.session.flush()
         finally:
