@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from raysafl.report.figures.style import GREY, LETTERS, OKABE_ITO, blank, png, tidy
+from raysafl.report.figures.style import GREY, LETTERS, OKABE_ITO, new_figure, style_axes, to_png
 
 BLUE, RED, GREEN = OKABE_ITO[:3]
 Measured = Mapping[str, Any]  # one axis: machine, points, taken
@@ -116,7 +116,7 @@ def short(value: float) -> str:
 
 def label(axes: Axes, x: str, y: str, base: int = 10) -> None:
     """Names of the axes; short numbers, and enough of them, where they are logarithmic."""
-    tidy(axes)
+    style_axes(axes)
     axes.set_xlabel(x, fontsize=LETTERS)
     axes.set_ylabel(y, fontsize=LETTERS)
     for side in (axes.xaxis, axes.yaxis):
@@ -236,11 +236,11 @@ TITLES = {
 
 def figure(measured: Mapping[str, Measured]) -> bytes:
     """Six panels; one that was not measured says so."""
-    whole = blank(11, 6.6)
+    whole = new_figure(11, 6.6)
     for panel, (name, draw) in zip(np.ravel(whole.subfigures(2, 3)), PANELS.items(), strict=True):
         panel.suptitle(TITLES[name], fontsize=LETTERS + 1, fontweight="bold", x=0.02, ha="left")
         if name in measured:
             draw(panel, measured[name])
         else:
             panel.text(0.5, 0.5, "not measured", ha="center", color=GREY, fontsize=LETTERS)
-    return png(whole)
+    return to_png(whole)

@@ -21,7 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
+from raysafl.report.figures.style import (
+    LETTERS,
+    colours,
+    new_figure,
+    style_axes,
+    to_png,
+)
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory import gradients as diagnostics
@@ -98,7 +104,7 @@ def table(frame, scale):
 def draw(frame):
     """Return a PNG with a panel per dataset and C: G^2 and each n0's xi^2 over t."""
     names = frame.dataset.unique()
-    figure = blank(9, 2.6 * len(names) + 0.6)
+    figure = new_figure(9, 2.6 * len(names) + 0.6)
     grid = figure.subplots(
         len(names), len(CLASSES), sharex=True, sharey=True, squeeze=False
     )
@@ -122,7 +128,7 @@ def draw(frame):
             f"{name}, C = {C}, n0 = {own.n0.min()}, {own.n0.max()}", fontsize=LETTERS
         )
         axes.set_yscale("log")
-        tidy(axes)
+        style_axes(axes)
     for axes in grid[-1]:
         axes.set_xlabel("round t", fontsize=LETTERS)
     figure.supylabel("squared distance to grad F: ξ², G²", fontsize=LETTERS)
@@ -135,7 +141,7 @@ def draw(frame):
         fontsize=LETTERS,
         frameon=False,
     )
-    return png(figure)
+    return to_png(figure)
 
 
 def main(arguments=None):

@@ -22,7 +22,13 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from raysafl.report.figures.style import LETTERS, blank, colours, png, tidy
+from raysafl.report.figures.style import (
+    LETTERS,
+    colours,
+    new_figure,
+    style_axes,
+    to_png,
+)
 from raysafl.report.pages.markdown import grid
 from raysafl.theory.theorem1 import (
     CONSISTENT,
@@ -67,7 +73,7 @@ def table(found: Sequence[Found], trials: int) -> Table:
 
 def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
     """Draw frequencies for one rare point, and the error's quantiles for 20."""
-    figure = blank(9, 3.9)
+    figure = new_figure(9, 3.9)
     left, right = figure.subplots(1, 2)
     for i, (learner, colour) in enumerate(
         zip(LEARNERS, colours(len(LEARNERS)), strict=True)
@@ -105,7 +111,7 @@ def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
     figure.legend(
         loc="outside lower center", ncols=6, fontsize=LETTERS - 1, frameon=False
     )
-    return png(figure)
+    return to_png(figure)
 
 
 def finish(
@@ -125,7 +131,7 @@ def finish(
     axes.set_xlabel("samples at the server, n_T (not to scale)", fontsize=LETTERS)
     axes.set_ylabel(label, fontsize=LETTERS)
     axes.set_ylim(bottom=0 - 0.03 * axes.get_ylim()[1])
-    tidy(axes)
+    style_axes(axes)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

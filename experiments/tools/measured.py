@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.evidence import judge
+from raysafl.report.analysis.evidence import add_verdicts
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store, find_sweeps
@@ -70,4 +70,4 @@ def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
     if statistic:
         manifest = manifest.replace(table=manifest.table.replace(statistic=statistic))
     cells = compare(aggregate(runs, manifest), manifest)
-    return judge(cells, manifest), manifest
+    return add_verdicts(cells, manifest), manifest

@@ -15,7 +15,7 @@ from datetime import datetime
 
 import numpy as np
 from raysafl.report.analysis.cells import EVERYWHERE, matching
-from raysafl.report.analysis.claims import judge as judge_claim
+from raysafl.report.analysis.claims import check_claim
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import duration
@@ -121,7 +121,7 @@ def claims():
         if not sweep.manifest.claims:
             continue
         cells, manifest = compared(name)
-        verdicts = [judge_claim(claim, cells, manifest) for claim in manifest.claims]
+        verdicts = [check_claim(claim, cells, manifest) for claim in manifest.claims]
         whole = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
         part = sum(0 < verdict.held < verdict.places for verdict in verdicts)
         counts = (len(verdicts), whole, part, len(verdicts) - whole - part)

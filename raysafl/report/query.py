@@ -1,4 +1,4 @@
-"""`raysafl results`: filter and sort the runs of one sweep or of many, from their Parquet."""
+"""`raysafl results`: filter and sort the stored runs of one sweep or of many."""
 
 import ast
 import difflib
@@ -18,11 +18,25 @@ from raysafl.storage.paths import Location
 from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import find_sweeps
 
-WORST = tuple(reversed(Status))  # of a run's replicates, the first it has
+# A run has the first of these statuses that one of its replicates has.
+WORST = tuple(reversed(Status))
 SHOWN = ("final", "last10", "best")
+# A query may hold nothing else, so that it cannot call anything.
 ALLOWED = (
-    *(ast.Expression, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Attribute),
-    *(ast.Constant, ast.List, ast.Tuple, ast.boolop, ast.operator, ast.unaryop, ast.cmpop),
+    ast.Expression,
+    ast.BoolOp,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.Name,
+    ast.Attribute,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.boolop,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
     ast.expr_context,
 )
 
@@ -35,25 +49,29 @@ def results(
     top: int | None = None,
     columns: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """One row per run, means over its finished replicates: those that fit, sorted, the first.
+    """Return the runs that meet a condition, one row per run, sorted.
+
+    Statistics are means over the finished replicates of a run.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
-        query: a condition in Python's notation, `algorithm == 'Safari' and q > 0.5`. A name is
-            a column of `runs.parquet`, a setting (`algorithm.q`), a label, or how a setting's
-            name ends (`q`), in this order; `in`, `not`, and arithmetic work too.
-        sort: a column, the largest first unless `ascending`.
-        top: at most so many rows.
-        columns: those to show; default the labels, what the query and the order name, the
-            accuracies, replicates and status.
+        query: a condition in Python's notation, such as `algorithm == 'Safari' and q > 0.5`.
+            A name is a column of `runs.parquet`, a setting (`algorithm.q`), a label, or the
+            end of a setting's name (`q`), looked up in this order. `in`, `not` and arithmetic
+            work as well.
+        sort: the column to sort by, the largest value first.
+        ascending: whether to sort the smallest value first.
+        top: the maximum number of rows.
+        columns: the columns to show; by default the labels, what the query and the order name,
+            the accuracies, replicates and status.
 
     Raises:
-        ValueError: no sweep, a query that cannot be read, or a name that is no column (the
-            nearest is told) or could be several.
+        ValueError: a folder holds no sweep, the query cannot be read, or a name is no column
+            (the message has the nearest) or could be one of several.
     """
-    frame = load(paths)
+    frame = read_runs(paths)
     tree = _parse(query) if query.strip() else None
-    named = [_column(name, frame) for name in _names(tree)] if tree else []
+    named = [_column(name, frame) for name in _names_in(tree)] if tree else []
     if tree is not None:
         frame = frame[_holds(tree, frame)]
     by = _column(sort, frame) if sort else ""
@@ -64,12 +82,15 @@ def results(
     return frame[shown].iloc[:top].reset_index(drop=True)
 
 
-def load(paths: Iterable[Location]) -> pd.DataFrame:
-    """One row per run of all sweeps in the folders.
+def read_runs(paths: Iterable[Location]) -> pd.DataFrame:
+    """Read the runs of all sweeps in some folders, one row per run.
 
-    Its columns are those of `runs.parquet`, numbers as numbers: statistics are means over the
-    finished replicates, `<statistic>_std` their standard deviations, `replicates` how many
-    finished; `status` and `reason` are of the replicate that ended worst.
+    The columns are those of `runs.parquet`, with numbers as numbers. Statistics are means over
+    the finished replicates, `<statistic>_std` are their standard deviations, and `replicates`
+    is their number. `status` and `reason` are those of the replicate that ended worst.
+
+    Args:
+        paths: folders of sweeps, or folders that hold some.
 
     Raises:
         ValueError: a folder holds no sweep, or a sweep no `runs.parquet`.
@@ -83,12 +104,12 @@ def load(paths: Iterable[Location]) -> pd.DataFrame:
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     for name in frame:
         if str(name).startswith(("config.", "label.")):
-            frame[name] = _typed(frame[name])
+            frame[name] = _parsed(frame[name])
     return frame
 
 
 def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
-    """Replicates as one row: their means, and how the worst of them ended."""
+    """Join the replicates of each run to one row."""
     if runs.empty:
         return pd.DataFrame(columns=["sweep", "run_id", "status", "replicates", *STATISTICS])
     order = {status: i for i, status in enumerate(WORST)}
@@ -97,15 +118,16 @@ def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in STATISTICS if name in runs]
     spread = [name for name in names if f"{name}_std" not in names and name != "last5_std"]
     done = runs[runs["status"] == Status.FINISHED].groupby("run_id")
-    means, stds = done[names].mean(), done[spread].std().add_suffix("_std")
+    means = done[names].mean()
+    stds = done[spread].std().add_suffix("_std")
     kept = first.drop(columns=[*names, "replicate", "seed", "_order"])
     joined = kept.join(means).join(stds).join(done.size().rename("replicates"))
     joined["replicates"] = joined["replicates"].fillna(0).astype(int)
     return joined.loc[runs["run_id"].unique()].reset_index()
 
 
-def _typed(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Text as what it stands for, if all of it does: numbers or truth values."""
+def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Turn text into numbers or truth values, if all of it can be read so."""
     text = values.dropna().astype(str)
     if len(text) and text.isin(["True", "False"]).all():
         return values.map({"True": True, "False": False})
@@ -114,6 +136,7 @@ def _typed(values: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _parse(query: str) -> ast.Expression:
+    """Parse a query and refuse everything that is not a plain condition."""
     try:
         tree = ast.parse(query.strip(), mode="eval")
     except SyntaxError as error:
@@ -130,23 +153,27 @@ def _parse(query: str) -> ast.Expression:
     return tree
 
 
-def _names(tree: ast.AST) -> list[str]:
-    """The names in a query, dotted ones whole, each once."""
+def _names_in(tree: ast.AST) -> list[str]:
+    """Return the names in a query, each once, dotted ones as a whole."""
     inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
     return list(dict.fromkeys(ast.unparse(n) for n in nodes if id(n) not in inner))
 
 
 def _column(name: str, frame: pd.DataFrame) -> str:
-    """The column that a name stands for."""
+    """Return the column that a name stands for.
+
+    Raises:
+        ValueError: there is none, or there are several.
+    """
     known = [str(column) for column in frame if column != "config"]
     for column in (name, f"config.{name}", f"label.{name}"):
         if column in known:
             return column
     ends = [c for c in known if c.startswith("config.") and c.endswith(f".{name}")]
     if len(ends) > 1:
-        told = ", ".join(sorted(c.removeprefix("config.") for c in ends))
-        raise ValueError(f"'{name}' could be any of {told}: write which one")
+        choices = ", ".join(sorted(c.removeprefix("config.") for c in ends))
+        raise ValueError(f"'{name}' could be any of {choices}: write which one")
     if not ends:
         short = {c.removeprefix("config.").removeprefix("label."): c for c in known}
         close = difflib.get_close_matches(name, short, n=3)
@@ -159,10 +186,11 @@ def _column(name: str, frame: pd.DataFrame) -> str:
 
 
 class _Renamed(ast.NodeTransformer):
-    """A query in which columns stand by number, since their names have dots."""
+    """Replace the columns of a query by numbered names, since their own names have dots."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        self.frame, self.columns = frame, list[str]()
+        self.frame = frame
+        self.columns = list[str]()
 
     def _named(self, node: ast.Name | ast.Attribute) -> ast.Name:
         column = _column(ast.unparse(node), self.frame)
@@ -174,7 +202,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Which rows a query holds for."""
+    """Return for which rows a query holds."""
     renamed = _Renamed(frame)
     text = ast.unparse(ast.fix_missing_locations(renamed.visit(tree)))
     values = {f"column_{i}": frame[column] for i, column in enumerate(renamed.columns)}
@@ -188,6 +216,7 @@ def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
+    """Return the columns that are shown if the user names none."""
     names = [str(name) for name in frame]
     labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
     several = ["sweep"] if frame["sweep"].nunique() > 1 else []
@@ -196,20 +225,23 @@ def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
 
 
 def as_table(found: pd.DataFrame) -> Table:
-    """For the terminal: labels in one column, numbers with four digits, names without prefixes."""
+    """Write runs as a table for a terminal.
+
+    All labels stand in one column, numbers have four digits, and names have no prefixes.
+    """
     names = [str(name) for name in found]
     labels = [name for name in names if name.startswith("label.")]
     others = [name for name in names if name not in labels]
     records: list[dict[str, Any]] = [
         dict(zip(names, row, strict=True)) for row in found.itertuples(index=False)
     ]
-    places = [
+    label_texts = [
         ", ".join(f"{c.removeprefix('label.')} {_text(r[c])}" for c in labels if _text(r[c]))
         for r in records
     ]
     out = Table(box=SIMPLE_HEAD, caption=f"{count(len(found), 'run')}; accuracies are fractions")
     if labels:
-        out.add_column(Text("labels"), min_width=min(34, max(map(len, places), default=0)))
+        out.add_column(Text("labels"), min_width=min(34, max(map(len, label_texts), default=0)))
     for name in others:
         right = pd.api.types.is_numeric_dtype(found[name])
         out.add_column(
@@ -218,13 +250,14 @@ def as_table(found: pd.DataFrame) -> Table:
             overflow="fold",
             no_wrap=right or name in ("run_id", "status"),
         )
-    for place, record in zip(places, records, strict=True):
-        first = [Text(place)] if labels else []
+    for text, record in zip(label_texts, records, strict=True):
+        first = [Text(text)] if labels else []
         out.add_row(*first, *(Text(_text(record[name])) for name in others))
     return out
 
 
 def _text(value: Any) -> str:
+    """Write a value, numbers with four digits, missing ones as nothing."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.4g}"
     return "" if value is None else str(value)

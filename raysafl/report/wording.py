@@ -1,4 +1,4 @@
-"""The words and numbers of a report, the same in the table, on the screen and in figures."""
+"""The words and numbers of a report: the same in tables, on the screen and in figures."""
 
 import math
 from typing import Any
@@ -11,17 +11,17 @@ NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
 
 def number(value: float, unit: str) -> str:
-    """A number as tables have it: two decimals for per cent, else four digits."""
+    """Write a number for a table: two decimals for per cent, otherwise four digits."""
     return f"{value:.2f}" if unit == "%" else f"{value:.4g}"
 
 
 def signed(value: float, unit: str) -> str:
-    """A difference with its sign; a dash if there is none."""
+    """Write a difference with its sign, or a dash if it is not known."""
     return NOTHING if math.isnan(value) else ("+" if value >= 0 else "") + number(value, unit)
 
 
 def spread(mean: float, std: float, unit: str) -> str:
-    """`89.10 ± 0.24`; without the second part if there is no spread; a dash if no mean."""
+    """Write mean and spread as `89.10 ± 0.24`, the mean alone, or a dash without a mean."""
     if math.isnan(mean):
         return NOTHING
     tail = "" if math.isnan(std) else f" ± {number(std, unit)}"
@@ -29,7 +29,10 @@ def spread(mean: float, std: float, unit: str) -> str:
 
 
 def ours(cell: Any, statistic: str, unit: str) -> str:
-    """Our number in a cell, with the count of replicates if some are not in it."""
+    """Write our number of a cell.
+
+    If some replicates are not in the mean, it is followed by `[3 of 5]`.
+    """
     lost = {name: int(cell[name]) for name in ("diverged", "failed", "missing")}
     text = spread(cell[f"mean.{statistic}"], cell[f"std.{statistic}"], unit)
     used = int(cell["replicates"])
@@ -41,13 +44,13 @@ def ours(cell: Any, statistic: str, unit: str) -> str:
 
 
 def theirs(cell: Any, unit: str) -> str:
-    """The paper's number in a cell, or nothing."""
+    """Write the paper's number of a cell, or nothing if it prints none."""
     mean = cell["paper.mean"]
     return "" if math.isnan(mean) else f"paper {spread(mean, cell['paper.std'], unit)}"
 
 
 def caption(manifest: Manifest) -> str:
-    """What stands in a cell, in words."""
+    """Describe what stands in the cells of a table."""
     table = manifest.table
     meaning = MEANINGS.get(table.statistic)
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
@@ -56,7 +59,7 @@ def caption(manifest: Manifest) -> str:
 
 
 def scale_note(manifest: Manifest) -> str:
-    """A warning for runs that are smaller than the paper's; empty at the paper's scale."""
+    """Warn that the runs are smaller than the paper's; empty at the paper's scale."""
     if manifest.scale == "paper":
         return ""
     return (
@@ -66,5 +69,5 @@ def scale_note(manifest: Manifest) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """A number of things: `1 cell`, `2 cells`."""
+    """Write a number of things, such as `1 cell` or `2 cells`."""
     return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""write."""
+"""Write a sweep's report: `table.md`, `report.html` and the figures."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.evidence import judge, paired
+from raysafl.report.analysis.evidence import add_verdicts, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.curves import curves, q_curves
 from raysafl.report.figures.heatmap import heatmap
@@ -21,10 +21,14 @@ from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
 ELSEWHERE = "The numbers are in the table."
-ABOUT = {  # file: section, what a reader who cannot see it is told, what stands below it
+
+# For each figure: the section of the page, the text for readers who cannot see the figure, and
+# the caption.
+ABOUT = {
     "curves": (
         "Curves",
-        "Lines of test accuracy over rounds, one panel per place, one line per method. ",
+        "Lines of test accuracy over rounds, one line per method, one panel for each combination "
+        "of the other labels. ",
         "Test accuracy of the global model after each evaluated round.",
     ),
     "heatmap": (
@@ -35,8 +39,8 @@ ABOUT = {  # file: section, what a reader who cannot see it is told, what stands
     "pareto": (
         "Pareto plots",
         "Points of accuracy against cost, one panel per problem and cost. ",
-        "A problem is what one cannot choose: data, model, rounds, who comes by itself. Dotted: "
-        "the best that can be had for at most that cost.",
+        "Each panel fixes data, model, rounds and availability; its points are the choices that "
+        "remain. The dotted line shows the best accuracy that can be had for at most that cost.",
     ),
     "q": (
         "q over rounds",
@@ -46,14 +50,14 @@ ABOUT = {  # file: section, what a reader who cannot see it is told, what stands
     "participation": (
         "Participation",
         "Rasters of clients by rounds, marked where a client came; bars of each client's share. ",
-        "Who came, for the first run of each policy; a round of the server alone has a cohort too, "
-        "which was not asked to train.",
+        "Which clients came, for the first run of each policy. A round in which only the server "
+        "trained has a cohort as well, which was not asked to train.",
     ),
 }
 
 
-def load(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
-    """A sweep's manifest, its `rounds/` and its `runs.parquet`.
+def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
+    """Read a sweep's manifest, its rows and its `runs.parquet`.
 
     Raises:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
@@ -64,9 +68,12 @@ def load(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
-    `curves.png` (`curves-2.png`, ... if many), `heatmap.png`, `pareto.png`, `q.png` and
-    `participation.png`. Works while runs are missing. Figures of an earlier report that are not
-    made again go.
+    The figures are `curves.png` (with `curves-2.png` and so on if there are many panels),
+    `heatmap.png`, `pareto.png`, `q.png` and `participation.png`. Runs may be missing. Figures of
+    an earlier report that are not made again are deleted.
+
+    Args:
+        store: the folder of the sweep, with `runs.parquet`.
 
     Returns:
         The files written, the table first.
@@ -74,12 +81,12 @@ def write_report(store: Store) -> list[Location]:
     Raises:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
     """
-    manifest, rounds, runs = load(store)
+    manifest, rounds, runs = read_sweep(store)
     layout = Layout.of(manifest)
     versus, shown = improvements(runs, manifest)
     shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
-    cells = judge(compare(aggregate(versus, shown), shown), shown)
+    cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
     drawn: dict[str, Sequence[bytes | None]] = {
         "curves": curves(rounds, manifest, layout, runs),
         "heatmap": [heatmap(cells, shown, shown_layout)],
@@ -111,6 +118,7 @@ def write_report(store: Store) -> list[Location]:
 
 
 def _pictures(kind: str, pages: Sequence[bytes | None]) -> list[Picture]:
+    """Name the pages of a figure and give them their texts."""
     _, alt, caption = ABOUT[kind]
     names = [f"{kind}.png", *(f"{kind}-{i + 2}.png" for i in range(len(pages)))]
     made = zip(names, pages, strict=False)

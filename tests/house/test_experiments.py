@@ -18,7 +18,7 @@ from helpers.small_data import write_all
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
 from raysafl.report.analysis.cells import matches, unplaced
-from raysafl.report.analysis.claims import judge
+from raysafl.report.analysis.claims import check_claim
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
@@ -130,7 +130,7 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
     cells = pd.DataFrame([{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries])
     for claim in manifest.claims:
         cells[f"mean.{claim.statistic or table.statistic}"] = 1.0
-        assert judge(claim, cells, manifest).places, claim  # it speaks of cells that exist
+        assert check_claim(claim, cells, manifest).places, claim  # it speaks of cells that exist
 
 
 @pytest.mark.parametrize("name", FILES)

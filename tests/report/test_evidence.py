@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.evidence import VERDICTS, half_width, holm, judge, paired, rule, welch
+from raysafl.report.analysis.evidence import (
+    VERDICTS,
+    add_verdicts,
+    half_width,
+    holm,
+    paired,
+    rule,
+    welch,
+)
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.manifest import Entry, Manifest, Printed, Table
 
@@ -49,7 +57,7 @@ def sweep(finals: dict[str, list[float]], paper: list[Printed] | None = None, **
 
 
 def verdicts(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    return judge(compare(aggregate(runs, manifest), manifest), manifest).set_index("run_id")
+    return add_verdicts(compare(aggregate(runs, manifest), manifest), manifest).set_index("run_id")
 
 
 def test_the_four_verdicts_by_hand() -> None:

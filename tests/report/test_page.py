@@ -23,10 +23,10 @@ from raysafl.report.analysis.pareto import find_problems, front
 from raysafl.report.figures.curves import q_curves
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
-from raysafl.report.figures.style import blank, png
+from raysafl.report.figures.style import new_figure, to_png
 from raysafl.report.pages.comparison import write_comparison
 from raysafl.report.pages.html import Section, prose, render
-from raysafl.report.pages.sections import size
+from raysafl.report.pages.sections import traffic_text
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.storage.store import Store
@@ -188,19 +188,19 @@ def test_sections_without_parts_are_left_out_and_text_is_escaped() -> None:
     ("amount", "words"), [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")]
 )
 def test_bytes_read_well(amount: float, words: str) -> None:
-    assert size(amount) == words
+    assert traffic_text(amount) == words
 
 
 # --- figures
 
 
 def test_a_picture_in_256_colours_is_the_figure_that_was_drawn() -> None:
-    figure = blank(4.003, 2.997)  # no whole number of pixels
+    figure = new_figure(4.003, 2.997)  # no whole number of pixels
     figure.subplots().plot([0, 1], [0, 1], color="#0072B2")
     exact = io.BytesIO()
     figure.savefig(exact, format="png", dpi=150)
     full, small = (
-        Image.open(io.BytesIO(x)).convert("RGB") for x in (exact.getvalue(), png(figure))
+        Image.open(io.BytesIO(x)).convert("RGB") for x in (exact.getvalue(), to_png(figure))
     )
     difference = np.abs(np.asarray(full, int) - np.asarray(small, int))
     assert full.size == small.size and difference.mean() < 0.5 and difference.max() < 40

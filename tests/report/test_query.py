@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from raysafl import Run
 from raysafl.cli import app as cli
-from raysafl.report.query import load, results
+from raysafl.report.query import read_runs, results
 from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 
@@ -82,7 +82,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     assert found["best"].tolist() == pytest.approx(means.tolist())
     assert found["replicates"].tolist() == [3, 3] and "config.algorithm.q" in found
     lowest = results([real_results], sort="final", ascending=True, top=1)
-    assert lowest["final"].iloc[0] == load([real_results])["final"].min()
+    assert lowest["final"].iloc[0] == read_runs([real_results])["final"].min()
 
 
 @pytest.mark.parametrize(

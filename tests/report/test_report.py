@@ -22,7 +22,7 @@ from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import duration
 from raysafl.report.pages.screen import screen
-from raysafl.report.write import load, write_report
+from raysafl.report.write import read_sweep, write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
 from raysafl.storage.statistics import summarise
 from raysafl.storage.store import Store
@@ -447,7 +447,7 @@ def test_a_report_is_written_of_whole_and_partial_sweeps(tmp_path: Path, done: i
 
 def test_the_table_of_a_folder_agrees_with_its_rounds(tmp_path: Path) -> None:
     store = stored(tmp_path, manifest())
-    sweep, rounds, runs = load(store)
+    sweep, rounds, runs = read_sweep(store)
     last = rounds[rounds["round"] == 5].groupby("run_id")["test_accuracy"]
     cells = aggregate(runs, sweep).set_index("run_id")
     np.testing.assert_allclose(cells["mean.final"], 100 * last.mean(), rtol=1e-12)

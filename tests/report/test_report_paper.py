@@ -13,7 +13,7 @@ from rich.console import Console
 from raysafl import Claim, Run, Sweep, Table
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare, readings
-from raysafl.report.analysis.claims import Judged, judge
+from raysafl.report.analysis.claims import CheckedClaim, check_claim
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Manifest
@@ -59,9 +59,9 @@ def shown(sweep: Sweep, **table: Any) -> Manifest:
     return sweep.manifest().replace(table=Table(**table))
 
 
-def verdict(sweep: Sweep, claim: Claim, **table: Any) -> Judged:
+def verdict(sweep: Sweep, claim: Claim, **table: Any) -> CheckedClaim:
     manifest = shown(sweep, **table).replace(claims=[claim])
-    return judge(claim, aggregate(runs_of(manifest), manifest), manifest)
+    return check_claim(claim, aggregate(runs_of(manifest), manifest), manifest)
 
 
 @pytest.mark.parametrize(

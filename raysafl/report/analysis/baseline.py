@@ -1,4 +1,4 @@
-"""Improvements over a baseline: a table of differences, seed by seed."""
+"""Improvements over a baseline: differences of runs with equal seeds."""
 
 import pandas as pd
 
@@ -9,12 +9,19 @@ from raysafl.storage.statistics import STATISTICS
 
 
 def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, Manifest]:
-    """Runs and manifest of a table with `minus`, as if the differences were what was run.
+    """Replace the runs of a table with `minus` by their improvements over the baseline.
 
-    Each statistic of a replicate becomes its difference to the same replicate of the cell whose
-    labels are the same but for `minus`; both have the same seed, so the same cohorts. Baseline
-    cells go. A replicate whose baseline has not finished goes too, and so counts as missing.
-    Without `minus` both come back as they are.
+    Each statistic of a replicate becomes its difference to the same replicate of the baseline:
+    the cell with the same labels but those of `minus`. Both have the same seed, and so the same
+    cohorts. The baseline's own cells are left out. A replicate whose baseline has not finished
+    is left out as well, and so counts as missing.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+
+    Returns:
+        The runs and the manifest of the table; unchanged if the table has no `minus`.
     """
     minus = manifest.table.minus
     if not minus:
@@ -23,7 +30,7 @@ def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, 
     base = {
         entry.run_id: of_labels[key]
         for entry in manifest.entries
-        if (key := _key(entry.labels | minus)) in of_labels and not _bears(entry, manifest)
+        if (key := _key(entry.labels | minus)) in of_labels and not _is_baseline(entry, manifest)
     }
     entries = [entry for entry in manifest.entries if entry.run_id in base]
     table = manifest.table.replace(minus={})
@@ -35,7 +42,8 @@ def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, 
     done = runs[runs["status"] == Status.FINISHED].set_index(["run_id", "replicate"])[names]
     pairs = pd.MultiIndex.from_arrays([own["run_id"].map(base), own["replicate"]])
     kept = pairs.isin(done.index) | (own["status"] != Status.FINISHED).to_numpy()
-    own, pairs = own[kept].copy(), pairs[kept]
+    own = own[kept].copy()
+    pairs = pairs[kept]
     own[names] = own[names].astype(float) - done.reindex(pairs).to_numpy(float)
     return own, manifest
 
@@ -44,6 +52,6 @@ def _key(labels: object) -> str:
     return repr(sorted(labels.items())) if isinstance(labels, dict) else ""
 
 
-def _bears(entry: Entry, manifest: Manifest) -> bool:
-    """Whether a cell is a baseline itself."""
+def _is_baseline(entry: Entry, manifest: Manifest) -> bool:
+    """Return whether an entry is a baseline itself."""
     return all(entry.labels.get(axis) == value for axis, value in manifest.table.minus.items())

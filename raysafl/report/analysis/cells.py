@@ -1,7 +1,8 @@
-"""From runs to the numbers of a table: mean and spread per entry, with the paper's beside them.
+"""The cells of a table: mean and spread of each run, with the paper's numbers beside them.
 
-A frame of cells has one row per manifest entry. Its columns are dotted, so that no axis can
-clash with a statistic: `label.<axis>`, `mean.<statistic>`, `std.<statistic>`, `paper.mean`, ...
+A frame of cells has one row per entry of the manifest. Its column names are dotted, so that
+no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`, `std.<statistic>`,
+`paper.mean` and so on.
 """
 
 import math
@@ -31,23 +32,29 @@ COUNTS = {  # column of the cells -> the status of the replicates that it counts
 
 
 def statistics(table: Table) -> list[str]:
-    """The statistics of a table, the one in its cells first, each once."""
+    """Return the statistics of a table, each once, the one in its cells first."""
     return list(dict.fromkeys([table.statistic, *table.also, *(p.statistic for p in table.more)]))
 
 
 def factor(table: Table, statistic: str) -> float:
-    """What a statistic is multiplied by: counts stay counts beside accuracies in per cent."""
+    """Return the factor by which a statistic is multiplied for the table.
+
+    It is the table's scale (100 for per cent), except for counts beside accuracies.
+    """
     counted = statistic in STATISTICS and statistic not in FRACTIONS
     return 1.0 if counted and statistic != table.statistic else table.scale
 
 
 def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
-    """How many replicates each run was to have, by run id, as far as `runs.parquet` tells."""
+    """Return how many replicates each run was meant to have, by run id.
+
+    Where `runs.parquet` has no configuration, it is the largest number that any run has.
+    """
     seen = runs.groupby("run_id").size()
     if "config.replicates" not in runs:
         return seen.clip(lower=seen.max())
-    told = pd.to_numeric(runs["config.replicates"], errors="coerce").groupby(runs["run_id"]).max()
-    return told.fillna(seen).astype(int)
+    replicates = pd.to_numeric(runs["config.replicates"], errors="coerce")
+    return replicates.groupby(runs["run_id"]).max().fillna(seen).astype(int)
 
 
 def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
@@ -58,7 +65,11 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         mean.x = c sum_r x_r / n,        std.x = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1)),
 
     so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
-    Replicates that diverged or failed are counted, not averaged.
+    Replicates that diverged or failed are counted, but not averaged.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
 
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as in the
@@ -75,6 +86,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     for axis in manifest.axes:
         labels = [entry.labels.get(axis) for entry in manifest.entries]
         frame[f"label.{axis}"] = pd.Series(labels, dtype=object)
+
     known = _typed(runs, names)
     for column, status in COUNTS.items():
         counts = known["run_id"][known["status"] == status].value_counts()
@@ -83,11 +95,14 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     default = int(planned.max()) if len(planned) else 1
     due = planned.reindex(ids, fill_value=default).to_numpy(int)
     frame["missing"] = (due - frame[list(COUNTS)].sum(axis=1)).clip(lower=0)
+
     finished = known[known["status"] == Status.FINISHED]
     for name in names:
         grouped = finished[name].astype(float).groupby(finished["run_id"])
-        with np.errstate(invalid="ignore"):  # an infinite loss has no spread: NaN
-            mean, std = grouped.mean(), grouped.std(ddof=1)
+        # The spread of infinite losses is NaN, which needs no warning.
+        with np.errstate(invalid="ignore"):
+            mean = grouped.mean()
+            std = grouped.std(ddof=1)
         scale = factor(manifest.table, name)
         frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
         frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
@@ -95,7 +110,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
 
 def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The runs, known to have the statistics; if there are none yet, an empty frame of them."""
+    """Check that the runs have these statistics; give an empty frame the right columns."""
     if runs.empty:
         columns = dict.fromkeys(["run_id", "status"], "str") | dict.fromkeys(names, "float64")
         return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
@@ -106,22 +121,28 @@ def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def matches(printed: Printed, labels: Mapping[str, Label]) -> bool:
-    """Whether a printed number belongs to a cell: all the labels it has are the cell's."""
+    """Return whether a printed number belongs to the cell with these labels."""
     return all(axis in labels and _same(v, labels[axis]) for axis, v in printed.labels.items())
 
 
 def _same(a: Label, b: Label) -> bool:
+    """Return whether two labels are equal, floats up to rounding."""
     if isinstance(a, float) and isinstance(b, int | float):
         return math.isclose(a, b, rel_tol=1e-9)
     return a == b
 
 
 def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Put the paper beside ours: `diff.x = mean.x - paper.mean`, in the table's unit.
+    """Add the paper's numbers to the cells: `diff.x = mean.x - paper.mean`.
+
+    Args:
+        cells: from `aggregate`.
+        manifest: the sweep, whose table holds the printed numbers.
 
     Returns:
-        The cells with `paper.mean`, `paper.std` and `diff.<statistic>`; NaN where the paper
-        prints no number, and for statistics that are no accuracy (but the table's own).
+        The cells with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's unit.
+        They are NaN where the paper prints no number. Statistics that are no accuracy have no
+        difference, unless they are the table's own.
     """
     found = [
         next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
@@ -139,17 +160,23 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
 
 def unplaced(manifest: Manifest) -> list[Printed]:
-    """The paper's numbers for which the sweep has no cell."""
+    """Return the paper's numbers for which the sweep has no cell."""
     entries = manifest.entries
     return [p for p in manifest.table.paper if not any(matches(p, e.labels) for e in entries)]
 
 
 def matching(compared: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
-    """Which statistic matches the printed numbers best, over all cells and per method.
+    """Find the statistic that matches the printed numbers best, over all cells and per method.
 
     For a statistic x and the set C of cells that have both x and a printed number, the
-    distance is mean_C |diff.x|. Distances compare only over equally many cells, so `best` is
-    the least distance among the statistics which the most cells have; ties go to the first.
+    distance is mean_C |diff.x|. Distances are comparable only over equally many cells, so
+    `best` is the least distance among the statistics that most cells have; ties go to the
+    first.
+
+    Args:
+        compared: from `compare`.
+        manifest: the sweep.
+        layout: the layout of its axes.
 
     Returns:
         Rows `group` ("all cells" or "<axis> = <value>"), `statistic`, `cells`, `distance`
@@ -177,11 +204,16 @@ def matching(compared: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.D
 
 
 def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """How far each reading of the paper is from its printed numbers, the nearest first.
+    """Return how far each reading of the paper is from its printed numbers, nearest first.
 
-    A reading is a combination of labels on the table's `readings` axes; its distance by a
-    statistic x is mean |diff.x| over its cells with a printed number. If the table names a method
-    axis, methods are told apart: a baseline may not depend on some reading.
+    A reading is a combination of labels on the table's `readings` axes. Its distance by a
+    statistic x is mean |diff.x| over its cells with a printed number. If there is an axis for
+    the method, each method has a row of its own, because a baseline may not depend on some
+    reading.
+
+    Args:
+        compared: from `compare`.
+        manifest: the sweep.
 
     Returns:
         Rows `method` (empty if there is no such axis), `reading`, `cells`, `statistic` (that
@@ -211,6 +243,7 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
 
 def _distance(group: str, statistic: str, cells: pd.DataFrame) -> dict[str, Any]:
+    """Return the mean absolute difference of a statistic to the paper over some cells."""
     off = cells[f"diff.{statistic}"].abs().dropna()
     distance = float(off.mean()) if len(off) else math.nan
     return {

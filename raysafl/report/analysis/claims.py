@@ -1,4 +1,4 @@
-"""What a paper says in words, and whether the runs bear it out."""
+"""Claims: what a paper says in words, and whether the runs confirm it."""
 
 import math
 from collections.abc import Mapping
@@ -14,18 +14,28 @@ UNKNOWN = "not yet known"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A claim, at how many of the places that can be looked at it holds, and by how much."""
+class CheckedClaim:
+    """A claim and how often it holds.
+
+    A claim is looked at once for each combination of the labels that it does not speak of.
+
+    Attributes:
+        claim: the claim.
+        held: the number of combinations at which it holds.
+        places: the number of combinations that have all their numbers.
+        unknown: the number of combinations with a number missing.
+        effect: its mean effect over the combinations, in the unit of the table.
+    """
 
     claim: Claim
     held: int
-    places: int  # with all their numbers
-    unknown: int  # with some number missing
-    effect: float  # mean over places, in the unit of the table
+    places: int
+    unknown: int
+    effect: float
 
     @property
     def verdict(self) -> str:
-        """`holds`, `does not hold`, `holds at 2 of 3 places` or `not yet known`."""
+        """Return `holds`, `does not hold`, `holds at 2 of 3 places` or `not yet known`."""
         if not self.places:
             return UNKNOWN
         if self.held == self.places:
@@ -33,14 +43,16 @@ class Judged:
         return f"holds at {self.held} of {self.places} places" if self.held else "does not hold"
 
 
-def judge(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Judged:
-    """Look at a claim in the means of the cells; spread and significance are not looked at.
+def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> CheckedClaim:
+    """Check a claim against the means of the cells, without regard to spread or significance.
+
+    The effect is, for an order, the mean of first minus last; for `within`, the mean of the
+    largest difference; for bounds, the mean of the statistic itself.
 
     Args:
+        claim: the claim.
         cells: from `raysafl.report.analysis.cells.aggregate` with this manifest.
-
-    `effect` is, for an order, the mean over places of first minus last; for `within`, of the
-    largest difference; for bounds, of the statistic itself.
+        manifest: the sweep.
 
     Raises:
         ValueError: the claim speaks of an axis that the sweep does not have.
@@ -51,12 +63,12 @@ def judge(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Judged:
                 f"the claim '{claim.text}' has an unknown axis '{axis}': "
                 f"{nearest(axis, manifest.axes)}"
             )
-    values = cells[_bears(cells, claim.where)].assign(
+    values = cells[_have_labels(cells, claim.where)].assign(
         value=lambda frame: frame[f"mean.{claim.statistic or manifest.table.statistic}"]
     )
     found = _ordered(claim, values, manifest) if claim.order else _bounded(claim, values)
     known = [(good, effect) for good, effect in found if not math.isnan(effect)]
-    return Judged(
+    return CheckedClaim(
         claim,
         sum(good for good, _ in known),
         len(known),
@@ -65,7 +77,8 @@ def judge(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Judged:
     )
 
 
-def _bears(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series[bool]":
+def _have_labels(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series[bool]":
+    """Return which cells have all of these labels."""
     found = pd.Series(True, index=cells.index)
     for axis, value in labels.items():
         found &= cells[f"label.{axis}"].map(lambda own, value=value: own == value).astype(bool)
@@ -73,12 +86,12 @@ def _bears(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series[bool]
 
 
 def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[tuple[bool, float]]:
-    """Whether the order is kept at each place that has all its cells, and by how much."""
+    """Return whether the order holds for each combination of other labels, and its effect."""
     named = {axis for labels in claim.order for axis in labels}
     others = [f"label.{axis}" for axis in manifest.axes if axis not in named]
     found = []
     for _, place in cells.groupby(others, sort=False) if others else [((), cells)]:
-        rows = [place[_bears(place, labels)]["value"] for labels in claim.order]
+        rows = [place[_have_labels(place, labels)]["value"] for labels in claim.order]
         if any(row.empty for row in rows):
             continue
         mean = np.array([row.mean(skipna=False) for row in rows])
@@ -94,18 +107,22 @@ def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[tupl
 
 
 def _bounded(claim: Claim, cells: pd.DataFrame) -> list[tuple[bool, float]]:
+    """Return for each cell whether it lies within the bounds, and its value."""
     low = -math.inf if claim.least is None else claim.least
     high = math.inf if claim.most is None else claim.most
     return [(low <= value <= high, value) for value in cells["value"].astype(float)]
 
 
 def rows(cells: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
-    """The claims as a table's rows, its head first: sentence, statistic, verdict, mean effect."""
+    """Return the claims as rows of a table, the head first.
+
+    A row has the sentence, the statistic, the verdict and the mean effect.
+    """
     out = [["the paper says", "looked at", "verdict", "mean difference or value"]]
     for claim in manifest.claims:
-        judged = judge(claim, cells, manifest)
-        unknown = f", {judged.unknown} not run yet" if judged.places and judged.unknown else ""
-        effect = "" if math.isnan(judged.effect) else f"{judged.effect:+.4g}"
+        checked = check_claim(claim, cells, manifest)
+        unknown = f", {checked.unknown} not run yet" if checked.places and checked.unknown else ""
+        effect = "" if math.isnan(checked.effect) else f"{checked.effect:+.4g}"
         statistic = claim.statistic or manifest.table.statistic
-        out.append([claim.text, f"`{statistic}`", judged.verdict + unknown, effect])
+        out.append([claim.text, f"`{statistic}`", checked.verdict + unknown, effect])
     return out

@@ -1,4 +1,4 @@
-"""How sure the numbers are: intervals, verdicts against the paper, tests over common seeds."""
+"""How certain the numbers are: intervals, verdicts against the paper, paired tests."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,10 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 
 LEVEL = 0.95
-POINTS, SHARE = 2.0, 0.05  # what counts as near: in per cent, and of a number in another unit
+# Two means are near each other within this many percentage points, or, in another unit,
+# within this share of the paper's number.
+POINTS = 2.0
+SHARE = 0.05
 VERDICTS = {
     "agrees": "the interval of Δ holds 0, and the means are near each other",
     "close": "the interval leaves 0 out, but the means are near each other",
@@ -26,12 +29,12 @@ Floats = NDArray[np.float64]
 
 
 def near(table: Table) -> str:
-    """When two means of this table count as near each other, in words."""
+    """Say when two means of this table count as near each other."""
     return f"{POINTS:g} percentage points" if table.unit == "%" else f"{SHARE:.0%} of the paper's"
 
 
 def rule(table: Table) -> str:
-    """How a verdict is found, as Markdown."""
+    """Explain how a verdict is found, as Markdown."""
     words = "\n".join(f"- **{name}**: {why}" for name, why in VERDICTS.items())
     return (
         f"Verdict on `{table.statistic}`: Δ is ours minus the paper's, its {LEVEL:.0%} interval "
@@ -42,30 +45,44 @@ def rule(table: Table) -> str:
 
 
 def half_width(std: Floats, n: Floats) -> Floats:
-    """Half the width of the t interval of a mean of n replicates; NaN for fewer than two."""
+    """Return half the width of the t interval of a mean of n replicates.
+
+        t_{(1 + level) / 2, n - 1} * std / sqrt(n)
+
+    It is NaN for fewer than two replicates.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         width: Floats = stats.t.ppf((1 + LEVEL) / 2, n - 1) * std / np.sqrt(n)
     return width
 
 
 def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
-    """Half the width of Welch's interval of a difference of means of n and m replicates.
+    """Return half the width of Welch's interval of a difference of two means.
 
-    SE^2 = a + b with a = std^2/n and b = other^2/m; the degrees of freedom are
-    (a + b)^2 / (a^2/(n - 1) + b^2/(m - 1)) (Welch 1947). NaN without a spread or for n, m < 2.
+    With a = std^2 / n and b = other^2 / m, the standard error is sqrt(a + b) and the degrees
+    of freedom are (a + b)^2 / (a^2 / (n - 1) + b^2 / (m - 1)). It is NaN without a spread, or
+    if n or m is below 2. Source: docs/papers.md#welch.
+
+    Args:
+        std: standard deviations of the first means.
+        other: standard deviations of the second means.
+        n: numbers of replicates of the first means.
+        m: numbers of replicates of the second means.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        a, b = std**2 / n, other**2 / m
+        a = std**2 / n
+        b = other**2 / m
         freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
         width = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
 
 
-def judge(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Each cell with how sure its number is, and the verdict against the paper's.
+def add_verdicts(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Add to each cell how certain its number is, and the verdict against the paper's.
 
     Args:
         compared: from `raysafl.report.analysis.cells.compare`.
+        manifest: the sweep.
 
     Returns:
         The cells with `half.mean` and `half.diff` (half the width of the 95 % intervals of
@@ -73,23 +90,33 @@ def judge(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         combined standard deviations, sqrt(ours^2 + the paper's^2)) and `verdict` (one of
         `VERDICTS`, or empty where nothing can be compared).
     """
-    table, cells = manifest.table, compared.copy()
-    diff, std = (cells[f"{x}.{table.statistic}"].to_numpy(float) for x in ("diff", "std"))
-    n, printed = cells["replicates"].to_numpy(float), cells["paper.std"].to_numpy(float)
+    table = manifest.table
+    cells = compared.copy()
+    diff = cells[f"diff.{table.statistic}"].to_numpy(float)
+    std = cells[f"std.{table.statistic}"].to_numpy(float)
+    n = cells["replicates"].to_numpy(float)
+    printed = cells["paper.std"].to_numpy(float)
+
+    # A paper that prints no spread, or no number of seeds, is taken to have ours.
     theirs = np.where(np.isnan(printed), std, printed)
     cells["half.mean"] = half_width(std, n)
-    cells["half.diff"] = half = welch(std, theirs, n, n)
+    half = welch(std, theirs, n, n)
+    cells["half.diff"] = half
     with np.errstate(invalid="ignore", divide="ignore"):
         cells["deviations"] = np.abs(diff) / np.sqrt(np.nan_to_num(std) ** 2 + theirs**2)
     limit = POINTS if table.unit == "%" else SHARE * np.abs(cells["paper.mean"].to_numpy(float))
-    close, holds = np.abs(diff) <= limit, np.abs(diff) <= half
+    close = np.abs(diff) <= limit
+    holds = np.abs(diff) <= half
     words = np.where(close, np.where(holds, "agrees", "close"), np.where(holds, "unclear", "off"))
     cells["verdict"] = np.where(np.isnan(diff), "", words)
     return cells
 
 
 def holm(p: Floats) -> Floats:
-    """Holm's (1979) adjusted p-values: step down, valid however the tests depend on each other."""
+    """Return Holm's adjusted p-values, valid however the tests depend on each other.
+
+    Source: docs/papers.md#holm.
+    """
     order = np.argsort(p)
     steps = (len(p) - np.arange(len(p))) * p[order]
     adjusted = np.empty(len(p))
@@ -98,17 +125,23 @@ def holm(p: Floats) -> Floats:
 
 
 def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
-    """Every method against the first one, seed by seed, at each place of the other axes.
+    """Compare every method with the first one, seed by seed, for all other labels.
 
-    Replicates of one seed see the same cohorts whatever the algorithm, so the differences of
-    a seed's two numbers are tested (paired t test, two-sided), which is sharper than comparing
-    means. `holm` adjusts for all comparisons of the sweep.
+    Replicates with the same seed see the same cohorts whatever the algorithm. So the differences
+    of their two numbers are tested (paired t test, two-sided), which is sharper than a
+    comparison of means. `holm` adjusts for all comparisons of the sweep.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        layout: the layout of its axes.
 
     Returns:
         One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (those that
         both finished), `diff` (mean difference to the baseline, in the table's unit), `half`
         (half the width of its 95 % interval), `p` and `holm`; NaN where all differences are
-        equal, so that a t test has no answer. Places with fewer than two common seeds have none.
+        equal, so that a t test has no answer. A comparison with fewer than two common seeds
+        is left out.
     """
     axis = layout.method
     table = manifest.table
@@ -121,9 +154,13 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
             for run_id, own in done[["run_id", "seed", table.statistic]].groupby("run_id")
         }
         baseline = layout.values[axis][0]
-        at = {_place(e.labels, axis): e for e in manifest.entries if e.labels.get(axis) == baseline}
+        baselines = {
+            _other_labels(entry.labels, axis): entry
+            for entry in manifest.entries
+            if entry.labels.get(axis) == baseline
+        }
         for entry in manifest.entries:
-            base = at.get(_place(entry.labels, axis))
+            base = baselines.get(_other_labels(entry.labels, axis))
             if base and entry.labels.get(axis) != baseline:
                 pair = [values.get(e.run_id, _NOTHING) for e in (entry, base)]
                 labels = {f"label.{name}": value for name, value in entry.labels.items()}
@@ -140,12 +177,13 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
 _NOTHING: "pd.Series[float]" = pd.Series(dtype=float)
 
 
-def _place(labels: Mapping[str, Label], method: str) -> Key:
+def _other_labels(labels: Mapping[str, Label], method: str) -> Key:
+    """Return the labels on all axes but the method's."""
     return tuple(value for axis, value in labels.items() if axis != method)
 
 
 def _difference(ours: "pd.Series[float]", base: "pd.Series[float]") -> dict[str, Any]:
-    """The mean difference over common seeds, its interval and its paired t test."""
+    """Return the mean difference over common seeds, its interval and its paired t test."""
     both = pd.concat([ours, base], axis=1, join="inner", keys=["ours", "base"]).dropna()
     difference = both["ours"] - both["base"]
     found = {"seeds": len(both), "diff": difference.mean(), "half": math.nan, "p": math.nan}

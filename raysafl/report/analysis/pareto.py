@@ -1,4 +1,4 @@
-"""pareto."""
+"""Accuracy against cost: which choices of a sweep no other choice beats."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
-SNAPSHOT = "Snapshot"  # the policy that enforces rounds
+SNAPSHOT = "Snapshot"  # the kind of the policy that enforces rounds
 COSTS = {
     "samples": "server samples used (n0)",
     "snapshots": "enforced rounds",
@@ -22,16 +22,31 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Cells that answer one question: equal in clients' data, model, rounds and policy."""
+    """Cells that differ only in what one can choose.
+
+    They have the same clients' data, model, rounds and availability of clients. What one can
+    choose is the method, the server's data and the share of enforced rounds.
+
+    Attributes:
+        name: the labels that these cells share.
+        cells: their labels (`label.<axis>`), `mean`, `std` and the costs.
+    """
 
     name: str
-    cells: pd.DataFrame  # label.<axis>, mean, std and the costs
+    cells: pd.DataFrame
 
 
 def find_problems(
     cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> list[Problem]:
-    """The problems of a sweep with two or more choices that have a number."""
+    """Return the problems of a sweep that have two or more choices with a number.
+
+    Args:
+        cells: from `raysafl.report.analysis.cells.aggregate`.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        layout: the layout of its axes.
+    """
     if runs.empty or "config" not in runs:
         return []
     done = runs[runs["status"] == Status.FINISHED]
@@ -41,6 +56,7 @@ def find_problems(
     name = manifest.table.statistic
     known = cells[cells["run_id"].isin(configs) & np.isfinite(cells[f"mean.{name}"])].copy()
     known = known.rename(columns={f"mean.{name}": "mean", f"std.{name}": "std"})
+
     own = [configs[i] for i in known["run_id"]]
     spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
     shares = np.array([bool(c["data"].get("share")) for c in own], bool)
@@ -54,12 +70,13 @@ def find_problems(
 
 
 def _samples(config: dict[str, Any]) -> float:
+    """Return the number of samples that the server holds in a run."""
     server = config["data"].get("server") or {}
     return float(server.get("n0") or 0)
 
 
 def _question(config: dict[str, Any]) -> str:
-    """What one cannot choose, as text."""
+    """Return what one cannot choose in a run, as text that is equal for equal problems."""
     data = {k: v for k, v in config["data"].items() if k not in ("server", "share")}
     policy = config["participation"]
     policy = policy["base"] if policy["kind"] == SNAPSHOT else policy
@@ -74,8 +91,17 @@ def _name(part: pd.DataFrame, layout: Layout) -> str:
 
 
 def front(cost: NDArray[np.float64], gain: NDArray[np.float64]) -> list[int]:
-    """The points that no other beats (cheaper and better), by cost: positions in the arrays."""
-    best, found = -np.inf, list[int]()
+    """Find the points that no other point beats by being both cheaper and better.
+
+    Args:
+        cost: the cost of each point.
+        gain: the accuracy of each point.
+
+    Returns:
+        Their positions in the arrays, by rising cost.
+    """
+    best = -np.inf
+    found = list[int]()
     for i in np.lexsort((-gain, cost)):
         if gain[i] > best:
             found.append(int(i))

@@ -1,4 +1,4 @@
-"""Curves of test accuracy against round: mean and standard deviation over replicates."""
+"""Curves of test accuracy over rounds: mean and standard deviation over replicates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,35 +22,43 @@ from raysafl.report.figures.style import (
     CHARACTERS,
     GREY,
     LETTERS,
-    blank,
     colours,
-    columns,
     dashes,
-    folded,
-    plain,
-    png,
-    tidy,
+    legend_columns,
+    literal,
+    new_figure,
+    style_axes,
+    to_png,
+    wrapped,
 )
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 
-PANELS = 24  # on one page
+PANELS = 24  # largest number of panels on one page
 PANEL_WIDTH = 2.5  # inches
-ACROSS = 4  # panels side by side: more are too small to read on a page
-NAMED = 48  # lines that a legend names
-FEW = 8  # lines whose legend stands below
+ACROSS = 4  # largest number of panels side by side that can be read
+NAMED = 48  # largest number of lines that a legend names one by one
+FEW = 8  # largest number of lines whose legend stands below the figure
 ROUND = "round"
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column of `rounds/` as it is drawn: times `scale`, at most `highest`, at least 0."""
+    """A column of `rounds/` that is drawn over the rounds.
+
+    Attributes:
+        column: the name of the column.
+        scale: the factor by which its values are multiplied.
+        highest: the upper limit of the band around the mean; the lower one is 0.
+        label: the text at the vertical axis.
+        empty: what is said of a panel without rows.
+    """
 
     column: str
     scale: float
     highest: float
     label: str
-    empty: str = "not run yet"  # of a panel without rows
+    empty: str = "not run yet"
 
 
 ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
@@ -58,7 +66,10 @@ ENFORCED = Quantity("q", 1, 1, "probability q of an enforced round", "without a 
 
 
 def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
-    """Mean and standard deviation (ddof = 1, NaN for one replicate) by round."""
+    """Return mean and standard deviation over replicates of each round.
+
+    The standard deviation has the divisor n - 1, and is NaN for one replicate.
+    """
     grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
     return pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
 
@@ -71,30 +82,46 @@ def draw_curve(
     what: Quantity = ACCURACY,
     style: Literal["-", "--"] = "-",
 ) -> None:
-    """Draw the mean as a line and ± 1 standard deviation as a band, `band` opaque."""
+    """Draw the mean as a line, and one standard deviation around it as a band.
+
+    Args:
+        axes: where to draw.
+        rounds: the rows of one run, as in `rounds/`.
+        colour: the colour of line and band.
+        band: the opacity of the band, from 0 to 1.
+        what: what is drawn.
+        style: the style of the line.
+    """
     curve = mean_curve(rounds, what)
-    at, mean, std = (c.to_numpy(float) for c in (curve.index, curve["mean"], curve["std"]))
-    mark = "o" if len(at) == 1 else None
-    axes.plot(at, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
+    numbers = curve.index.to_numpy(float)
+    mean = curve["mean"].to_numpy(float)
+    std = curve["std"].to_numpy(float)
+    mark = "o" if len(numbers) == 1 else None
+    axes.plot(numbers, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
     if np.isnan(std).all():
         return
-    low, high = np.maximum(mean - std, 0), np.minimum(mean + std, what.highest)
-    axes.fill_between(at, low, high, color=colour, alpha=band, linewidth=0)
+    low = np.maximum(mean - std, 0)
+    high = np.minimum(mean + std, what.highest)
+    axes.fill_between(numbers, low, high, color=colour, alpha=band, linewidth=0)
 
 
 def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
-    """The curves of one run as a PNG: every replicate thin, their mean with a ±1 std band.
+    """Draw one run: each replicate as a thin line, their mean with a band.
 
     Args:
         rounds: the run's rows, as in `rounds/`.
+        title: the title of the figure.
+
+    Returns:
+        A PNG file.
     """
     count = rounds["replicate"].nunique()
     note = f"mean ± std of {count} replicates" if count > 1 else ""
-    title = f"{folded(title, 6.0)}\n{note}".strip()
-    figure = blank(6.4, 4.0, layout=None)  # a layout would draw every run's curve twice
+    title = f"{wrapped(title, 6.0)}\n{note}".strip()
+    figure = new_figure(6.4, 4.0, layout=None)  # a layout would draw every run's curve twice
     figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
     axes = figure.subplots()
-    tidy(axes)
+    style_axes(axes)
     for _, rows in rounds.groupby("replicate") if count > 1 else []:
         axes.plot(rows["round"], 100 * rows["test_accuracy"], color=GREY, linewidth=0.5, alpha=0.5)
     draw_curve(axes, rounds, colours(1)[0])
@@ -102,7 +129,7 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
     axes.set_xlabel(ROUND, fontsize=LETTERS)
     axes.set_ylabel(ACCURACY.label, fontsize=LETTERS)
     axes.set_title(title, fontsize=LETTERS + 1)
-    return png(figure)
+    return to_png(figure)
 
 
 def curves(
@@ -112,15 +139,20 @@ def curves(
     runs: pd.DataFrame | None = None,
     what: Quantity = ACCURACY,
 ) -> list[bytes]:
-    """The curves of a sweep as PNGs: lines by method, one panel per place on the other axes.
+    """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
-    Panels share their axes. One page has up to 24 panels; more make more pages. Once there are
-    rows, places without any have no panel.
+    Panels share their axes. One page has up to 24 panels; more panels make more pages. Once
+    there are rows, combinations of labels without any row have no panel.
 
     Args:
         rounds: rows as in `rounds/`; entries without rows have no line.
+        manifest: the sweep.
+        layout: the layout of its axes.
         runs: if given, replicates that diverged or failed are left out, as in the table.
         what: what is drawn over the rounds.
+
+    Returns:
+        A PNG file for each page.
     """
     if not manifest.entries:
         return []
@@ -137,25 +169,25 @@ def curves(
     small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
     made = []
     for i, page in enumerate(pages):
-        figure, grid = _grid(len(page), wide, what)
+        figure, grid = _panel_grid(len(page), wide, what)
         for axes, panel in zip(grid, page, strict=True):
             labels = dict(zip(others, panel, strict=True))
             _panel(axes, labels, layout, manifest, of_run, what)
-        title = folded(manifest.title or manifest.name, figure.get_figwidth())
+        title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        notes = folded(
+        notes = wrapped(
             ", ".join(filter(None, [spread, small, left_out, empty, count])), figure.get_figwidth()
         )
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
-        _legend(figure, layout)
-        made.append(png(figure))
+        _name_lines(figure, layout)
+        made.append(to_png(figure))
     return made
 
 
 def _begun(
     manifest: Manifest, others: list[str], of_run: Mapping[str, pd.DataFrame], what: Quantity
 ) -> tuple[Manifest, str]:
-    """The sweep without the places that have no rows yet, and a note that counts them."""
+    """Leave out the panels that have no rows yet; return a note that counts them as well."""
     places = {e.run_id: tuple(e.labels.get(axis) for axis in others) for e in manifest.entries}
     there = {place for run_id, place in places.items() if run_id in of_run}
     empty = len(set(places.values()) - there)
@@ -166,7 +198,7 @@ def _begun(
 
 
 def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame, str]:
-    """The rows of the replicates that are in the table, and a note that counts the others."""
+    """Return the rows of the replicates in the table, and a note that counts the others."""
     if runs is None or runs.empty:
         return rounds, ""
     bad = runs.loc[runs["status"].isin([s for s in Status if s.bad]), ["run_id", "replicate"]]
@@ -178,7 +210,7 @@ def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame
 
 
 def _wide(panels: list[Key]) -> int:
-    """How many panels stand side by side: the last axis if it fits, else a block."""
+    """Return how many panels stand side by side: one per label of the last axis if it fits."""
     total = len(panels)
     if total and len(panels[0]) > 1:
         last = len({panel[-1] for panel in panels})
@@ -190,15 +222,15 @@ def _wide(panels: list[Key]) -> int:
     return total if total <= ACROSS else 3 if total <= 6 else ACROSS
 
 
-def _grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side, `wide` of them in a line, on shared axes."""
+def _panel_grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axes]]:
+    """Make a figure with `count` panels on shared axes, `wide` of them in a row."""
     tall = -(-count // wide)
-    figure = blank(max(6.4, PANEL_WIDTH * wide + 0.5), max(4.4, 1.9 * tall + 1.3))
+    figure = new_figure(max(6.4, PANEL_WIDTH * wide + 0.5), max(4.4, 1.9 * tall + 1.3))
     grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
     for i, axes in enumerate(panels):
         axes.set_visible(i < count)
-        tidy(axes)
+        style_axes(axes)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
         axes.tick_params(labelbottom=i + wide >= count)
         axes.set_xlabel(ROUND if i + wide >= count else "", fontsize=LETTERS)
@@ -214,13 +246,13 @@ def _panel(
     of_run: Mapping[str, pd.DataFrame],
     what: Quantity,
 ) -> None:
-    """Draw the lines of the entries at one place."""
+    """Draw the lines of the entries that have these labels."""
     method = layout.method
     values = layout.methods
     looks = zip(colours(len(values)), dashes(len(values)), strict=True)
     look = dict(zip(values, looks, strict=True))
     band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
-    axes.set_title(folded(labels_text(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
+    axes.set_title(wrapped(labels_text(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
     drawn = 0
     for entry in manifest.entries:
         here = all(entry.labels.get(axis) == value for axis, value in labels.items())
@@ -232,17 +264,20 @@ def _panel(
         axes.text(0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY)
 
 
-def _legend(figure: Figure, layout: Layout) -> None:
-    """Name the lines: in a row below the figure, or, if they are many, in columns beside it."""
+def _name_lines(figure: Figure, layout: Layout) -> None:
+    """Name the lines: below the figure, or in columns beside it if there are many."""
     method = layout.method
     if method is None:
         return
     values = layout.methods
-    if len(values) > NAMED:  # names would leave no room for the lines: the first and the last
-        ends = values[0], values[-1]
+    # So many names would leave no room for the lines; the first and the last one are named.
+    if len(values) > NAMED:
+        ends = (values[0], values[-1])
         legend = [f"{method} = {label_text(value)}" for value in ends]
         lines = [Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))]
-        figure.legend(lines, [plain(text) for text in legend], loc="outside lower center", ncols=2)
+        figure.legend(
+            lines, [literal(text) for text in legend], loc="outside lower center", ncols=2
+        )
         return
     many = len(values) > FEW
     name = "" if many or method in METHOD_AXES else f"{method} = "
@@ -253,10 +288,12 @@ def _legend(figure: Figure, layout: Layout) -> None:
             Line2D([], [], color=colour, linewidth=2.5, linestyle=style)
             for colour, style in zip(colours(len(values)), dashes(len(values)), strict=True)
         ],
-        [plain(name) for name in names],
+        [literal(name) for name in names],
         loc="outside right upper" if many else "outside lower center",
-        ncols=-(-len(values) // 24) if many else columns(len(values), max(1, min(4, fitting))),
-        title=plain(method) if many else None,
+        ncols=-(-len(values) // 24)
+        if many
+        else legend_columns(len(values), max(1, min(4, fitting))),
+        title=literal(method) if many else None,
         fontsize=LETTERS,
         title_fontsize=LETTERS,
         frameon=False,
@@ -269,7 +306,17 @@ def q_curves(
     layout: Layout,
     runs: pd.DataFrame | None = None,
 ) -> list[bytes]:
-    """The trajectories of q as PNGs, of the runs in which q moves; none if it never does."""
+    """Draw how q, the probability of an enforced round, moves over the rounds.
+
+    Args:
+        rounds: rows as in `rounds/`.
+        manifest: the sweep.
+        layout: the layout of its axes.
+        runs: if given, replicates that diverged or failed are left out.
+
+    Returns:
+        PNG files with the runs in which q moves; none if it never does.
+    """
     q = rounds.groupby("run_id")["q"]
     spread = q.max() - q.min()
     of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]

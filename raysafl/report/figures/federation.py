@@ -1,4 +1,4 @@
-"""Pictures of a federation: who holds which labels, and who came when. Arrays in, PNG out."""
+"""Figures of a federation: which client holds which labels, and which came when."""
 
 from collections.abc import Sequence
 
@@ -15,30 +15,41 @@ from raysafl.report.figures.style import (
     GREY,
     LETTERS,
     OKABE_ITO,
-    blank,
     colours,
-    folded,
-    plain,
-    png,
-    tidy,
+    literal,
+    new_figure,
+    style_axes,
+    to_png,
+    wrapped,
 )
 
 WIDTH = 7.2  # inches
-MANY = 12  # classes: with more, a colour bar takes the legend's place
-LETTERS_OF_NAME = 10  # of a class, in the legend
-FURTHER = ("#999999", "#882255", "#332288", "#DDCC77")  # grey, and Tol's wine, indigo, sand
+MANY = 12  # with more classes than this, a colour bar takes the legend's place
+LETTERS_OF_NAME = 10  # number of letters of a class's name in the legend
+# Further colours that can be told apart: grey, wine, indigo and sand.
+FURTHER = ("#999999", "#882255", "#332288", "#DDCC77")
 
 
 def label_histogram(
     counts: NDArray[np.int64], server: NDArray[np.int64], names: Sequence[str], title: str
 ) -> bytes:
-    """Samples of each class at each client [clients, classes], stacked (FAST, figure 1).
+    """Draw the samples of each class at each client as stacked bars.
 
-    If the server holds samples, its bar [classes] stands apart on the right, on its own scale.
+    If the server holds samples, its bar stands apart on the right, on its own scale. The figure
+    is that of FAST, figure 1 (docs/papers.md#fast).
+
+    Args:
+        counts: samples of each class at each client, [clients, classes].
+        server: samples of each class at the server, [classes].
+        names: the names of the classes; empty if they are not known.
+        title: the title of the figure.
+
+    Returns:
+        A PNG file.
     """
     clients, classes = counts.shape
     shades = _shades(classes)
-    figure = blank(WIDTH, 3.4)
+    figure = new_figure(WIDTH, 3.4)
     if server.sum():
         axes, side = figure.subplots(1, 2, width_ratios=[12, 1])
         _stack(side, server[None], shades)
@@ -50,20 +61,20 @@ def label_histogram(
     axes.set_ylabel("training samples", fontsize=LETTERS)
     axes.set_xlim(-0.7, clients - 0.3)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_title(folded(title, WIDTH - 1), fontsize=LETTERS, loc="left")
-    _legend(figure, names or [str(c) for c in range(classes)], shades)
-    return png(figure)
+    axes.set_title(wrapped(title, WIDTH - 1), fontsize=LETTERS, loc="left")
+    _name_classes(figure, names or [str(c) for c in range(classes)], shades)
+    return to_png(figure)
 
 
-def _legend(figure: Figure, names: Sequence[str], shades: Sequence[str]) -> None:
-    """Which colour is which class: a list, or a colour bar if there are many."""
+def _name_classes(figure: Figure, names: Sequence[str], shades: Sequence[str]) -> None:
+    """Name the class of each colour, with a colour bar if there are many."""
     if len(shades) <= MANY:
         handles = [
-            Patch(color=shade, label=plain(word[:LETTERS_OF_NAME]))
+            Patch(color=shade, label=literal(word[:LETTERS_OF_NAME]))
             for shade, word in zip(shades, names, strict=True)
         ]
         figure.legend(
-            handles=handles[::-1],  # in the order of the stack
+            handles=handles[::-1],  # the bars are stacked from below
             loc="outside right center",
             fontsize=LETTERS - 1,
             frameon=False,
@@ -81,13 +92,13 @@ def _legend(figure: Figure, names: Sequence[str], shades: Sequence[str]) -> None
 
 
 def _shades(classes: int) -> list[str]:
-    """One colour per class: told apart up to MANY, steps of one scale for more."""
+    """Return one colour per class: distinct ones up to MANY classes, else a colour scale."""
     return [*OKABE_ITO, *FURTHER][:classes] if classes <= MANY else colours(classes)
 
 
 def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None:
-    """Bars with gaps; with many clients one outline per class, which is drawn much faster."""
-    tidy(axes)
+    """Draw stacked bars; for many clients as one outline per class, which is faster."""
+    style_axes(axes)
     axes.grid(visible=False, axis="x")
     places = np.arange(len(counts) + 1)
     edge = 0.3 if len(shades) <= MANY else 0.0  # lines would hide thin pieces
@@ -98,7 +109,10 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
             axes.stairs(top, places - 0.5, baseline=bottom, fill=True, color=shade, linewidth=0)
         else:
             axes.bar(
-                *(places[:-1], column, 0.8, bottom),
+                places[:-1],
+                column,
+                0.8,
+                bottom,
                 color=shade,
                 edgecolor="white",
                 linewidth=edge,
@@ -108,11 +122,19 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
 
 
 def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
-    """Who came when [rounds, clients], and at the side how often (FAST, figure 2)."""
-    figure = blank(WIDTH, 3.8)
+    """Draw which clients came when, and beside it how often, as in FAST, figure 2.
+
+    Args:
+        came: which clients came in which rounds, [rounds, clients].
+        title: the title of the figure.
+
+    Returns:
+        A PNG file.
+    """
+    figure = new_figure(WIDTH, 3.8)
     axes, side = figure.subplots(1, 2, sharey=True, width_ratios=[5, 1])
     draw_raster(axes, side, came, np.arange(len(came)), title)
-    return png(figure)
+    return to_png(figure)
 
 
 def draw_raster(
@@ -124,18 +146,26 @@ def draw_raster(
     enforced: NDArray[np.bool_] | None = None,
     width: float = 4.8,
 ) -> None:
-    """Draw who came [rounds, clients] in these rounds, and beside it each client's share of them.
+    """Draw which clients came, and beside it each client's share of the rounds.
 
-    Rounds that are `enforced` [rounds] have a second colour. `width`: of the axes, in inches.
+    Args:
+        axes: where the raster is drawn.
+        side: where the shares are drawn.
+        came: which clients came in which rounds, [rounds, clients].
+        rounds: the numbers of these rounds, [rounds].
+        title: the title above the raster.
+        enforced: which rounds have a second colour, [rounds].
+        width: the width of `axes` in inches.
     """
     clients = came.shape[1]
     for panel in (axes, side):
-        tidy(panel)
+        style_axes(panel)
     axes.grid(visible=False)
     when, who = np.nonzero(came)
     second = np.zeros(len(came), bool) if enforced is None else enforced
     shade = np.where(second[when], OKABE_ITO[1], OKABE_ITO[0])
-    thick = float(np.clip(72 * width / len(rounds), 0.35, 6))  # a round's room, in points
+    # A mark is as wide as the room of one round, in points.
+    thick = float(np.clip(72 * width / len(rounds), 0.35, 6))
     axes.vlines(rounds[when], who - 0.4, who + 0.4, color=shade, linewidth=thick)
     axes.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
     axes.set_ylim(-0.7, clients - 0.3)
@@ -143,7 +173,7 @@ def draw_raster(
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlabel("round", fontsize=LETTERS)
     axes.set_ylabel("client", fontsize=LETTERS)
-    axes.set_title(folded(title, width), fontsize=LETTERS, loc="left")
+    axes.set_title(wrapped(title, width), fontsize=LETTERS, loc="left")
     side.set_ylim(axes.get_ylim())
     share = 100 * came.mean(axis=0)
     side.barh(np.arange(clients), share, 0.8 if clients <= 60 else 1.0, color=OKABE_ITO[0])

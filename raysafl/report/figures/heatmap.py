@@ -17,56 +17,65 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
-from raysafl.report.figures.style import LETTERS, blank, folded, plain, png
+from raysafl.report.figures.style import LETTERS, literal, new_figure, to_png, wrapped
 from raysafl.report.wording import MEANINGS, NOTHING, number
 from raysafl.storage.manifest import Manifest
 
-LARGEST = 40  # cells down or across that can still be read
-SHORT = 7  # letters that fit below a cell
+LARGEST = 40  # number of cells down or across that can still be read
+SHORT = 7  # number of letters that fit below a cell
 COLOURS = "cividis"
 
 
 def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | None:
-    """The means of the table's statistic as colours and numbers, a PNG.
+    """Draw the means of the table's statistic as colours and numbers.
 
     Args:
         cells: from `raysafl.report.analysis.cells.aggregate`.
+        manifest: the sweep.
+        layout: the layout of its axes.
 
     Returns:
-        None where it would say nothing: fewer than two axes with several values, no number
-        yet, or more cells than can be read.
+        A PNG file; None if fewer than two axes have several labels, if there is no number yet,
+        or if there are more cells than can be read.
     """
     panel_axes, down, across = heatmap_axes(manifest, layout)
     name = f"mean.{manifest.table.statistic}"
     means = cells[name].replace([math.inf, -math.inf], math.nan)
     there = set(cells.loc[means.notna(), "run_id"])
     begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
-    panels = layout.combinations(begun, panel_axes)  # those without a number are left out
+    # Panels without any number are left out.
+    panels = layout.combinations(begun, panel_axes)
     rows = layout.combinations(manifest, down)
     columns = layout.combinations(manifest, across)
     sizes = (len(panels), len(rows), len(columns))
     if not across or means.isna().all() or max(sizes) > LARGEST:
         return None
+
     found = cells_by_labels(cells.assign(**{name: means}), [*panel_axes, *down, *across])
     norm = Normalize(float(means.min()), float(means.max()))
-    figure, grid = _grid(sizes, [max(len(_heads(k)) for k in part) for part in (rows, columns)])
+    figure, grid = _panel_grid(
+        sizes, [max(len(_tick_text(k)) for k in part) for part in (rows, columns)]
+    )
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
         of_row = [[found.get((*panel, *row, *column)) for column in columns] for row in rows]
         values = [[math.nan if c is None else float(c[name]) for c in row] for row in of_row]
-        _draw(axes, np.array(values), norm, manifest.table.unit)
+        _draw_panel(axes, np.array(values), norm, manifest.table.unit)
         title = labels_text(dict(zip(panel_axes, panel, strict=True)), panel_axes)
-        axes.set_title(folded(title, _panel_width(len(columns))), fontsize=LETTERS)
-        axes.set_yticks(range(len(rows)), [_heads(key) for key in rows])
-        _label_columns(axes, [_heads(key) for key in columns])
+        axes.set_title(wrapped(title, _panel_width(len(columns))), fontsize=LETTERS)
+        axes.set_yticks(range(len(rows)), [_tick_text(key) for key in rows])
+        _label_columns(axes, [_tick_text(key) for key in columns])
         axes.tick_params(labelbottom=i + _across(sizes) >= len(panels))
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    _letter(figure, grid, manifest, norm, (down, across))
-    return png(figure)
+    _write_texts(figure, grid, manifest, norm, (down, across))
+    return to_png(figure)
 
 
 def heatmap_axes(manifest: Manifest, layout: Layout) -> tuple[list[str], list[str], list[str]]:
-    """Axes told apart by panel, down and across, of those with several values; none if too few."""
+    """Return the axes of the panels, those that go down, and the one that goes across.
+
+    Only axes with several labels count; if there are fewer than two, all three are empty.
+    """
     several = [axis for axis in layout.axes if axis in layout.varying]
     if len(several) < 2:
         return [], [], []
@@ -77,8 +86,9 @@ def heatmap_axes(manifest: Manifest, layout: Layout) -> tuple[list[str], list[st
     return panel, rest[:-1], rest[-1:]
 
 
-def _heads(key: Key) -> str:
-    return plain(", ".join(label_text(value) for value in key))
+def _tick_text(key: Key) -> str:
+    """Write the labels of a row or a column."""
+    return literal(", ".join(label_text(value) for value in key))
 
 
 def _label_columns(axes: Axes, heads: list[str]) -> None:
@@ -90,29 +100,30 @@ def _label_columns(axes: Axes, heads: list[str]) -> None:
 
 
 def _panel_width(columns: int) -> float:
+    """Return the width of a panel in inches."""
     return max(2.0, 0.62 * columns + 0.3)
 
 
 def _across(sizes: tuple[int, int, int]) -> int:
-    """Panels side by side: as many as make the figure about 12 inches wide."""
+    """Return how many panels stand side by side: as many as fit in about 12 inches."""
     panels, _, columns = sizes
     return max(1, min(panels, int(12 // _panel_width(columns))))
 
 
-def _grid(sizes: tuple[int, int, int], longest: list[int]) -> tuple[Figure, list[Axes]]:
-    """A figure with room for all panels and for the longest labels of rows and columns."""
+def _panel_grid(sizes: tuple[int, int, int], longest: list[int]) -> tuple[Figure, list[Axes]]:
+    """Make a figure with room for all panels and for the longest labels."""
     panels, rows, columns = sizes
     wide = _across(sizes)
     tall = -(-panels // wide)
     turned = 0.05 * longest[1] if longest[1] > SHORT else 0.0
-    figure = blank(
+    figure = new_figure(
         max(5.0, wide * _panel_width(columns) + 0.08 * longest[0] + 1.5),
         max(3.0, tall * (0.42 * rows + 0.4) + 1.2 + turned),
     )
     return figure, list(figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False).flat)
 
 
-def _draw(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str) -> None:
+def _draw_panel(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str) -> None:
     """Colour the cells and write their numbers, dark on light and light on dark."""
     axes.imshow(values, cmap=COLOURS, norm=norm, aspect="auto")
     axes.set_facecolor("#EEEEEE")
@@ -128,25 +139,25 @@ def _draw(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str) -
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=LETTERS - 1)
 
 
-def _letter(
+def _write_texts(
     figure: Figure,
     grid: list[Axes],
     manifest: Manifest,
     norm: Normalize,
     axes: tuple[list[str], list[str]],
 ) -> None:
-    """Name axes and colours."""
+    """Write the title, the names of the axes and the scale of the colours."""
     down, across = axes
     table = manifest.table
     unit = f" ({table.unit})" if table.unit else ""
-    figure.supxlabel(plain(", ".join(across)), fontsize=LETTERS + 1)
-    figure.supylabel(plain(", ".join(down)), fontsize=LETTERS + 1)
+    figure.supxlabel(literal(", ".join(across)), fontsize=LETTERS + 1)
+    figure.supylabel(literal(", ".join(down)), fontsize=LETTERS + 1)
     bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=grid, pad=0.02, aspect=30)
-    bar.set_label(plain(f"{table.statistic}{unit}"), fontsize=LETTERS)
+    bar.set_label(literal(f"{table.statistic}{unit}"), fontsize=LETTERS)
     bar.ax.tick_params(labelsize=LETTERS - 1)
     bar.outline.set_visible(False)
     small = "" if manifest.scale == "paper" else f" (scale: {manifest.scale})"
-    title = folded((manifest.title or manifest.name) + small, figure.get_figwidth())
+    title = wrapped((manifest.title or manifest.name) + small, figure.get_figwidth())
     meaning = MEANINGS.get(table.statistic, table.statistic)
-    about = folded(f"mean over replicates of the {meaning}", figure.get_figwidth())
+    about = wrapped(f"mean over replicates of the {meaning}", figure.get_figwidth())
     figure.suptitle(f"{title}\n{about}", fontsize=LETTERS + 1)

@@ -1,4 +1,4 @@
-"""What accuracy costs: server samples, enforced rounds and bytes, with the undominated choices."""
+"""Accuracy against cost: server samples, enforced rounds and traffic."""
 
 from typing import Any
 
@@ -15,32 +15,38 @@ from raysafl.report.figures.style import (
     GREY,
     LETTERS,
     MARKS,
-    blank,
     colours,
-    columns,
-    folded,
-    plain,
-    png,
-    tidy,
+    legend_columns,
+    literal,
+    new_figure,
+    style_axes,
+    to_png,
+    wrapped,
 )
 from raysafl.storage.manifest import Manifest
 
-ACROSS = 3  # problems drawn for each cost
-NAMED = 4  # points that can have their names beside them
+ACROSS = 3  # number of problems that are drawn for each cost
+NAMED = 4  # largest number of points that have their names beside them
 
 
 def pareto(
     cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> bytes | None:
-    """The table's statistic against its costs, a PNG: a line of panels for each cost.
+    """Draw the table's statistic against its costs, with a row of panels for each cost.
 
-    A problem is what one cannot choose: dataset, partition, clients, model, rounds and the
-    participation without enforced rounds. Its cells are choices; so are server data, shared with
-    clients or not. For each cost, the three problems are drawn in which it differs between
-    choices and the means spread widest.
+    Each panel is one problem: it fixes data, clients, model, rounds and the availability of
+    clients. Its points are the choices that remain: the method, the server's data and the share
+    of enforced rounds. For each cost, those three problems are drawn in which the cost differs
+    between choices and the means spread widest.
+
+    Args:
+        cells: from `raysafl.report.analysis.cells.aggregate`.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        layout: the layout of its axes.
 
     Returns:
-        None where there is nothing to choose between.
+        A PNG file; None if there is nothing to choose between.
     """
     problems = find_problems(cells, runs, manifest, layout)
     problems.sort(key=lambda p: float(np.ptp(p.cells["mean"])), reverse=True)
@@ -49,30 +55,34 @@ def pareto(
     lines = [(cost, part[:ACROSS]) for cost, part in shown.items() if part]
     if not lines:
         return None
+
     wide = max(len(part) for _, part in lines)
-    figure = blank(max(6.4, 3.4 * wide + 0.4), 2.6 * len(lines) + 1.3)
+    figure = new_figure(max(6.4, 3.4 * wide + 0.4), 2.6 * len(lines) + 1.3)
     grid = figure.subplots(len(lines), wide, squeeze=False)
     for row, (cost, part) in zip(grid, lines, strict=True):
         for axes, problem in zip(row, part, strict=False):
-            _draw(axes, problem, cost, manifest, layout)
-            axes.set_title(folded(problem.name, 3.2), fontsize=LETTERS, loc="left")
+            _draw_problem(axes, problem, cost, manifest, layout)
+            axes.set_title(wrapped(problem.name, 3.2), fontsize=LETTERS, loc="left")
             axes.set_xlabel(COSTS[cost], fontsize=LETTERS)
         for axes in row[len(part) :]:
             axes.set_visible(False)
+
     table = manifest.table
     unit = f" ({table.unit})" if table.unit else ""
-    figure.supylabel(plain(f"{table.statistic}{unit}"), fontsize=LETTERS + 1)
+    figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=LETTERS + 1)
     notes = [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
-    notes += ["mean ± std over replicates", "ringed: none is both cheaper and better"]
+    notes += ["mean ± std over replicates", "ringed: no other is both cheaper and better"]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
-    figure.suptitle(folded(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    _legend(figure, layout)
-    return png(figure)
+    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
+    _name_methods(figure, layout)
+    return to_png(figure)
 
 
-def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest, layout: Layout) -> None:
+def _draw_problem(
+    axes: Axes, problem: Problem, cost: str, manifest: Manifest, layout: Layout
+) -> None:
     """Draw the choices of one problem as points, and mark those that no other beats."""
-    tidy(axes)
+    style_axes(axes)
     method = layout.method
     cells = problem.cells
     look = _looks(layout)
@@ -104,7 +114,7 @@ def _draw(axes: Axes, problem: Problem, cost: str, manifest: Manifest, layout: L
 
 
 def _choice(cell: Any, others: list[str]) -> str:
-    """A point's labels: words stand for themselves, numbers with their axis."""
+    """Write the labels of a point: words as they are, numbers with their axis."""
     values = {axis: cell[f"label.{axis}"] for axis in others}
     return ", ".join(
         v if isinstance(v, str) else f"{a} = {label_text(v)}" for a, v in values.items()
@@ -114,12 +124,12 @@ def _choice(cell: Any, others: list[str]) -> str:
 def _name_points(
     axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], names: list[str]
 ) -> None:
-    """Write names at points, below and above in turn, towards the middle."""
+    """Write names at points, alternately below and above, towards the middle."""
     middle = sum(axes.get_xlim()) / 2
     for i, (at, high, name) in enumerate(zip(x, y, names, strict=True)):
         left = at > middle
         axes.annotate(
-            plain(name),
+            literal(name),
             (at, high),
             (-8 if left else 8, 5 if i % 2 else -10),
             textcoords="offset points",
@@ -136,15 +146,15 @@ def _looks(layout: Layout) -> dict[Any, tuple[str, str]]:
     return dict(zip(values, zip(colours(len(values)), marks, strict=True), strict=True))
 
 
-def _legend(figure: Figure, layout: Layout) -> None:
+def _name_methods(figure: Figure, layout: Layout) -> None:
     """Name the methods below the figure."""
     name = "" if layout.method in METHOD_AXES else f"{layout.method} = "
     looks = _looks(layout)
     figure.legend(
         [Line2D([], [], color=c, marker=m, linestyle="none") for c, m in looks.values()],
-        [plain(f"{name}{label_text(value)}") for value in looks],
+        [literal(f"{name}{label_text(value)}") for value in looks],
         loc="outside lower center",
-        ncols=columns(len(looks), 4),
+        ncols=legend_columns(len(looks), 4),
         fontsize=LETTERS - 1,
         frameon=False,
     )

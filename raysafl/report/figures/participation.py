@@ -1,4 +1,4 @@
-"""Who came when, from the rounds of a sweep: one raster per policy, as a PNG."""
+"""Which clients came when in a sweep: one raster for each participation policy."""
 
 import numpy as np
 import pandas as pd
@@ -6,19 +6,28 @@ from numpy.typing import NDArray
 
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.figures.federation import WIDTH, draw_raster
-from raysafl.report.figures.style import LETTERS, OKABE_ITO, blank, folded, png
+from raysafl.report.figures.style import LETTERS, OKABE_ITO, new_figure, to_png, wrapped
 from raysafl.storage.manifest import Entry, Manifest
 
-MOST = 6  # policies drawn
+MOST = 6  # largest number of policies that are drawn
 
 
 def rasters(
     rounds: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> bytes | None:
-    """Who came in the evaluated rounds of the first seed, for the first run of each policy.
+    """Draw which clients came in the first seed of the first run of each policy.
 
-    Enforced (snapshot) rounds have a colour of their own where every round was evaluated and
-    some, but not all, were enforced. None if nothing has run; at most six policies.
+    Only evaluated rounds are drawn. Enforced rounds have a colour of their own where every
+    round was evaluated and some rounds, but not all, were enforced.
+
+    Args:
+        rounds: rows as in `rounds/`.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        layout: the layout of its axes.
+
+    Returns:
+        A PNG file with at most six policies; None if nothing has run.
     """
     policies = _policies(runs, manifest)
     of_run = {str(run_id): rows for run_id, rows in rounds.groupby("run_id")}
@@ -27,7 +36,7 @@ def rasters(
         return None
     wide = min(2, len(drawn))
     tall = -(-len(drawn) // wide)
-    figure = blank(WIDTH * (1 if wide == 1 else 1.5), 2.3 * tall + 0.9)
+    figure = new_figure(WIDTH * (1 if wide == 1 else 1.5), 2.3 * tall + 0.9)
     grid = figure.subplots(tall, 2 * wide, width_ratios=[4, 1] * wide, squeeze=False)
     pairs = grid.reshape(-1, 2)
     marked = False
@@ -36,8 +45,9 @@ def rasters(
         rows = rows[rows["replicate"] == rows["replicate"].min()]
         enforced = _enforced(rows)
         marked |= enforced is not None
-        came, at = _came(rows, _clients(runs, entries[0])), rows["round"].to_numpy(np.int64)
-        draw_raster(axes, side, came, at, _shared(entries, manifest, layout), enforced, 3.9)
+        came = _came(rows, _clients(runs, entries[0]))
+        numbers = rows["round"].to_numpy(np.int64)
+        draw_raster(axes, side, came, numbers, _shared(entries, manifest, layout), enforced, 3.9)
         side.tick_params(labelleft=False)
         side.set_xlabel("% of rounds", fontsize=LETTERS)
     for axes in pairs[len(drawn) :].flat:
@@ -45,14 +55,14 @@ def rasters(
     notes = [f"the first {MOST} of {len(policies)} policies"] if len(policies) > MOST else []
     notes += ["evaluated rounds only"] if _gaps(rows) else []
     title = ", ".join(["Who came when (first seed; dashed: mean)", *notes])
-    figure.suptitle(folded(title, figure.get_figwidth()), fontsize=LETTERS + 1)
+    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
     if marked:
         figure.supxlabel("orange: enforced rounds", fontsize=LETTERS, color=OKABE_ITO[1])
-    return png(figure)
+    return to_png(figure)
 
 
 def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
-    """The entries that have run, by participation policy and number of clients."""
+    """Group the entries that have run by participation policy and number of clients."""
     columns = [
         c for c in runs if str(c).startswith(("config.participation", "config.data.clients"))
     ]
@@ -68,22 +78,22 @@ def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
 
 
 def _shared(entries: list[Entry], manifest: Manifest, layout: Layout) -> str:
-    """The labels that these entries share and others do not; of the first, if there are none."""
+    """Write the labels that these entries share and others do not have."""
     several = [axis for axis in manifest.axes if axis in layout.varying]
     shared = [a for a in several if len({str(e.labels.get(a)) for e in entries}) == 1]
     return labels_text(entries[0].labels, shared) or manifest.name
 
 
 def _clients(runs: pd.DataFrame, entry: Entry) -> int:
-    """How many clients a run has, as far as its configuration tells."""
+    """Return the number of clients of a run; 0 if its configuration is not known."""
     if "config.data.clients" not in runs:
         return 0
-    told = pd.to_numeric(runs.loc[runs["run_id"] == entry.run_id, "config.data.clients"])
-    return int(told.fillna(0).iloc[0])
+    clients = pd.to_numeric(runs.loc[runs["run_id"] == entry.run_id, "config.data.clients"])
+    return int(clients.fillna(0).iloc[0])
 
 
 def _came(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
-    """[rounds, clients]: who came."""
+    """Return which clients came in which rounds, as booleans [rounds, clients]."""
     cohorts = [list(cohort) for cohort in rows["cohort"]]
     seen = max((max(cohort, default=-1) for cohort in cohorts), default=-1) + 1
     came = np.zeros((len(rows), max(clients, seen, 1)), bool)
@@ -93,12 +103,12 @@ def _came(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
 
 
 def _gaps(rows: pd.DataFrame) -> bool:
-    """Whether not every round was evaluated."""
+    """Return whether some rounds were not evaluated."""
     return bool(rows["round"].iloc[0] > 0 or rows["round"].diff().max() > 1)
 
 
 def _enforced(rows: pd.DataFrame) -> NDArray[np.bool_] | None:
-    """Which rounds were enforced, if that can be told and not all of the clients' rounds were."""
+    """Return which rounds were enforced, or None if it is not known or all of them were."""
     marks = rows["snapshots"].fillna(0).to_numpy(float) > 0
     some = marks.any() and not marks[rows["kind"].str.contains("client").to_numpy(bool)].all()
     return marks if some and not _gaps(rows) else None

@@ -1,4 +1,7 @@
-"""The look of every figure: size, letters, colours. No global state of matplotlib is touched."""
+"""The style of every figure: sizes, letters, colours.
+
+No global state of matplotlib is changed.
+"""
 
 import io
 import textwrap
@@ -11,59 +14,65 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 DPI = 150
-LETTERS = 9  # points
-CHARACTERS = 13  # of this size, per inch
+LETTERS = 9  # size of the letters, in points
+CHARACTERS = 13  # letters of this size that fit in one inch
 GREY = "#555555"
-# Okabe and Ito (2008), safe for colour-blind readers; the pale ones last
+# These colours can be told apart by colour-blind readers (docs/papers.md#okabe-ito). The pale
+# ones are last.
 OKABE_ITO = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442",
 )  # fmt: skip
 
 
-LINES = (*OKABE_ITO[:-1], "#999999")  # their yellow is too pale for a line on white
+# The last colour, yellow, is too pale for a line on white.
+LINES = (*OKABE_ITO[:-1], "#999999")
 MARKS = "os^DvPX*"
 
 
 def colours(n: int) -> list[str]:
-    """One colour per line: Okabe and Ito's for up to eight, steps of viridis for more."""
+    """Return one colour per line: distinct ones for up to eight lines, else a colour scale."""
     if n <= len(LINES):
         return list(LINES[:n])
     steps = matplotlib.colormaps["viridis"]
-    # the pale end of viridis cannot be seen on white
+    # The pale end of viridis cannot be seen on white.
     return [matplotlib.colors.to_hex(steps(0.92 * i / (n - 1))) for i in range(n)]
 
 
 def dashes(n: int) -> list[Literal["-", "--"]]:
-    """One style per line: the fifth to eighth of up to eight are dashed, so that hue is not all."""
+    """Return one style per line.
+
+    Of up to eight lines, the fifth to the eighth are dashed, so that lines differ not only in
+    colour.
+    """
     return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
 
 
-def columns(n: int, most: int) -> int:
-    """Columns of a legend of n lines: at most so many, and as full as can be."""
+def legend_columns(n: int, most: int) -> int:
+    """Return the number of columns of a legend with n lines, at most `most`, evenly filled."""
     return -(-n // -(-n // most))
 
 
-def plain(text: str) -> str:
-    """Text that matplotlib shows as it is: a dollar sign starts no formula."""
+def literal(text: str) -> str:
+    """Escape a text, so that matplotlib does not read a dollar sign as a formula."""
     return text.replace("$", r"\$")
 
 
-def folded(text: str, width: float) -> str:
-    """Plain text in lines that fit into so many inches."""
-    return plain(textwrap.fill(text, max(10, int(width * CHARACTERS))))
+def wrapped(text: str, width: float) -> str:
+    """Break a text into lines that fit into `width` inches."""
+    return literal(textwrap.fill(text, max(10, int(width * CHARACTERS))))
 
 
-def blank(
+def new_figure(
     width: float, height: float, layout: Literal["constrained"] | None = "constrained"
 ) -> Figure:
-    """An empty figure, in inches, on a canvas that only writes files."""
+    """Make an empty figure, its size in inches, on a canvas that only writes files."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
-def tidy(axes: Axes) -> None:
-    """Light grid, no box, small ticks."""
+def style_axes(axes: Axes) -> None:
+    """Give axes a light grid, small ticks, and no lines at the top and the right."""
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -71,9 +80,10 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(labelsize=LETTERS - 1, color=GREY, length=3)
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a PNG file, in 256 colours: a third of the size, same look."""
-    drawn, small = io.BytesIO(), io.BytesIO()
+def to_png(figure: Figure) -> bytes:
+    """Draw a figure as a PNG file with 256 colours, which takes a third of the bytes."""
+    drawn = io.BytesIO()
+    small = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
     picture = Image.open(drawn).convert("RGB")
     picture.quantize(256, dither=Image.Dither.NONE).save(small, "png", dpi=(DPI, DPI))

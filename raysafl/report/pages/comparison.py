@@ -1,4 +1,4 @@
-"""Several sweeps beside each other: one table and one page, matched by labels."""
+"""Several sweeps side by side: one table and one page, matched by labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,44 +20,57 @@ from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.store import Store
 
 Labels = tuple[tuple[str, Label], ...]
-Cells = Mapping[Labels, Any]  # the lines of a sweep's cells by their labels
+Cells = Mapping[Labels, Any]  # the cells of a sweep by their labels
 
 
 def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     """Write `comparison.md` and `comparison.html` of several sweeps into a folder.
 
-    Cells with the same labels stand in one line. The statistic, its scale and its unit are the
-    first sweep's; Δ is to the first sweep, with Welch's 95 % interval.
+    Cells with the same labels stand in one line. The statistic, its scale and its unit are those
+    of the first sweep. Δ is the difference to the first sweep, with Welch's 95 % interval.
+
+    Args:
+        stores: the folders of the sweeps, each with `runs.parquet`.
+        out: the folder to write into.
+
+    Returns:
+        The two files.
 
     Raises:
         ValueError: a sweep's `runs.parquet` is missing or damaged, or lacks the statistic.
     """
     manifests = [store.manifest() for store in stores]
     frames = [store.runs() for store in stores]
-    names, table = _names(stores), manifests[0].table
-    sweeps = [_cells(runs, m, table) for runs, m in zip(frames, manifests, strict=True)]
-    places = list(dict.fromkeys(labels for cells in sweeps for labels in cells))
+    names = _distinct_names(stores)
+    table = manifests[0].table
+    sweeps = [
+        _cells_in_statistic(runs, m, table) for runs, m in zip(frames, manifests, strict=True)
+    ]
+    combinations = list(dict.fromkeys(labels for cells in sweeps for labels in cells))
     head = ["cell", names[0], *(text for name in names[1:] for text in (name, f"Δ {name}"))]
-    rows = [[_place(labels, manifests[0].axes), *_line(labels, sweeps, table)] for labels in places]
-    common = sum(all(labels in cells for cells in sweeps) for labels in places)
+    rows = [
+        [_cell_name(labels, manifests[0].axes), *_line(labels, sweeps, table)]
+        for labels in combinations
+    ]
+    common = sum(all(labels in cells for cells in sweeps) for labels in combinations)
     unit = f", in {table.unit}" if table.unit else ""
-    told = (
+    text = (
         f"`{table.statistic}` ({MEANINGS.get(table.statistic, 'of runs.parquet')}{unit}): mean ± "
-        f"standard deviation over seeds [how many]. {common} of {len(places)} cells are in every "
-        f"sweep. Δ is to {names[0]}, ± half the width of its {LEVEL:.0%} interval (Welch)."
+        f"standard deviation over seeds [how many]. {common} of {len(combinations)} cells are in "
+        f"every sweep. Δ is to {names[0]}, ± half the width of its {LEVEL:.0%} interval (Welch)."
     )
     title = f"{', '.join(names[:-1])} and {names[-1]}"
     scales = {manifest.scale for manifest in manifests}
     warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""
     sections = [
-        Section("cells", "Cells", [prose(told), Grid("Cells", head, rows)]),
-        Section("curves", "Curves", [Pictures(_curves(stores, names), beside=True)]),
+        Section("cells", "Cells", [prose(text), Grid("Cells", head, rows)]),
+        Section("curves", "Curves", [Pictures(_curve_pictures(stores, names), beside=True)]),
         *(
             Section(f"made-{i}", f"How {name} was made", [Facts(provenance(runs, m))])
             for i, (name, runs, m) in enumerate(zip(names, frames, manifests, strict=True))
         ),
     ]
-    parts = [f"# {title}", *([f"**{warning}**"] if warning else []), told, grid(head, rows, 1)]
+    parts = [f"# {title}", *([f"**{warning}**"] if warning else []), text, grid(head, rows, 1)]
     files = {"comparison.md": "\n\n".join(parts) + "\n"}
     files["comparison.html"] = render(title, sections, warning=warning)
     for name, content in files.items():
@@ -65,8 +78,8 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     return [out / name for name in files]
 
 
-def _names(stores: Sequence[Store]) -> list[str]:
-    """Folders' names, with as much of the path as tells them apart."""
+def _distinct_names(stores: Sequence[Store]) -> list[str]:
+    """Return the folders' names, with as much of the path as makes them distinct."""
     parts = [tuple(str(store.path.resolve()).split("/")) for store in stores]
     depth = 1
     while len({part[-depth:] for part in parts}) < len(set(parts)):
@@ -74,25 +87,25 @@ def _names(stores: Sequence[Store]) -> list[str]:
     return ["/".join(part[-depth:]) for part in parts]
 
 
-def _cells(runs: pd.DataFrame, manifest: Manifest, table: Table) -> Cells:
-    """A sweep's cells in the statistic of another's table, by their labels."""
+def _cells_in_statistic(runs: pd.DataFrame, manifest: Manifest, table: Table) -> Cells:
+    """Return a sweep's cells in the statistic of another sweep's table, by their labels."""
     same = manifest.table.replace(statistic=table.statistic, also=[], scale=table.scale)
     lines = aggregate(runs, manifest.replace(table=same))
     keys = [tuple(sorted(entry.labels.items())) for entry in manifest.entries]
     return dict(zip(keys, (line for _, line in lines.iterrows()), strict=True))
 
 
-def _place(labels: Labels, order: Sequence[str]) -> str:
-    """Where a cell stands, in words: the first sweep's axes first."""
-    told = dict(labels)
+def _cell_name(labels: Labels, order: Sequence[str]) -> str:
+    """Write the labels of a cell, those on the first sweep's axes first."""
+    text = dict(labels)
     return (
-        labels_text(told, [*(a for a in order if a in told), *sorted(told.keys() - set(order))])
+        labels_text(text, [*(a for a in order if a in text), *sorted(text.keys() - set(order))])
         or "all"
     )
 
 
 def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
-    """Each sweep's number, and from the second on its difference to the first."""
+    """Write each sweep's number, and from the second sweep on the difference to the first."""
     found = [cells.get(labels) for cells in sweeps]
     texts = []
     for i, cell in enumerate(found):
@@ -108,13 +121,14 @@ def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
 
 
 def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
+    """Return mean, standard deviation and number of replicates; NaN without a cell."""
     if cell is None:
         return math.nan, math.nan, 0
     return cell[f"mean.{table.statistic}"], cell[f"std.{table.statistic}"], int(cell["replicates"])
 
 
-def _curves(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
-    """The first page of each sweep's curves, as its report has them."""
+def _curve_pictures(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
+    """Return the first page of each sweep's curves, as its report has them."""
     files = [store.file("curves.png") for store in stores]
     alt = "Lines of test accuracy over rounds, one panel per labels_text, one line per method"
     return [

@@ -1,4 +1,4 @@
-"""The parts of a page, and the page: one file that asks nothing of a network."""
+"""The parts of an HTML page, and the page: one file that loads nothing from a network."""
 
 import base64
 import struct
@@ -20,47 +20,55 @@ SCREEN = 96  # CSS pixels per inch
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG with what a reader who cannot see it is told, and what stands below it."""
+    """A PNG file on a page.
 
-    name: str  # of the file
+    Attributes:
+        name: the name of the file.
+        png: its content.
+        alt: the text for readers who cannot see it.
+        caption: the text below it.
+    """
+
+    name: str
     png: bytes
     alt: str
     caption: str
 
     @property
     def uri(self) -> str:
-        """The picture itself, as an address."""
+        """Return the picture as a data URI, so that the page needs no other file."""
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
     @property
     def width(self) -> int:
-        """In CSS pixels, so that its letters have the size of the page's."""
+        """Return the width in CSS pixels at which letters are as large as the page's."""
         return round(self._pixels()[0] * SCREEN / DPI)
 
     @property
     def height(self) -> int:
-        """In CSS pixels."""
+        """Return the height in CSS pixels that belongs to the width."""
         return round(self._pixels()[1] * SCREEN / DPI)
 
     def _pixels(self) -> tuple[int, int]:
-        wide, high = struct.unpack(">II", self.png[16:24])  # of the header chunk
+        # A PNG file states its size at this position of its header.
+        wide, high = struct.unpack(">II", self.png[16:24])
         return wide, high
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; the first cell of a row is its head."""
+    """A table on a page; the first cell of each row is its head."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    text: bool = False  # words, not numbers: flush left
+    text: bool = False  # whether the cells are words, which are flush left
     kind: str = "grid"
 
 
 @dataclass(frozen=True)
 class Prose:
-    """Text."""
+    """A piece of text on a page, as HTML."""
 
     html: Markup
     kind: str = "prose"
@@ -68,7 +76,7 @@ class Prose:
 
 @dataclass(frozen=True)
 class Cards:
-    """Numbers that come first: name, value, whether it is bad news."""
+    """The most important numbers of a page: name, value, and whether it is bad news."""
 
     cards: Sequence[tuple[str, str, bool]]
     kind: str = "cards"
@@ -76,7 +84,7 @@ class Cards:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values."""
+    """A list of names with their values."""
 
     facts: Mapping[str, str]
     kind: str = "facts"
@@ -84,7 +92,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Lines:
-    """A list."""
+    """A list of lines with bullets."""
 
     lines: Sequence[str]
     kind: str = "lines"
@@ -92,7 +100,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Figures, below each other or beside each other."""
+    """Figures, one below the other or side by side."""
 
     pictures: Sequence[Picture]
     beside: bool = False
@@ -104,7 +112,7 @@ Part = Grid | Prose | Cards | Facts | Lines | Pictures
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a line in its table of contents."""
+    """A section of the page, with a line in the table of contents."""
 
     id: str
     title: str
@@ -112,17 +120,17 @@ class Section:
 
 
 def prose(text: str) -> Prose:
-    """Markdown as text of the page; HTML in it is shown, not obeyed."""
+    """Turn Markdown into text of the page; HTML in it is shown as text, not interpreted."""
     return Prose(Markup(MarkdownIt("js-default").render(text)))
 
 
 def badge(word: str) -> Markup:
-    """A verdict: a word that also has a colour."""
+    """Write a verdict as a word with a colour of its own."""
     return Markup('<span class="verdict {0}">{0}</span>').format(word) if word else Markup("")
 
 
 def stacked(upper: str, lower: str, mark: str = "") -> Markup:
-    """A cell of two lines: ours, and the paper's with its verdict."""
+    """Write a cell of two lines: our number, and the paper's with its verdict."""
     if not lower:
         return escape(upper)
     tail = Markup(" {}").format(badge(mark)) if mark else ""
@@ -130,7 +138,14 @@ def stacked(upper: str, lower: str, mark: str = "") -> Markup:
 
 
 def render(title: str, sections: Sequence[Section], subtitle: str = "", warning: str = "") -> str:
-    """The page. Sections without parts are left out."""
+    """Write the page as HTML; sections without parts are left out.
+
+    Args:
+        title: the title of the page.
+        sections: its sections, in order.
+        subtitle: a line below the title.
+        warning: a warning at the top; empty for none.
+    """
     shown = [section for section in sections if section.parts]
     return _template().render(title=title, subtitle=subtitle, warning=warning, sections=shown)
 

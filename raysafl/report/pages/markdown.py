@@ -1,4 +1,4 @@
-"""The table of a sweep as Markdown, for `table.md`."""
+"""The report of a sweep as Markdown, for `table.md`."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ from raysafl.report.analysis.cells import (
     statistics,
     unplaced,
 )
-from raysafl.report.analysis.evidence import judge, rule
+from raysafl.report.analysis.evidence import add_verdicts, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
@@ -43,17 +43,23 @@ from raysafl.report.wording import (
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
+# Said wherever the nearest of several statistics is named.
+CHOSEN_AFTERWARDS = (
+    "Mean absolute difference to the paper. The nearest statistic was chosen after the fact: it "
+    "says what the paper may have printed, not that the numbers agree."
+)
 ALL_FINISHED = "Nothing: every replicate finished."
-NAMED = 6  # missing runs that are named
+NAMED = 6  # largest number of missing runs that are named
 __all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
 def _escape(text: str) -> str:
+    """Write a text on one line, so that it can stand in a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
-    """A Markdown table, its first columns flush left, the others flush right."""
+    """Write a Markdown table, its first `left` columns flush left, the others flush right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
     return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows])
 
@@ -92,10 +98,14 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
     words = ["paper", "verdict"] if printed else []
     head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
-    found, rows = cells_by_labels(cells, axes), []
+    found = cells_by_labels(cells, axes)
+    rows = []
     for key in layout.combinations(manifest, axes):
         cell = found[key]
-        paper = [spread(cell["paper.mean"], cell["paper.std"], unit), cell["verdict"] or NOTHING]
+        paper = [
+            spread(cell["paper.mean"], cell["paper.std"], unit),
+            cell["verdict"] or NOTHING,
+        ]
         off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
         own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
         rows.append(
@@ -105,7 +115,7 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
 
 
 def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
-    """Which statistic matches the printed numbers best, over all cells and per method."""
+    """Say which statistic matches the printed numbers best, over all cells and per method."""
     found = matching(cells, manifest, layout)
     unit = manifest.table.unit
     points = "percentage points" if unit == "%" else unit
@@ -125,13 +135,12 @@ def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list
     return lines
 
 
-def _paper(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
+def _paper_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
     lines = match_lines(cells, manifest, layout)
     if lines:
         lines = [
             "## Which statistic matches the printed numbers best",
-            "Mean absolute difference to the paper. Chosen after the fact: it tells what the paper "
-            "may have printed, not that the numbers agree.",
+            CHOSEN_AFTERWARDS,
             "\n".join(lines),
         ]
     left = [
@@ -145,13 +154,16 @@ def _paper(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]
 
 
 def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
-    """Printed numbers of other statistics beside ours, and the mean distance of each."""
-    table, lines = manifest.table, list[list[str]]()
+    """Write the printed numbers of other statistics beside ours, and their mean distance."""
+    table = manifest.table
+    lines = list[list[str]]()
     far: dict[str, list[float]] = {}
     for entry, (_, cell) in zip(manifest.entries, cells.iterrows(), strict=True):
         for printed in (p for p in table.more if matches(p, entry.labels)):
-            name, unit = printed.statistic, table.unit
-            own, std = cell[f"mean.{name}"], cell[f"std.{name}"]
+            name = printed.statistic
+            unit = table.unit
+            own = cell[f"mean.{name}"]
+            std = cell[f"std.{name}"]
             off = own - printed.mean
             far.setdefault(name, []).append(off)
             paper = spread(printed.mean, math.nan if printed.std is None else printed.std, unit)
@@ -168,42 +180,52 @@ def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
 
 
 def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
-    """What the paper says in words, and whether it holds: a heading, what is told, a table."""
+    """Write what the paper says in words, and whether it holds."""
     head, *lines = claims.rows(cells, manifest)
     if not lines:
         return []
-    rule = "By the means of the cells; how sure they are is not looked at."
+    rule = "Judged by the means of the cells, without regard to their spread."
     return ["## What the paper says, and whether it holds", rule, grid(head, lines, 3)]
 
 
 def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
-    """How far each reading of the paper is from it: a heading, what is told, a table."""
-    found, unit = readings(cells, manifest), manifest.table.unit
+    """Write how far each reading of the paper is from its printed numbers."""
+    found = readings(cells, manifest)
+    unit = manifest.table.unit
     if found.empty:
         return []
     names = [n for n in statistics(manifest.table) if f"distance.{n}" in found]
     head = ["method", "reading", "cells", "nearest statistic", *names]
     lines = [
         [row["method"], row["reading"], str(row["cells"]), f"`{row['statistic']}`"]
-        + [_plain(row[f"distance.{n}"], unit) for n in names]
+        + [_number_or_dash(row[f"distance.{n}"], unit) for n in names]
         for _, row in found.iterrows()
     ]
-    told = "Mean absolute difference to the printed numbers, the nearest reading first."
-    return ["## Which reading of the paper is nearest", told, grid(head, lines, 4)]
+    explanation = "Mean absolute difference to the printed numbers, the nearest reading first."
+    return ["## Which reading of the paper is nearest", explanation, grid(head, lines, 4)]
 
 
-def _plain(value: float, unit: str) -> str:
+def _number_or_dash(value: float, unit: str) -> str:
+    """Write a number, or a dash if it is not known."""
     return NOTHING if math.isnan(value) else number(value, unit)
 
 
-def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
-    """What is not in the means, and why: one line per run and reason; runs not begun together."""
+def losses(
+    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> list[str]:
+    """Say which replicates are not in the means, and why.
+
+    There is one line per run and reason, and one line for all runs that have not begun.
+    """
     lines = []
     absent = []
-    begun, ends = set[str](), dict[Any, list[tuple[str, int]]]()
+    begun = set[str]()
+    ends = dict[Any, list[tuple[str, int]]]()
     if len(runs):
-        begun, bad = set(runs["run_id"]), runs[runs["status"].isin([s for s in Status if s.bad])]
-        ends = {i: _ends(own) for i, own in bad[["run_id", "status", "reason"]].groupby("run_id")}
+        begun = set(runs["run_id"])
+        bad = runs[runs["status"].isin([status for status in Status if status.bad])]
+        groups = bad[["run_id", "status", "reason"]].groupby("run_id")
+        ends = {run_id: _bad_ends(rows) for run_id, rows in groups}
     for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
         where = labels_text(entry.labels, layout.axes) or manifest.name
         found = ends.get(entry.run_id, [])
@@ -214,29 +236,38 @@ def lost(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: La
             absent.append(where)
     if absent:
         rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
-        told = f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
-        lines.append(told + "; ".join(absent[:NAMED]) + rest)
+        missing_runs = f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        lines.append(missing_runs + "; ".join(absent[:NAMED]) + rest)
     return lines
 
 
-def _ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
-    """How a run's replicates ended badly, and how many so: `diverged: <reason>`."""
+def _bad_ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
+    """Return how replicates of a run ended badly (`diverged: <reason>`), and how many."""
     reasons = bad["reason"].fillna("").astype(str).map(_escape)
     kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
     return list(Counter(kinds).items())
 
 
 def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
-    """The content of `table.md`: what came out, how it compares, what is missing, how it was made.
+    """Write the content of `table.md`.
 
-    Works on a sweep of which only a part has run; cells without a number have a dash.
+    It has the table, all statistics, the comparison with the paper, what is missing, and how the
+    sweep was made. Only a part of the sweep may have run: cells without a number have a dash.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+
+    Raises:
+        ValueError: the table names an unknown axis or statistic.
     """
     minus = labels_text(manifest.table.minus, list(manifest.table.minus))
     versus = f", minus that of the same seed's {minus}" if minus else ""
     runs, manifest = improvements(runs, manifest)
     layout = Layout.of(manifest)
-    cells = judge(compare(aggregate(runs, manifest), manifest), manifest)
-    note, source = scale_note(manifest), manifest.table.source
+    cells = add_verdicts(compare(aggregate(runs, manifest), manifest), manifest)
+    note = scale_note(manifest)
+    source = manifest.table.source
     parts = [
         f"# {manifest.title or manifest.name}",
         *([f"**{note}**"] if note else []),
@@ -248,11 +279,11 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
         *claim_lines(cells, manifest),
         *more_lines(cells, manifest),
-        *_paper(cells, manifest, layout),
+        *_paper_lines(cells, manifest, layout),
         *reading_lines(cells, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
-        "\n".join(f"- {line}" for line in lost(cells, runs, manifest, layout)) or ALL_FINISHED,
+        "\n".join(f"- {line}" for line in losses(cells, runs, manifest, layout)) or ALL_FINISHED,
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",
         "\n".join(f"- {name}: {value}" for name, value in provenance(runs, manifest).items()),

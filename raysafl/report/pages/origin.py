@@ -1,4 +1,4 @@
-"""With what, where and for how long a sweep ran, from the columns of `runs.parquet`."""
+"""How a sweep was made: versions, machines and time, from `runs.parquet`."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ VERSIONS = ("raysafl", "python", "torch", "ray")
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: `41.3 s`, `12 min 5 s`, `3 h 20 min`."""
+    """Write seconds as `41.3 s`, `12 min 5 s` or `3 h 20 min`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -19,10 +19,14 @@ def duration(seconds: float) -> str:
 
 
 def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
-    """Runs and replicates, scale, commit, versions, machines, time: what is known, in words.
+    """Describe how a sweep was made: scale, runs, commit, versions, machines and time.
 
-    More than one value (the sweep went on after an update, or on another machine) is shown
-    as such, with the number of runs that have each.
+    If the sweep was continued after an update or on another machine, all values are named with
+    the number of runs that have each. What is not known is left out.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
     """
     entries = {entry.run_id for entry in manifest.entries}
     known = runs[runs["run_id"].isin(entries)] if len(runs) else runs
@@ -45,6 +49,7 @@ def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
 
 
 def _values(each: pd.DataFrame, column: str) -> str:
+    """Write the values of a column, with the number of runs if there are several."""
     if column not in each:
         return ""
     counts = each[column].dropna().astype(str).value_counts()

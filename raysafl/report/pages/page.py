@@ -1,4 +1,4 @@
-"""`report.html`: what a sweep found, how sure that is, what it cost and how it was made."""
+"""`report.html`: the results of a sweep, how certain they are, their cost and origin."""
 
 import math
 from dataclasses import dataclass
@@ -30,14 +30,20 @@ from raysafl.report.pages.html import (
 )
 from raysafl.report.pages.markdown import (
     ALL_FINISHED,
+    CHOSEN_AFTERWARDS,
     claim_lines,
-    lost,
+    losses,
     match_lines,
     more_lines,
     reading_lines,
 )
 from raysafl.report.pages.origin import duration
-from raysafl.report.pages.sections import configuration, cost, made, size
+from raysafl.report.pages.sections import (
+    configuration,
+    cost,
+    how_it_was_made,
+    traffic_text,
+)
 from raysafl.report.wording import (
     MEANINGS,
     NOTHING,
@@ -53,55 +59,73 @@ from raysafl.report.wording import (
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import FRACTIONS
 
-CLEAR = 0.05  # below it, a difference between methods is called one
+CLEAR = 0.05  # an adjusted p-value below this makes a method higher or lower
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page is made from; `cells` are judged, `pairs` are paired comparisons."""
+    """All that a page is made from.
+
+    Attributes:
+        manifest: the sweep.
+        runs: the rows of `runs.parquet`.
+        layout: the layout of the sweep's axes.
+        shown: the manifest of the table: the sweep's, or its improvements over a baseline.
+        shown_layout: the layout of `shown`.
+        versus: the runs, or their improvements over the baseline.
+        cells: the cells of the table with their verdicts.
+        pairs: the paired comparisons of methods.
+        pictures: the figures of each section.
+    """
 
     manifest: Manifest
     runs: pd.DataFrame
-    layout: Layout  # of the manifest
-    shown: Manifest  # of the table: the sweep's, or its improvements over a baseline
-    shown_layout: Layout  # of `shown`
-    versus: pd.DataFrame  # the runs, or those improvements
+    layout: Layout
+    shown: Manifest
+    shown_layout: Layout
+    versus: pd.DataFrame
     cells: pd.DataFrame
     pairs: pd.DataFrame
-    pictures: dict[str, list[Picture]]  # by section
+    pictures: dict[str, list[Picture]]
 
 
 def page(report: Report) -> str:
-    """The whole page, as HTML."""
+    """Write the whole page as HTML."""
     manifest = report.manifest
     source = f"Paper: {manifest.table.source}. " if manifest.table.source else ""
     sections = [
         Section("summary", "Summary", _summary(report)),
-        Section("claims", "Claims", _markdown(claim_lines(report.cells, report.shown))),
+        Section("claims", "Claims", _from_markdown(claim_lines(report.cells, report.shown))),
         Section("table", "Table", _table(report)),
-        Section("cells", "All cells", _cells(report)),
-        Section("statistics", "Statistic that matches best", _statistics(report)),
-        Section("readings", "Readings", _markdown(reading_lines(report.cells, report.shown))),
-        Section("more", "Other printed numbers", _markdown(more_lines(report.cells, report.shown))),
+        Section("cells", "All cells", _all_cells(report)),
+        Section("statistics", "Statistic that matches best", _nearest_statistics(report)),
+        Section("readings", "Readings", _from_markdown(reading_lines(report.cells, report.shown))),
+        Section(
+            "more", "Other printed numbers", _from_markdown(more_lines(report.cells, report.shown))
+        ),
         Section("tests", "Methods, seed by seed", _tests(report)),
         *(
             Section(name.split()[0].lower(), name, [Pictures(pictures)])
             for name, pictures in report.pictures.items()
             if pictures
         ),
-        Section("missing", "Missing, diverged, failed", [_lost(report)]),
+        Section("missing", "Missing, diverged, failed", [_losses(report)]),
         Section("cost", "Cost", cost(report.runs, manifest, report.layout)),
         Section("notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []),
         Section("configuration", "Configuration", configuration(report.runs)),
-        Section("made", "How it was made", made(report.runs, manifest)),
+        Section("made", "How it was made", how_it_was_made(report.runs, manifest)),
     ]
-    title, subtitle = manifest.title or manifest.name, f"{source}Sweep {manifest.name}"
+    title = manifest.title or manifest.name
+    subtitle = f"{source}Sweep {manifest.name}"
     return render(title, sections, subtitle, scale_note(manifest))
 
 
 def _summary(report: Report) -> list[Part]:
-    cells, runs = report.cells, report.runs
-    counts = aggregate(runs, report.manifest)  # of what was run, not of improvements
+    """Write the most important numbers, and how they compare with the paper."""
+    cells = report.cells
+    runs = report.runs
+    # These count what was run, which improvements over a baseline do not.
+    counts = aggregate(runs, report.manifest)
     sums = {
         name: int(counts[name].sum()) for name in ("replicates", "diverged", "failed", "missing")
     }
@@ -118,7 +142,7 @@ def _summary(report: Report) -> list[Part]:
         *((name, f"{sums[name]:,}", sums[name] > 0) for name in ("diverged", "failed", "missing")),
         ("time, all runs", duration(seconds), False),
         ("local steps", f"{total['total_steps']:,.0f}", False),
-        ("traffic", size(total["total_bytes"]), False),
+        ("traffic", traffic_text(total["total_bytes"]), False),
     ]
     parts: list[Part] = [Cards(cards)]
     judged = cells[cells["verdict"] != ""]
@@ -128,10 +152,10 @@ def _summary(report: Report) -> list[Part]:
         off = judged[f"diff.{table.statistic}"].abs().mean()
         far = int((judged["deviations"] > 2).sum())
         gap = f"{number(off, table.unit)} " + ("points" if table.unit == "%" else table.unit)
-        told = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
+        text = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
         parts.append(
             prose(
-                f"Of {count(len(judged), 'printed number')} with a number of ours: {told} (rule "
+                f"Of {count(len(judged), 'printed number')} with a number of ours: {text} (rule "
                 f"below the table). Mean absolute difference: {gap.strip()}; {count(far, 'cell')} "
                 "off by more than two combined standard deviations."
             )
@@ -139,13 +163,15 @@ def _summary(report: Report) -> list[Part]:
     return parts
 
 
-def _markdown(lines: list[str]) -> list[Part]:
-    """A section of `table.md`, without its heading."""
+def _from_markdown(lines: list[str]) -> list[Part]:
+    """Turn a section of `table.md` into a section of the page, without its heading."""
     return [prose("\n\n".join(lines[1:]))] if lines else []
 
 
 def _table(report: Report) -> list[Part]:
-    manifest, table = report.shown, report.shown.table
+    """Write the table with the axes that go down and across."""
+    manifest = report.shown
+    table = manifest.table
     minus = report.manifest.table.minus
     layout = report.shown_layout
     down = layout.down
@@ -174,18 +200,23 @@ def _table(report: Report) -> list[Part]:
 
 
 def _head(key: Key) -> str:
+    """Write the labels of a row."""
     return ", ".join(label_text(value) for value in key)
 
 
-def _cells(report: Report) -> list[Part]:
-    """One line per cell: ours with its interval, the paper's, the difference, the verdict."""
-    manifest, table = report.shown, report.shown.table
+def _all_cells(report: Report) -> list[Part]:
+    """Write one line per cell: our number, its interval, the paper's, and the verdict."""
+    manifest = report.shown
+    table = manifest.table
     axes = report.shown_layout.axes
-    name, unit, printed = table.statistic, table.unit, bool(table.paper)
+    name = table.statistic
+    unit = table.unit
+    printed = bool(table.paper)
     others = [n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()]
     head = [", ".join(axes), "seeds", name, f"± {LEVEL:.0%}"]
     head += ["paper", f"Δ ± {LEVEL:.0%}", "Δ / std", "verdict"] if printed else []
-    found, rows = cells_by_labels(report.cells, axes), []
+    found = cells_by_labels(report.cells, axes)
+    rows = []
     for key in report.shown_layout.combinations(manifest, axes):
         cell = found[key]
         row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
@@ -210,30 +241,31 @@ def _cells(report: Report) -> list[Part]:
 
 
 def _pair(cell: Any, name: str) -> tuple[float, float]:
+    """Return mean and standard deviation of a statistic of a cell."""
     return cell[f"mean.{name}"], cell[f"std.{name}"]
 
 
 def _or_dash(value: float, unit: str = "%") -> str:
+    """Write a number, or a dash if it is not finite."""
     return number(value, unit) if math.isfinite(value) else NOTHING
 
 
-def _statistics(report: Report) -> list[Part]:
+def _nearest_statistics(report: Report) -> list[Part]:
+    """Say which statistic matches the printed numbers best."""
     lines = match_lines(report.cells, report.shown, report.shown_layout)
-    told = (
-        "Mean absolute difference to the paper. Chosen after the fact: it tells what the paper "
-        "may have printed, not that the numbers agree."
-    )
-    return [prose(told + "\n\n" + "\n".join(lines))] if lines else []
+    return [prose(CHOSEN_AFTERWARDS + "\n\n" + "\n".join(lines))] if lines else []
 
 
 def _tests(report: Report) -> list[Part]:
+    """Write the paired comparisons of every method with the first one."""
     pairs = report.pairs
     manifest = report.manifest
     method = report.layout.method
     if pairs.empty or method is None:
         return []
     others = [axis for axis in report.layout.axes if axis != method]
-    unit, rows = manifest.table.unit, list[list[str]]()
+    unit = manifest.table.unit
+    rows = list[list[str]]()
     for _, pair in pairs.iterrows():
         where = ", ".join(label_text(pair[f"label.{axis}"]) for axis in others)
         clear = pair["holm"] < CLEAR
@@ -244,7 +276,7 @@ def _tests(report: Report) -> list[Part]:
         name = f"{where}, {method_here}" if where else method_here
         rows.append([name, str(pair["seeds"]), signed(pair["diff"], unit) + half, *p, badge(word)])
     base = label_text(pairs["baseline"].iloc[0])
-    told = (
+    text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested: paired t test, two-sided, with "
         f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
@@ -253,10 +285,11 @@ def _tests(report: Report) -> list[Part]:
         "that methods are equal."
     )
     head = [", ".join([*others, method]), "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
-    return [prose(told), Grid("Paired comparisons", head, rows)]
+    return [prose(text), Grid("Paired comparisons", head, rows)]
 
 
-def _lost(report: Report) -> Part:
-    lines = lost(report.cells, report.versus, report.shown, report.shown_layout)
-    told = "Diverged and failed replicates are not in the means."
-    return Lines([*lines, told]) if lines else Lines([ALL_FINISHED])
+def _losses(report: Report) -> Part:
+    """List the replicates that are not in the means."""
+    lines = losses(report.cells, report.versus, report.shown, report.shown_layout)
+    explanation = "Diverged and failed replicates are not in the means."
+    return Lines([*lines, explanation]) if lines else Lines([ALL_FINISHED])

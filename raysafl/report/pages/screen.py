@@ -1,4 +1,4 @@
-"""The table of a sweep for the terminal."""
+"""The table of a sweep for a terminal."""
 
 import io
 from dataclasses import replace
@@ -24,10 +24,15 @@ from raysafl.storage.manifest import Manifest
 
 
 def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
-    """The main table for a terminal: as wide as `table.md` has it, or one line per cell.
+    """Write the main table of a sweep for a terminal.
 
     Args:
-        width: columns of the terminal; a wider table turns into one line per cell.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        width: number of columns of the terminal. A table that is wider gets one line per cell.
+
+    Raises:
+        ValueError: the table names an unknown axis or statistic.
     """
     runs, manifest = improvements(runs, manifest)
     cells = compare(aggregate(runs, manifest), manifest)
@@ -50,7 +55,8 @@ def _fill(cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int) -
         caption=Text("\n".join([caption(manifest).replace("`", ""), scale_note(manifest)]).strip()),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
-        min_width=min(width, max(60, len(manifest.title))),  # for caption and title
+        # There must be room for the caption and the title.
+        min_width=min(width, max(60, len(manifest.title))),
     )
     for axis in down:
         out.add_column(Text(axis))
@@ -62,13 +68,13 @@ def _fill(cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int) -
         if last and len(down) > 1 and row[0] != last[0]:
             out.add_section()
         cells_of_row = [_cell(found.get((*row, *key)), manifest) for key in columns]
-        out.add_row(*_heads(row, last), *cells_of_row)
+        out.add_row(*_row_heads(row, last), *cells_of_row)
         last = row
     return out
 
 
 def _cell(cell: Any, manifest: Manifest) -> Text:
-    """Ours, and the paper's number below it."""
+    """Write our number, and the paper's below it."""
     if cell is None:
         return Text("")
     table = manifest.table
@@ -76,9 +82,10 @@ def _cell(cell: Any, manifest: Manifest) -> Text:
     return Text("\n".join(line for line in lines if line))
 
 
-def _heads(row: Key, last: Key) -> list[Text]:
-    """A row's labels, those blank that repeat the row above."""
-    heads, repeats = [], bool(last)
+def _row_heads(row: Key, last: Key) -> list[Text]:
+    """Write the labels of a row, leaving out those that repeat the row above."""
+    heads = []
+    repeats = bool(last)
     for i, value in enumerate(row):
         repeats = repeats and value == last[i]
         heads.append(Text("" if repeats else label_text(value)))
@@ -86,4 +93,5 @@ def _heads(row: Key, last: Key) -> list[Text]:
 
 
 def _width(table: Screen) -> int:
+    """Return the number of columns that a table takes."""
     return Console(width=10_000, file=io.StringIO()).measure(table).maximum

@@ -1,4 +1,4 @@
-"""What a sweep cost, how it was configured and how it was made: the last sections of a page."""
+"""The last sections of a page: cost, configuration, and how the sweep was made."""
 
 import math
 
@@ -9,11 +9,11 @@ from raysafl.report.pages.html import Facts, Grid, Part, prose
 from raysafl.report.pages.origin import duration, provenance
 from raysafl.storage.manifest import Manifest
 
-MOST = 8  # values of a setting that are named
+MOST = 8  # largest number of values of a setting that are named
 
 
 def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
-    """What a replicate costs, by method."""
+    """Write the mean cost of a replicate for each method."""
     columns = {
         "total_steps": "local steps",
         "total_bytes_down": "to clients",
@@ -25,7 +25,8 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
     if runs.empty or not set(columns) <= set(runs):
         return []
     of_entry = {e.run_id: e.labels.get(method) for e in manifest.entries if method}
-    spent, rows = runs[["run_id", "seconds", *columns]], []
+    spent = runs[["run_id", "seconds", *columns]]
+    rows = []
     for value in layout.methods:
         own = spent[[of_entry.get(i) == value for i in runs["run_id"]]]
         if own.empty:
@@ -33,22 +34,22 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
         means = own[list(columns)].mean()
         each = own.drop_duplicates("run_id")
         cells = [
-            size(means[c]) if "bytes" in c else f"{means[c]:,.{int(means[c] < 100)}f}"
+            traffic_text(means[c]) if "bytes" in c else f"{means[c]:,.{int(means[c] < 100)}f}"
             for c in columns
         ]
         rows.append(
             [label_text(value), str(len(each)), duration(float(each["seconds"].mean())), *cells]
         )
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
-    told = (
-        "Means per replicate; a run's seconds are of all its replicates together. Enforced rounds: "
-        "in which clients were sampled uniformly and trained."
+    explanation = (
+        "Means per replicate; the seconds of a run cover all its replicates together. Enforced "
+        "rounds are those in which clients were sampled uniformly and trained."
     )
-    return [Grid("Cost", head, rows), prose(told)]
+    return [Grid("Cost", head, rows), prose(explanation)]
 
 
 def configuration(runs: pd.DataFrame) -> list[Part]:
-    """What all runs share, and what differs."""
+    """Write the settings that differ between runs, and those that are the same in all."""
     prefix = "config."
     names = [str(c) for c in runs if str(c).startswith(prefix) and c != "config.kind"]
     same: dict[str, str] = {}
@@ -71,22 +72,22 @@ def configuration(runs: pd.DataFrame) -> list[Part]:
 
 
 def _natural(value: str) -> tuple[float, str]:
-    """Numbers by size, before words."""
+    """Return a sort key that puts numbers in order of size, before words."""
     try:
         return float(value), ""
     except ValueError:
         return math.inf, value
 
 
-def made(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
-    """Versions, machines, time, and the command that makes it again."""
+def how_it_was_made(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
+    """Write versions, machines and time, and the command that runs the sweep again."""
     command = manifest.command
     again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
     return [Facts(provenance(runs, manifest)), *again]
 
 
-def size(amount: float) -> str:
-    """Bytes in words, three digits: `1.56 MB`."""
+def traffic_text(amount: float) -> str:
+    """Write a number of bytes with three digits, such as `1.56 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 999.5:
             return f"{amount:.3g} {unit}"
