@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from raysafl.core.component import explain
-from raysafl.storage.files import atomic_write
+from raysafl.storage.files import atomic_write, write_parquet
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import RUN_ID
 from raysafl.storage.paths import Location, StorageError
@@ -86,6 +86,16 @@ class Compacted:
             raise
         except ValueError as error:
             raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
+
+    def readable_rows(self, run_ids: Iterable[str] | None = None) -> pa.Table:
+        """Return the same rows; none, with a warning, if the file is damaged."""
+        try:
+            return self.rows(run_ids)
+        except StorageError:
+            raise
+        except ValueError as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=3)
+            return ROUNDS.empty_table()
 
     def write_rows(self, tables: Iterable[pa.Table]) -> None:
         """Replace the file of rows.
@@ -174,6 +184,28 @@ class Compacted:
         table = self.rows()
         others = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string())))
         self.write_rows([table.filter(others)])
+
+    def move_to_part(self, run_id: str, before_round: int, part: Location) -> None:
+        """Move a run's rows before a round into a part, and drop its other rows.
+
+        Only runs that have ended are compacted, so a run is here only if it is run again
+        although its results are there.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        if not self.rows_file.is_file():
+            return
+        table = self.rows([run_id])
+        if not len(table):
+            return
+
+        # The part is ignored until the rows are out of the compacted file, so a crash in
+        # between changes nothing.
+        before = table.filter(pc.less(table["round"], before_round))
+        if len(before):
+            write_parquet(before, part)
+        self.remove_rows([run_id])
 
     def delete(self) -> None:
         """Delete both files, the ledger first: rows without an entry are of an

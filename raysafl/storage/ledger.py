@@ -2,12 +2,14 @@
 
 import datetime
 import json
+import warnings
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from raysafl.core.component import explain
 from raysafl.core.text import redacted
 
 
@@ -158,3 +160,13 @@ class LedgerEntry(BaseModel):
     def to_json(self) -> str:
         """Write the entry as one line of JSON."""
         return json.dumps(self.content())
+
+
+def readable_entry(content: bytes, source: str) -> LedgerEntry | None:
+    """Read an entry; None, with a warning that names its source, if it is damaged."""
+    try:
+        return LedgerEntry.from_json(content)
+    except (ValueError, RecursionError) as error:
+        why = explain(error) if isinstance(error, ValidationError) else error
+        warnings.warn(f"{source} cannot be read and is left out: {why}", stacklevel=3)
+        return None

@@ -17,7 +17,6 @@ the folder leads out of it.
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +26,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 
-from raysafl.core.component import explain
 from raysafl.storage.compacted import Compacted
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
-from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import Location, StorageError, local_folder
@@ -210,31 +207,11 @@ class Store:
         """Delete a run's rows from a round on, before the run computes these rounds
         again.
         """
-        self._expand(run_id, from_round)
+        part = self.file("rounds", f"{run_id}-000000.parquet")
+        self.compacted.move_to_part(run_id, from_round, part)
         for part in self.parts(run_id):
             if int(part.stem.rpartition("-")[2]) >= from_round:
                 part.unlink(missing_ok=True)
-
-    def _expand(self, run_id: str, from_round: int) -> None:
-        """Turn a compacted run's rows before a round into a part, and drop its other
-        rows.
-
-        Only runs that have ended are compacted, so this happens only to a run that is
-        run again although its results are there.
-        """
-        compacted = self.compacted
-        if not compacted.rows_file.is_file():
-            return
-        table = compacted.rows([run_id])
-        if not len(table):
-            return
-
-        # The part is ignored until the rows are out of the compacted file, so a crash
-        # in between changes nothing.
-        before = table.filter(pc.less(table["round"], from_round))
-        if len(before):
-            write_parquet(before, self.file("rounds", f"{run_id}-000000.parquet"))
-        compacted.remove_rows([run_id])
 
     def rounds(self, run_id: str = "") -> pd.DataFrame:
         """Return the rows of a run, or of all runs, sorted by run, replicate and round.
@@ -244,17 +221,10 @@ class Store:
         # The parts are read first: if they are compacted meanwhile, their rows are
         # found in the compacted file, which is read later.
         table, _ = read_parts(self.parts(run_id or "*"))
-        try:
-            compacted = self.compacted.rows([run_id] if run_id else None)
-        except StorageError:
-            raise
-        except ValueError as error:
-            warnings.warn(f"{error}; it is left out", stacklevel=2)
-            compacted = ROUNDS.empty_table()
+        compacted = self.compacted.readable_rows([run_id] if run_id else None)
 
-        if len(table) and len(
-            compacted
-        ):  # a compacted run's parts, which a crash left, are ignored
+        # A crash may have left parts of compacted runs; they are ignored.
+        if len(table) and len(compacted):
             outside = pc.invert(pc.is_in(table["run_id"], compacted["run_id"].unique()))
             table = table.filter(outside)
         frame: pd.DataFrame = pa.concat_tables([compacted, table]).to_pandas()
@@ -271,7 +241,7 @@ class Store:
         """
         file = self.file("ledger", f"{run_id}.json")
         try:
-            return _parsed_entry(file, file.read_bytes())
+            return readable_entry(file.read_bytes(), str(file))
         except FileNotFoundError:
             return self.compacted.entries(run_id).get(run_id)
 
@@ -282,7 +252,7 @@ class Store:
         They are at least as new as the compacted entries and take precedence.
         """
         files = read_files(self.ledger_files())
-        single = {file.stem: _parsed_entry(file, content) for file, content in files}
+        single = {file.stem: readable_entry(content, str(file)) for file, content in files}
         entries = {**self.compacted.entries(), **single}
         return {run_id: entry for run_id, entry in sorted(entries.items()) if entry is not None}
 
@@ -338,16 +308,6 @@ class Store:
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error
         return frame
-
-
-def _parsed_entry(file: Location, content: bytes) -> LedgerEntry | None:
-    """Parse a ledger entry; None, with a warning that names the file, if it is damaged."""
-    try:
-        return LedgerEntry.from_json(content)
-    except (ValueError, RecursionError) as error:
-        why = explain(error) if isinstance(error, ValidationError) else error
-        warnings.warn(f"{file} cannot be read and is left out: {why}", stacklevel=3)
-        return None
 
 
 def find_sweeps(root: Location) -> list[Store]:
