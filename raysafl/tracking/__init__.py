@@ -1,6 +1,6 @@
-"""MLflow as a projection of the results: Parquet is the truth, and nothing is lost without this.
+"""MLflow as a copy of the results. Parquet is the truth, and nothing is lost without MLflow.
 
-Logging while a sweep runs, at a run's end and `raysafl sync` are one path: `Projection`.
+Logging while a sweep runs, at the end of a run, and `raysafl sync` all use `Projection`.
 """
 
 from raysafl.tracking.client import default_uri, ping

@@ -15,7 +15,8 @@ from raysafl.storage.paths import Location, local_folder
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Set unless the user did. Seven retries, MLflow's own number, are four minutes of a dead server.
+# These variables are set unless the user has set them. MLflow's own seven retries would wait four
+# minutes for a server that is down.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -37,25 +38,29 @@ def default_uri(root: Location) -> str:
 
 
 def database(uri: str) -> Path | None:
-    """The file of an SQLite URI; None for a server."""
+    """Return the file of an SQLite URI; None for the URI of a server."""
     prefix, _, path = uri.partition(":///")
     return Path(path).resolve() if prefix.startswith("sqlite") and path else None
 
 
 def artifacts(uri: str) -> str | None:
-    """Where artifacts go: beside an SQLite file; None leaves it to the server."""
+    """Return where artifacts go: beside an SQLite file; None leaves it to the server."""
     file = database(uri)
     return (file.parent / "mlartifacts").as_uri() if file else None
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, fit to be shown."""
+    """Return the first line of an error, shortened and without credentials."""
     line = next(iter(str(error).splitlines()), "") or type(error).__name__
     return redacted(line if len(line) <= 200 else f"{line[:200]}...")
 
 
 def connect(uri: str) -> "MlflowClient":
-    """A client. MLflow takes two seconds to import, hence here and not above."""
+    """Connect to MLflow, which is imported here because that takes two seconds.
+
+    Raises:
+        MlflowException: it does not answer.
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -64,13 +69,14 @@ def connect(uri: str) -> "MlflowClient":
         logging.getLogger(name).setLevel(logging.ERROR)
     with _first(uri):
         client = MlflowClient(tracking_uri=uri)
-        client.search_experiments(max_results=1)  # makes the tables, or finds the server down
+        # The first request makes the tables of a new database, or finds that a server is down.
+        client.search_experiments(max_results=1)
     return client
 
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises into a ValueError in one line, without credentials."""
+    """Turn what MLflow raises in the block into a ValueError of one line, without credentials."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -81,9 +87,10 @@ def explained(uri: str) -> Iterator[None]:
 
 
 def ping(uri: str) -> int:
-    """How many experiments MLflow has; makes the database if there is none.
+    """Return how many experiments MLflow has; make the database if there is none.
 
-    Raises ValueError if it does not answer.
+    Raises:
+        ValueError: MLflow does not answer.
     """
     with explained(uri):
         client = connect(uri)
@@ -94,7 +101,10 @@ def ping(uri: str) -> int:
 
 
 def disconnect(client: "MlflowClient") -> None:
-    """Close the client's connections to SQLite, for which MLflow has no call."""
+    """Close the client's connections to SQLite.
+
+    MLflow has no method for it, so its private store is looked up; without it nothing happens.
+    """
     store = getattr(getattr(client, "_tracking_client", None), "store", None)
     engine = getattr(store, "engine", None)
     if engine is not None:
@@ -103,7 +113,10 @@ def disconnect(client: "MlflowClient") -> None:
 
 @contextmanager
 def _first(uri: str) -> Iterator[None]:
-    """Let one process at a time open a database: two that make its tables both crash."""
+    """Let one process at a time open a database.
+
+    Two processes that make its tables at the same time would both fail.
+    """
     file = database(uri)
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)

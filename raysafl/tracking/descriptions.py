@@ -1,4 +1,4 @@
-"""What a sweep's folder tells besides rows: how runs ended, what is written about the whole."""
+"""What MLflow shows of a sweep besides rows: tags, counts, files and the description."""
 
 from collections.abc import Iterable
 
@@ -10,48 +10,56 @@ from raysafl.storage.store import Store
 COMMIT = "mlflow.source.git.commit"
 
 
-def begun(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[str]:
-    """The runs that have rows or have ended: those of the manifest first, in its order."""
+def begun_runs(store: Store, planned: Iterable[str], ended: Iterable[str]) -> list[str]:
+    """Return the runs that have rows or have ended, those of the manifest first, in order."""
     found = store.begun() | set(ended)
     ordered = [run_id for run_id in planned if run_id in found]
     return ordered + sorted(found.difference(ordered))
 
 
-def facts(entry: LedgerEntry) -> dict[str, str]:
-    """What of a ledger entry becomes a tag; no reason overwrites that of an earlier try."""
+def ledger_tags(entry: LedgerEntry) -> dict[str, str]:
+    """Return the tags that a ledger entry gives.
+
+    The reason is always among them, if only as an empty text, so that it overwrites the reason
+    of an earlier try.
+    """
     names = ("status", "reason", "commit", "host", "device")
     given = {name: str(value) for name in names if (value := getattr(entry, name))}
     commit = {COMMIT: entry.commit} if entry.commit else {}
     return {"reason": ""} | given | commit
 
 
-def source(manifest: Manifest) -> dict[str, str]:
-    """What MLflow shows as a run's source: the experiment file, else the command."""
-    told = manifest.source or manifest.command
-    return {"mlflow.source.name": told, "mlflow.source.type": "LOCAL"} if told else {}
+def source_tags(manifest: Manifest) -> dict[str, str]:
+    """Return the tags of a run's source: the experiment file, otherwise the command."""
+    name = manifest.source or manifest.command
+    return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"} if name else {}
 
 
-def counts(entries: Iterable[LedgerEntry]) -> dict[str, float]:
-    """How many runs ended in which way."""
+def status_counts(entries: Iterable[LedgerEntry]) -> dict[str, float]:
+    """Count the runs that ended with each status."""
     ends = [entry.status for entry in entries]
     return {f"runs.{s}": float(ends.count(s)) for s in Status}
 
 
-def outcome(entries: Iterable[LedgerEntry]) -> str:
-    """MLflow's word for how runs ended: a diverged run is a result, a failed one is not."""
+def mlflow_status(entries: Iterable[LedgerEntry]) -> str:
+    """Return MLflow's status of runs that ended: a diverged run is a result, a failed one not."""
     return "FAILED" if any(e.status is Status.FAILED for e in entries) else "FINISHED"
 
 
-def papers(store: Store) -> list[Location]:
-    """The files about the whole sweep, as far as they are there."""
+def report_files(store: Store) -> list[Location]:
+    """Return the files about the whole sweep that exist."""
     names = ["manifest.json", "runs.parquet", "table.md", "report.html"]
     names += sorted(file.name for file in store.path.glob("*.png"))
     return [file for name in names if (file := store.file(name)).is_file()]
 
 
-def note(store: Store, limit: int) -> str:
-    """The sweep in Markdown: `table.md`, before it is there title and notes."""
-    manifest, table = store.manifest(), store.file("table.md")
+def description(store: Store, limit: int) -> str:
+    """Return the description of a sweep as Markdown, of at most `limit` characters.
+
+    It is `table.md`, or the title and the notes as long as that does not exist.
+    """
+    manifest = store.manifest()
+    table = store.file("table.md")
     parts = [f"# {manifest.title or manifest.name}", manifest.notes]
     text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
     end = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"

@@ -1,4 +1,4 @@
-"""What of a run's rows goes to MLflow: curves, summary and the times they are drawn at."""
+"""What of a run's rows goes to MLflow: curves, summaries, and their times."""
 
 import hashlib
 import math
@@ -17,7 +17,10 @@ STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]  
 
 
 def curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per round: mean and standard deviation over replicates, means of running sums."""
+    """Return one line per round: mean and standard deviation over replicates.
+
+    Columns that add up over rounds are the mean over replicates of their running sum.
+    """
     means = rows.groupby("round")[MEANS].mean()
     spread = rows.groupby("round")[MEANS].std().add_suffix("_std")
     sums = rows[["round"]].join(rows.groupby("replicate")[SUMS].cumsum())
@@ -25,7 +28,7 @@ def curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def finite(lines: pd.DataFrame) -> Iterator[tuple[int, str, float]]:
-    """(round, name, value) of all numbers that can be drawn."""
+    """Yield (round, name, value) of all finite numbers."""
     rounds = [int(step) for step in lines.index]
     for name in lines.columns:
         for step, value in zip(rounds, lines[name].tolist(), strict=True):
@@ -34,13 +37,13 @@ def finite(lines: pd.DataFrame) -> Iterator[tuple[int, str, float]]:
 
 
 def elapsed(rows: pd.DataFrame) -> dict[int, int]:
-    """Milliseconds from a run's start to the end of each round."""
+    """Return the milliseconds from the start of a run to the end of each round."""
     seconds = rows.groupby("round")["seconds"].max().fillna(0.0).cumsum()
     return {int(r): int(1000 * s) for r, s in zip(seconds.index, seconds.tolist(), strict=True)}
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """The columns of `runs.parquet`, means over replicates; `final_std`, ... their deviations."""
+    """Return the statistics of a run as means over replicates, some with `_std` as well."""
     if rows.empty:
         return {}
     parts = pd.DataFrame([summarise(part) for _, part in rows.groupby("replicate")])
@@ -49,13 +52,13 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def digest(rows: pd.DataFrame, through: int) -> str:
-    """A fingerprint of the rows up to a round, by which rows that changed are noticed."""
-    told = rows.loc[rows["round"] <= through, ["replicate", "round", *MEANS, *SUMS]]
-    return hashlib.sha256(told.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
+    """Return a fingerprint of the rows up to a round, by which changed rows are noticed."""
+    columns = rows.loc[rows["round"] <= through, ["replicate", "round", *MEANS, *SUMS]]
+    return hashlib.sha256(columns.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
 
 def started(ending: LedgerEntry | None) -> int | None:
-    """When a run started, in milliseconds since 1970, if its ledger entry tells."""
+    """Return when a run started, in milliseconds since 1970; None if it is not known."""
     try:
         when = datetime.fromisoformat(ending.started if ending else "")
     except ValueError:
@@ -65,7 +68,7 @@ def started(ending: LedgerEntry | None) -> int | None:
 
 
 def lasted(ending: LedgerEntry | None, rows: pd.DataFrame) -> int:
-    """How long a run took, or has taken so far, in milliseconds."""
+    """Return how long a run took, or has taken so far, in milliseconds."""
     if ending is not None and ending.seconds is not None:
         return int(1000 * ending.seconds)
     return max(elapsed(rows).values(), default=0)

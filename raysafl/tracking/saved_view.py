@@ -1,6 +1,7 @@
-"""A saved view of MLflow's UI: all runs of a sweep, its numbers as columns, its curves as charts.
+"""A saved view of MLflow's pages: all runs of a sweep, with their numbers and curves.
 
-MLflow keeps saved views as tags of the experiment; by itself it would show the parent alone.
+MLflow stores a saved view as a tag of the experiment. Without it, the page shows the parent
+run alone.
 """
 
 import json
@@ -10,20 +11,20 @@ from typing import Any
 from raysafl.tracking.metrics import STATISTICS
 
 NAME = "Sweep"
-KEY = "raysafl"  # `?viewStateShareKey=raysafl` opens it
+KEY = "raysafl"  # an address that ends in `?viewStateShareKey=raysafl` opens the view
 TAG = f"mlflow.sharedViewState.{KEY}"
 LINES = ("test_accuracy", "test_loss", "train_accuracy", "q", "server_rounds", "bytes_down")
-RUNS = 100  # drawn in one chart
+RUNS = 100  # largest number of runs in one chart
 
 
 def saved_view(parent: str, labels: Sequence[str], statistic: str, created: int) -> str:
-    """The tag's content.
+    """Return the content of the tag that stores the view.
 
     Args:
-        parent: MLflow's id of the parent run, under which the others are unfolded.
+        parent: MLflow's id of the parent run, below which the other runs are listed.
         labels: the axes of the sweep.
-        statistic: the one in the sweep's table, by which runs are ordered.
-        created: milliseconds since 1970.
+        statistic: the statistic of the sweep's table, by which the runs are ordered.
+        created: the time of creation, in milliseconds since 1970.
     """
     section = "raysafl-charts"
     charts: list[dict[str, Any]] = [
@@ -55,6 +56,15 @@ def saved_view(parent: str, labels: Sequence[str], statistic: str, created: int)
 
 
 def _chart(kind: str, metric: str, section: str, **more: Any) -> dict[str, Any]:
-    named = {"uuid": f"raysafl-{metric}", "type": kind, "metricSectionId": section}
-    told = {"metricKey": metric, "displayName": metric, "runsCountToCompare": RUNS}
-    return named | told | {"deleted": False, "isGenerated": False} | more
+    """Describe one chart of the view in MLflow's words."""
+    return {
+        "uuid": f"raysafl-{metric}",
+        "type": kind,
+        "metricSectionId": section,
+        "metricKey": metric,
+        "displayName": metric,
+        "runsCountToCompare": RUNS,
+        "deleted": False,
+        "isGenerated": False,
+        **more,
+    }

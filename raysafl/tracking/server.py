@@ -1,4 +1,4 @@
-"""`raysafl ui`: MLflow's own server on the right database, on loopback, gone when it is left."""
+"""`raysafl ui`: MLflow's own server on the right database, for this machine only."""
 
 import errno
 import itertools
@@ -21,18 +21,25 @@ from raysafl.storage.paths import Location
 from raysafl.tracking.client import artifacts, database, default_uri
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # what a server on all interfaces answers to here
-PATIENCE = 120.0  # seconds; a busy machine takes 20
-# One worker without the job queue: 0.4 GiB in 2 processes instead of 2.3 GiB in 16
+# The address at which a server that listens on all interfaces answers on this machine.
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Seconds to wait until the server answers; it takes 20 on a busy machine.
+PATIENCE = 120.0
+# One worker without the job queue takes 0.4 GiB in 2 processes instead of 2.3 GiB in 16.
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
-    """Show the results in a folder of sweeps until Ctrl-C. Another port serves if this is taken.
+    """Show the results in a folder of sweeps until Ctrl-C.
+
+    Args:
+        root: the folder that holds the sweeps.
+        host: the address to listen on.
+        port: the port; if it is taken, the next free one is used.
 
     Raises:
-        ValueError: there is no database yet, or the address cannot be had.
-        RuntimeError: the server did not start; the end of its log is told.
+        ValueError: there is no database yet, or the address cannot be used.
+        RuntimeError: the server did not start; the message has the end of its log.
     """
     uri = default_uri(root)
     if uri.startswith(("http://", "https://")):
@@ -55,7 +62,8 @@ def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
                     "runs. Names of this machine need MLFLOW_SERVER_ALLOWED_HOSTS"
                 )
             print(f"MLflow UI: {url} (Ctrl-C stops it)", flush=True)
-            while process.poll() is None:  # wait() would miss a signal just before it blocks
+            # `process.wait()` would miss a signal that comes just before it blocks.
+            while process.poll() is None:
                 time.sleep(0.2)
     except KeyboardInterrupt:
         print("MLflow UI stopped", flush=True)
@@ -63,9 +71,18 @@ def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
 
 @contextmanager
 def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """MLflow's server, answering, and its URL; ended with the block, and all its children.
+    """Run MLflow's server for as long as the block runs, then end it with all its children.
 
-    Raises RuntimeError, with the end of its log, if it does not start or ends by itself.
+    Args:
+        uri: MLflow's URI.
+        host: the address to listen on.
+        port: the port.
+
+    Yields:
+        The process of the server, which answers, and its URL.
+
+    Raises:
+        RuntimeError: it does not start, or ends on its own; the message has the end of its log.
     """
     url = _url(ANYWHERE.get(host, host), port)
     with tempfile.TemporaryFile() as log:
@@ -74,7 +91,8 @@ def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[by
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=ENVIRONMENT | os.environ | {"MLFLOW_BACKEND_STORE_URI": uri},  # not in `ps`
+            # As a variable, the URI with its password is not shown by `ps`.
+            env=ENVIRONMENT | os.environ | {"MLFLOW_BACKEND_STORE_URI": uri},
             start_new_session=True,
         )
         try:
@@ -89,13 +107,15 @@ def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[by
 
 
 def _command(uri: str, host: str, port: int) -> list[str]:
-    place = artifacts(uri)  # of experiments that were made through a server
+    """Return the command that starts MLflow's server."""
+    # This is where artifacts lie of experiments that were made through a server.
+    destination = artifacts(uri)
     options = {
         "--host": host,
         "--port": str(port),
         "--workers": "1",
         "--uvicorn-opts": "--log-level warning",
-        **({"--artifacts-destination": place} if place else {}),
+        **({"--artifacts-destination": destination} if destination else {}),
     }
     return [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
 
@@ -105,6 +125,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _free_port(host: str, first: int, tries: int = 100) -> int:
+    """Return the first of `tries` ports that is free; raise ValueError if there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in range(first, min(first + tries, 65536)):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -121,7 +142,7 @@ def _free_port(host: str, first: int, tries: int = 100) -> int:
 
 @contextmanager
 def _leaving() -> Iterator[None]:
-    """Leave as by Ctrl-C when the terminal closes or the process is asked to end."""
+    """Treat a closed terminal and a request to end (SIGTERM) like Ctrl-C."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -136,7 +157,7 @@ def _leaving() -> Iterator[None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the whole group: its members may outlive the process that was started."""
+    """End the whole process group, whose members may outlive the process that was started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -146,12 +167,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 time.sleep(0.1)
         except ProcessLookupError:
             return
-        except KeyboardInterrupt:  # asked again: at once, then
+        except KeyboardInterrupt:
+            # The user is impatient: do not wait any longer, but kill.
             continue
 
 
 def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    """Wait until the server answers. A proxy of the environment is not asked."""
+    """Wait until the server answers, without using a proxy that the environment names."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -166,6 +188,7 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def _tail(log: IO[bytes], limit: int = 2000) -> str:
+    """Return the end of a log, without credentials."""
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - limit))
     return redacted(log.read().decode(errors="replace").strip())

@@ -1,4 +1,4 @@
-"""`raysafl sync`: MLflow from the Parquet, whenever asked."""
+"""`raysafl sync`: bring MLflow to what the folders hold."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +15,17 @@ def sync(
 ) -> int:
     """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
 
-    Returns how many runs there are. Raises ValueError if there is no sweep, or MLflow is down.
+    Args:
+        path: the folder.
+        uri: MLflow's URI; None: the database beside the sweeps, or `MLFLOW_TRACKING_URI`.
+        say: is told what was done, one line per sweep.
+        curve: draws the figure of a run; None: no figures.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        ValueError: there is no sweep, or MLflow does not answer.
     """
     sweeps = find_sweeps(path)
     if not sweeps:

@@ -1,4 +1,4 @@
-"""The driver's writer to MLflow: a thread that the sweep neither waits for nor falls with."""
+"""The thread of the driver that writes to MLflow, without delaying or failing the sweep."""
 
 import threading
 from collections.abc import Callable
@@ -13,8 +13,15 @@ from raysafl.tracking.projection import Configs, Curve, Projection
 class Tracker:
     """Keeps MLflow up to date with a sweep's folder, which must hold its manifest.
 
-    If MLflow fails, `say` is told so once, from the thread, and no more is tried: the results
-    are whole without it.
+    If MLflow fails, `say` is told so once, from the thread, and nothing more is logged. The
+    results in Parquet are complete without it.
+
+    Args:
+        store: the folder of the sweep.
+        uri: MLflow's URI.
+        say: is told about a failure.
+        configs: the configurations of runs that have not ended, by run id.
+        curve: draws the figure of a run; None: no figures.
     """
 
     def __init__(
@@ -25,9 +32,13 @@ class Tracker:
         configs: Configs | None = None,
         curve: Curve | None = None,
     ) -> None:
-        self._store, self._uri, self._say = store, uri, say
-        self._configs, self._curve = configs, curve
-        self._pending: dict[str, None] = {}  # in order, each run once
+        self._store = store
+        self._uri = uri
+        self._say = say
+        self._configs = configs
+        self._curve = curve
+        # A dict keeps the order in which runs were submitted, and holds each run once.
+        self._pending: dict[str, None] = {}
         self._changed = threading.Condition()
         self._closing = self._warned = self._synced = False
         self._projection: Projection | None = None
@@ -35,36 +46,42 @@ class Tracker:
         self._thread.start()
 
     def submit(self, run_id: str) -> None:
-        """Have the new rows of a run, or its end, logged soon. Returns at once."""
+        """Let the thread log the new rows of a run, or its end. This returns immediately."""
         with self._changed:
             self._pending[run_id] = None
             self._changed.notify()
 
     @property
     def waiting(self) -> int:
-        """How many runs have something new to be logged."""
+        """Return how many runs have something new to be logged."""
         return len(self._pending)
 
     def finish(self, patience: float = 60.0) -> bool:
-        """Log what is left and the whole sweep; False if MLflow fails, or stands still.
+        """Log what is left, then the sweep as a whole.
 
-        It stands still if no run is dealt with for `patience` seconds.
+        Args:
+            patience: seconds without progress on any run after which MLflow is given up.
+
+        Returns:
+            Whether all was logged.
         """
         with self._changed:
             self._closing = True
             self._changed.notify()
         before = -1
-        while self._thread.is_alive() and before != self._looked():
-            before = self._looked()
+        while self._thread.is_alive() and before != self._progress():
+            before = self._progress()
             self._thread.join(patience)
         if self._thread.is_alive():
             self._warn(f"does nothing for {patience:g} s")
         return self._synced
 
-    def _looked(self) -> int:
-        return self._projection.looked if self._projection else 0
+    def _progress(self) -> int:
+        """Return a number that rises while the thread makes progress."""
+        return self._projection.num_looked_at if self._projection else 0
 
     def _next(self) -> str | None:
+        """Wait for the next run that has something new; None when the tracker is closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if not self._pending:
@@ -74,6 +91,7 @@ class Tracker:
             return run_id
 
     def _work(self) -> None:
+        """Log runs as they are submitted, then the sweep as a whole. The thread runs this."""
         try:
             projection = Projection(self._store, self._uri, self._configs, self._curve)
             self._projection = projection
@@ -82,14 +100,17 @@ class Tracker:
                     projection.sync_run(run_id)
                 projection.sync_sweep()
             self._synced = True
-        except Exception as error:  # whatever it is, the sweep goes on
+        except Exception as error:
+            # Whatever MLflow raises, the sweep must go on.
             self._warn(f"failed: {reason(error)}")
 
     def _warn(self, what: str) -> None:
+        """Say once that MLflow fails."""
         with self._changed:
-            told, self._warned = self._warned, True
-        if not told:
+            first = not self._warned
+            self._warned = True
+        if first:
             self._say(
-                f"MLflow at {redacted(self._uri)} {what}. The results in Parquet are whole; "
+                f"MLflow at {redacted(self._uri)} {what}. The results in Parquet are complete; "
                 f"`raysafl sync {self._store.path}` logs them later"
             )

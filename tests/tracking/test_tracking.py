@@ -430,7 +430,7 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(store: Store, view: Any
     assert time.monotonic() - began < 20
     (line,) = said
     assert uri.replace("ann:secret@", "") in line and "secret" not in line
-    assert f"`raysafl sync {store.path}`" in line and "Parquet are whole" in line
+    assert f"`raysafl sync {store.path}`" in line and "Parquet are complete" in line
     assert sync(store.path, None, print) == 2
     assert len(view().points(B, "test_accuracy")) == 5
 
