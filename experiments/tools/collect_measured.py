@@ -28,12 +28,15 @@ import torch
 from raysafl.report.write import write_report
 from raysafl.storage.compaction import compact
 from raysafl.storage.manifest import PAPER
+from raysafl.storage.rows import run_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
 from experiments.tools.measured import MEASURED, experiment_file
 
-MAX_FILE_BYTES = 3_000_000  # the rows of the largest sweep have 2 MB
+MAX_FILE_BYTES = 1_000_000
+# Compacted rows take about two thirds of the bytes of their parts.
+MAX_COMPACTED_PART_BYTES = 1_400_000
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
 
 
@@ -69,7 +72,7 @@ def copy(source, target):
         first_round = int(rows["round"].min())
         target.write_part(entry.run_id, first_round, rows.to_dict("records"))
         target.write_ledger(entry.run_id, source.ledger_entry(entry.run_id))
-    compact(target)
+    compact(target, rows_of=small_enough(target))
     for entry in manifest.entries:
         rows = source.rounds(entry.run_id)
         pd.testing.assert_frame_equal(
@@ -80,6 +83,18 @@ def copy(source, target):
     write_report(target)
     for file in made_again(target, manifest):
         file.unlink()
+
+
+def small_enough(target):
+    """Return the first runs whose compacted rows are below the limit of a file."""
+    chosen = set()
+    total = 0
+    for part in sorted(target.parts(), key=lambda part: part.name):
+        total += part.stat().st_size
+        if total > MAX_COMPACTED_PART_BYTES:
+            break
+        chosen.add(run_of(part))
+    return chosen
 
 
 def made_again(target, manifest) -> Iterator[Path]:

@@ -43,7 +43,7 @@ class Compaction:
         return f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
 
 
-def compact(store: Store) -> Compaction:
+def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     """Write the rows and ledger entries of ended runs into two files, and delete the
     others.
 
@@ -54,6 +54,11 @@ def compact(store: Store) -> Compaction:
     The compacted files are written first and the single ones deleted afterwards.
     `Store` ignores the parts of compacted runs, so a crash at any point leaves a folder
     that reads the same, and the next call completes the work.
+
+    Args:
+        store: the folder of the sweep.
+        rows_of: the runs whose rows are compacted, where the file would otherwise be too
+            large for its purpose; None: all. Ledger entries are always compacted.
 
     Raises:
         ValueError: the folder holds no sweep, or a compacted file is damaged.
@@ -71,6 +76,8 @@ def compact(store: Store) -> Compaction:
 
         # First the compacted files are written, the rows before the ledger.
         new = {run_of(part) for part in parts} & ready - present
+        if rows_of is not None:
+            new &= rows_of
         if new:
             rows = _CompactedRows(store, parts, new)
             compacted.write_rows(rows.tables(sorted(present | new)))
