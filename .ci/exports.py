@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Write what the package exports: the `__init__.py` of each family, and `raysafl/__init__.pyi`.
 
-A component (an algorithm, a policy, a data set, ...) is exported because it is defined in a
-module of its family. So adding one takes its own file and its test; this script does the rest:
+A component (an algorithm, a policy, a data set, ...) is exported because it is defined
+in a module of its family. So adding one takes its own file and its test; this script
+does the rest:
 
     python .ci/exports.py           # write the files
     python .ci/exports.py --check   # fail if they are not up to date
 
-`raysafl/__init__.py` imports lazily by the stub, so that a short command does not pay for all.
+`raysafl/__init__.py` imports lazily by the stub, so that a short command does not pay
+for all.
 """
 
 import ast
@@ -19,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("algorithms", "data", "models", "participation")
-# What a family exports besides its components, and what of that is not for `import raysafl`.
+# What a family exports besides its components, and what of that is not for `import
+# raysafl`.
 MORE = {
     "data": {
         "sources": ["data_root"],
@@ -71,7 +74,8 @@ def exported(family: str) -> dict[str, list[str]]:
 def listing(modules: dict[str, list[str]], prefix: str) -> str:
     """Write the imports of some names, and the `__all__` that lists them."""
     lines = [
-        f"from {prefix}{module} import {', '.join(names)}" for module, names in modules.items()
+        f"from {prefix}{module} import {', '.join(names)}"
+        for module, names in modules.items()
     ]
     names = sorted(name for part in modules.values() for name in part)
     return "\n".join([*lines, "", f"__all__ = {names!r}", ""])

@@ -4,17 +4,20 @@ python benchmarks/engines.py --device cpu > benchmarks/engines-cpu.json
 python benchmarks/engines.py --device cuda > benchmarks/engines-cuda.json
 
 For W2's network and FSL's for CIFAR-10, m clients at once and batches of B: what
-`LocalTrainer.train` reaches with each engine by name, and with --compile also with `torch.compile`
-around its gradients. Data are random: arithmetic does not depend on them. Per step and task the
-floor is the larger of
+`LocalTrainer.train` reaches with each engine by name, and with --compile also with
+`torch.compile` around its gradients. Data are random: arithmetic does not depend on
+them. Per step and task the floor is the larger of
 
-  FLOP: counted by torch's FlopCounterMode over a forward and a backward pass, at the measured
+  FLOP: counted by torch's FlopCounterMode over a forward and a backward pass, at the
+      measured
         rate of a large square float32 matrix product, and
-  bytes: parameters read twice and, by the update, read and written (16 P), inputs read once as
-        float32, every layer's output written and read once, at the measured rate of a copy.
+  bytes: parameters read twice and, by the update, read and written (16 P), inputs read
+      once as
+        float32, every layer's output written and read once, at the measured rate of a
+        copy.
 
-A case that the smaller ones before it predict to take longer than --limit seconds is timed once,
-others are medians of three.
+A case that the smaller ones before it predict to take longer than --limit seconds is
+timed once, others are medians of three.
 """
 
 import argparse
@@ -66,16 +69,25 @@ def seconds(action, device, repeats=REPEATS):
 def peaks(device):
     """Measured FLOP/s in float32 and in bfloat16, and bytes/s of a copy.
 
-    FLOP/s are the better of a matrix product's and a convolution's: libraries differ in both.
+    FLOP/s are the better of a matrix product's and a convolution's: libraries differ in
+    both.
     """
     n, big = (4096, 2**28) if device == "cuda" else (2048, 2**26)
     rates = []
     for kind in (torch.float32, torch.bfloat16):
         a, b = torch.rand(2, n, n, device=device).to(kind)
         out = torch.empty_like(a)
-        product = 2 * n**3 / seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device)
-        x = torch.rand(64, 64, 32, 32, device=device).to(kind, memory_format=torch.channels_last)
-        w = torch.rand(64, 64, 3, 3, device=device).to(kind, memory_format=torch.channels_last)
+        product = (
+            2
+            * n**3
+            / seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device)
+        )
+        x = torch.rand(64, 64, 32, 32, device=device).to(
+            kind, memory_format=torch.channels_last
+        )
+        w = torch.rand(64, 64, 3, 3, device=device).to(
+            kind, memory_format=torch.channels_last
+        )
         flop = 2 * x.numel() * 64 * 9
         convolution = flop / seconds(lambda x=x, w=w: F.conv2d(x, w, padding=1), device)
         rates.append(max(product, convolution))
@@ -139,10 +151,14 @@ def cases(recipe, device, limit, compile_too, grid):
         for clients, batch in sorted(grid, key=lambda case: case[0] * case[1]):
             shown = f"compile({name})" if compiled else name
             row = {"engine": shown, "clients": clients, "batch": batch}
-            predicted = (REPEATS + 1) * STEPS * clients * batch / slowest if slowest else 0.0
+            predicted = (
+                (REPEATS + 1) * STEPS * clients * batch / slowest if slowest else 0.0
+            )
             row["repeats"] = REPEATS if predicted <= limit else 1
             try:
-                rate = measure(recipe, name, clients, batch, device, compiled, row["repeats"])
+                rate = measure(
+                    recipe, name, clients, batch, device, compiled, row["repeats"]
+                )
             except Exception as error:  # a variant that does not run is a finding
                 yield {**row, "skipped": f"{type(error).__name__}: {str(error)[:120]}"}
                 if compiled:
@@ -157,18 +173,29 @@ def main():
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--limit", type=float, default=20.0, help="seconds of a case")
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
-    parser.add_argument("--compile", action="store_true", help="torch.compile variants too")
+    parser.add_argument(
+        "--compile", action="store_true", help="torch.compile variants too"
+    )
     parser.add_argument("--models", default=",".join(MODELS), help="with commas")
-    parser.add_argument("--clients", default=",".join(map(str, CLIENTS)), help="with commas")
-    parser.add_argument("--batches", default=",".join(map(str, BATCHES)), help="with commas")
+    parser.add_argument(
+        "--clients", default=",".join(map(str, CLIENTS)), help="with commas"
+    )
+    parser.add_argument(
+        "--batches", default=",".join(map(str, BATCHES)), help="with commas"
+    )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; --device cpu measures the CPU's column")
     if given.device == "cpu":
-        print("the CPU's column; the GPU's is unmeasured without --device cuda", file=sys.stderr)
+        print(
+            "the CPU's column; the GPU's is unmeasured without --device cuda",
+            file=sys.stderr,
+        )
     flops, bfloat16, bandwidth = peaks(given.device)
-    grid = list(product(map(int, given.clients.split(",")), map(int, given.batches.split(","))))
+    grid = list(
+        product(map(int, given.clients.split(",")), map(int, given.batches.split(",")))
+    )
     found = {}
     for name in given.models.split(","):
         recipe = MODELS[name]
@@ -176,15 +203,30 @@ def main():
         rows = []
         for row in cases(recipe, given.device, given.limit, given.compile, grid):
             flop, moved = floor[row["batch"]]
-            row["floor_samples_per_s"] = row["batch"] / max(flop / flops, moved / bandwidth)
+            row["floor_samples_per_s"] = row["batch"] / max(
+                flop / flops, moved / bandwidth
+            )
             rows.append(row)
             print(name, json.dumps(row), file=sys.stderr)
-        found[name] = {"flop_and_bytes": {str(b): list(floor[b]) for b in floor}, "rows": rows}
+        found[name] = {
+            "flop_and_bytes": {str(b): list(floor[b]) for b in floor},
+            "rows": rows,
+        }
     device = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-    measured = {"flop_per_s": flops, "bfloat16_flop_per_s": bfloat16, "bytes_per_s": bandwidth}
+    measured = {
+        "flop_per_s": flops,
+        "bfloat16_flop_per_s": bfloat16,
+        "bytes_per_s": bandwidth,
+    }
     print(
         json.dumps(
-            {"device": device, "threads": given.threads, **measured, "models": found, **origin()},
+            {
+                "device": device,
+                "threads": given.threads,
+                **measured,
+                "models": found,
+                **origin(),
+            },
             indent=1,
         )
     )

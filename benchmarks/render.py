@@ -1,7 +1,7 @@
 """The tables of benchmarks/README.md from the JSON beside it.
 
-python benchmarks/render.py           writes them between their markers
-python benchmarks/render.py --check   says whether they are up to date (exit code 1 if not)
+python benchmarks/render.py           writes them between their markers python
+benchmarks/render.py --check   says whether they are up to date (exit code 1 if not)
 """
 
 import json
@@ -36,10 +36,18 @@ def bench():
     if not found:
         return UNMEASURED.format("bench.json")
     body = [
-        (row.name, row.value, row.target, "**no**" if row.mark == "no" else row.mark, row.made_of)
+        (
+            row.name,
+            row.value,
+            row.target,
+            "**no**" if row.mark == "no" else row.mark,
+            row.made_of,
+        )
         for row in rows(found)
     ]
-    return f"{headline(found)}.\n\n" + table(("measure", "value", "aim", "reached", "from"), body)
+    return f"{headline(found)}.\n\n" + table(
+        ("measure", "value", "aim", "reached", "from"), body
+    )
 
 
 def rivals():
@@ -73,7 +81,9 @@ def engines(device):
     name = f"engines-{device}.json"
     found = read(name)
     if not found:
-        column = "The GPU column is unmeasured" if device == "cuda" else "Not measured yet"
+        column = (
+            "The GPU column is unmeasured" if device == "cuda" else "Not measured yet"
+        )
         return f"{column}: no `{name}` here."
     parts = [
         f"{found['device']}, {found['threads']} CPU thread(s); {found['machine']}; "
@@ -85,7 +95,9 @@ def engines(device):
     ]
     for model, measured in found["models"].items():
         per_batch = measured["flop_and_bytes"].items()
-        said = ", ".join(f"B = {b}: {f / 1e6:,.0f}, {m / 1e6:,.1f}" for b, (f, m) in per_batch)
+        said = ", ".join(
+            f"B = {b}: {f / 1e6:,.0f}, {m / 1e6:,.1f}" for b, (f, m) in per_batch
+        )
         parts.append(f"{model}. MFLOP and MB of one step of one client: {said}.")
         parts.append(_engines(measured["rows"]))
     return "\n\n".join(parts)
@@ -97,7 +109,9 @@ def _engines(found):
     by = {(row["engine"], row["clients"], row["batch"]): row for row in found}
     body = []
     for case in cases:
-        floor = next(row["floor_samples_per_s"] for row in found if row["batch"] == case[1])
+        floor = next(
+            row["floor_samples_per_s"] for row in found if row["batch"] == case[1]
+        )
         cells = [_rate(by.get((name, *case)), floor) for name in names]
         body.append([*map(str, case), *cells, f"{floor:,.0f}"])
     return table(["m", "B", *names, "floor"], body)

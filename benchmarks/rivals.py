@@ -1,9 +1,11 @@
 """raysafl, the plain loop and other frameworks on the same workloads, taking turns in one run.
 
-python benchmarks/rivals.py --pfl PYTHON --flower PYTHON --fedjax PYTHON > benchmarks/rivals.json
+python benchmarks/rivals.py --pfl PYTHON --flower PYTHON --fedjax PYTHON >
+benchmarks/rivals.json
 
-Each PYTHON is the interpreter of that framework's own environment (see README.md); a framework
-that is not given is left out. Data and split are raysafl's own, the same for all.
+Each PYTHON is the interpreter of that framework's own environment (see README.md); a
+framework that is not given is left out. Data and split are raysafl's own, the same for
+all.
 """
 
 import argparse
@@ -23,10 +25,15 @@ from raysafl.bench.suite import origin
 from raysafl.bench.workloads import STANDARD, samples_per_round, steady_rounds
 
 SCRIPTS = {"pfl": "pfl_research.py", "flower": "flower.py", "fedjax": "fedjax_jit.py"}
-ONE_THREAD = {**THREADS, "NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+ONE_THREAD = {
+    **THREADS,
+    "NPROC": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
 HERE = Path(__file__).parent
 VERSIONS = (
-    "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
+    "import importlib.metadata as m, sys; "
+    "print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
 )
 PACKAGES = {
     "pfl": ["pfl", "torch"],
@@ -40,7 +47,11 @@ def write_task(name, folder):
     run = STANDARD[name].run
     dataset = run.data.load()
     split = run.data.split(dataset, run.seed)
-    columns = {"x": dataset.train.x, "y": dataset.train.y, "clients": np.stack(split.clients)}
+    columns = {
+        "x": dataset.train.x,
+        "y": dataset.train.y,
+        "clients": np.stack(split.clients),
+    }
     data = folder / f"{name}.npz"
     np.savez(data, **columns, test_x=dataset.test.x, test_y=dataset.test.y)
     spec = {
@@ -107,7 +118,10 @@ def measure(name, pythons, repeats, folder):
         for key, run in contestants.items():
             results[key].append(run())
             seconds = np.mean(results[key][-1][0][steady_rounds(STANDARD[name].run)])
-            print(f"{name} {key} [{repeat + 1}/{repeats}]: {seconds:.4f} s", file=sys.stderr)
+            print(
+                f"{name} {key} [{repeat + 1}/{repeats}]: {seconds:.4f} s",
+                file=sys.stderr,
+            )
     return {key: summary(name, samples, done) for key, done in results.items()}
 
 
@@ -130,16 +144,23 @@ def main():
     parser.add_argument("--only", default="W1,W2,W3,W4", help="workloads, with commas")
     parser.add_argument("--repeats", type=int, default=3)
     for name in SCRIPTS:
-        parser.add_argument(f"--{name}", metavar="PYTHON", help="interpreter of its environment")
+        parser.add_argument(
+            f"--{name}", metavar="PYTHON", help="interpreter of its environment"
+        )
     given = vars(parser.parse_args())
     names = given["only"].split(",")
     unknown = [name for name in names if name not in STANDARD]
     if unknown:
-        parser.error(f"unknown workloads {', '.join(unknown)} (known: {', '.join(STANDARD)})")
+        parser.error(
+            f"unknown workloads {', '.join(unknown)} (known: {', '.join(STANDARD)})"
+        )
     pythons = {name: given[name] for name in SCRIPTS if given[name]}
     versions = {
         name: subprocess.run(
-            [python, "-c", VERSIONS, *PACKAGES[name]], capture_output=True, text=True, check=True
+            [python, "-c", VERSIONS, *PACKAGES[name]],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         for name, python in pythons.items()
     }

@@ -1,13 +1,15 @@
 """How raysafl scales, measured: against clients, population, model, replicates, trials, actors.
 
     python benchmarks/scaling.py                            everything, medians of 3
-    python benchmarks/scaling.py --only population clients  these axes; the others stay as they were
-    python benchmarks/scaling.py --smoke --out DIR          embedded digits, smallest points
+    python benchmarks/scaling.py --only population clients  these axes; the others stay
+    as they were python benchmarks/scaling.py --smoke --out DIR          embedded
+    digits, smallest points
 
-Each point is a fresh process with one torch thread: a few rounds to warm up, then rounds for
-`--seconds`, of which the median counts; a point is the median over `--repeats` processes, taken
-in turns so that a noisy minute does not fall on one point. Writes scaling.json (every process),
-scaling.md and scaling.png into `--out`. Needs MNIST ($RAYSAFL_DATA) unless --smoke.
+Each point is a fresh process with one torch thread: a few rounds to warm up, then
+rounds for `--seconds`, of which the median counts; a point is the median over
+`--repeats` processes, taken in turns so that a noisy minute does not fall on one point.
+Writes scaling.json (every process), scaling.md and scaling.png into `--out`. Needs
+MNIST ($RAYSAFL_DATA) unless --smoke.
 """
 
 import argparse
@@ -53,7 +55,9 @@ WARM, LEAST = 3, 5  # rounds that do not count, and that count at least
 Point = dict[str, Any]
 
 
-def workload(smoke: bool, clients: int = 1000, m: int = 10, model: str = "logistic") -> Run:
+def workload(
+    smoke: bool, clients: int = 1000, m: int = 10, model: str = "logistic"
+) -> Run:
     """m clients a round of 60 samples each, one epoch in batches of 20; no evaluation."""
     return Run(
         data=Federation(
@@ -122,7 +126,9 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     with ray_session(None):
         hosts, ref = start_actors(Hardware(actors=actors)), ray.put(data)
         batch_size = run.local.batch_size
-        hosts.configure(RunSetup(run.data, ref, run.model, run.seeds, "auto", batch_size))
+        hosts.configure(
+            RunSetup(run.data, ref, run.model, run.seeds, "auto", batch_size)
+        )
         reference = Worker(run.data, data, run.model, run.seeds)
         engine = hosts.ready()[0][1]
         took = rounds(Simulation(run, OnActors(hosts, reference)), seconds)
@@ -137,13 +143,19 @@ def sweep(trials: int) -> Point:
     base = workload(smoke=True).replace(
         local=LocalTraining(lr=0.1, batch_size=20, steps=1), rounds=1
     )
-    runs = [base.replace(seed=seed, participation=Uniform(m=1)) for seed in range(trials)]
+    runs = [
+        base.replace(seed=seed, participation=Uniform(m=1)) for seed in range(trials)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        outcome = Runner(Sweep("trivial", runs=runs), Path(folder) / "trivial", quiet=True).run()
+        outcome = Runner(
+            Sweep("trivial", runs=runs), Path(folder) / "trivial", quiet=True
+        ).run()
         took = time.perf_counter() - began
     if not outcome.ok:
-        raise RuntimeError(f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad")
+        raise RuntimeError(
+            f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad"
+        )
     return {"seconds": took, "memory": resident()}
 
 
@@ -161,7 +173,11 @@ def by_actors(point: str, smoke: bool, seconds: float) -> Point:
     """`point` is "model, actors": 0 actors is this process."""
     model, _, actors = point.rpartition(", ")
     run = workload(smoke, m=10 if smoke else 100, model=model)
-    return on_actors(run, int(actors), seconds) if int(actors) else in_process(run, seconds)
+    return (
+        on_actors(run, int(actors), seconds)
+        if int(actors)
+        else in_process(run, seconds)
+    )
 
 
 AXES = {
@@ -206,12 +222,18 @@ AXES = {
 
 def isolated(axis: str, at: int, smoke: bool, seconds: float) -> Point:
     """A point measured in a fresh process."""
-    with tempfile.TemporaryDirectory(prefix="scale-") as folder:  # Ray's, short for its sockets
-        one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    with tempfile.TemporaryDirectory(
+        prefix="scale-"
+    ) as folder:  # Ray's, short for its sockets
+        one = dict.fromkeys(
+            ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
+        )
         env = os.environ | one | {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
         command = [sys.executable, str(HERE / "scaling.py"), "--point", axis, str(at)]
         command += ["--seconds", str(seconds), *(["--smoke"] if smoke else [])]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False
+        )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     point: Point = json.loads(done.stdout.splitlines()[-1])
@@ -252,13 +274,19 @@ def take(axis: str, smoke: bool, seconds: float, repeats: int) -> dict[str, Any]
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     plain = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
-    parser.add_argument("--only", nargs="+", choices=AXES, default=list(AXES), metavar="AXIS")
-    parser.add_argument("--repeats", type=int, default=3, help="processes for each point")
+    parser.add_argument(
+        "--only", nargs="+", choices=AXES, default=list(AXES), metavar="AXIS"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="processes for each point"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of rounds in each")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--redraw", action="store_true", help="measure nothing")
-    parser.add_argument("--point", nargs=2, metavar=("AXIS", "NUMBER"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--point", nargs=2, metavar=("AXIS", "NUMBER"), help=argparse.SUPPRESS
+    )
     return parser.parse_args(arguments)
 
 
@@ -281,7 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured[axis] = take(axis, options.smoke, options.seconds, options.repeats)
         file.write_text(json.dumps(measured, indent=1))  # a later axis may fail
     measured = {axis: measured[axis] for axis in AXES if axis in measured}
-    (options.out / "scaling.md").write_text(table(measured, {a: AXES[a].told for a in AXES}))
+    (options.out / "scaling.md").write_text(
+        table(measured, {a: AXES[a].told for a in AXES})
+    )
     (options.out / "scaling.png").write_bytes(figure(measured))
 
 

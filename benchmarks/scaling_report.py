@@ -9,7 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from raysafl.report.figures.style import GREY, LETTERS, OKABE_ITO, new_figure, style_axes, to_png
+from raysafl.report.figures.style import (
+    GREY,
+    LETTERS,
+    OKABE_ITO,
+    new_figure,
+    style_axes,
+    to_png,
+)
 
 BLUE, RED, GREEN = OKABE_ITO[:3]
 Measured = Mapping[str, Any]  # one axis: machine, points, taken
@@ -37,7 +44,8 @@ def further(axis: Measured) -> list[float]:
     return [(s - y[0]) / (n - x[0]) for n, s in zip(x[1:], y[1:], strict=True)]
 
 
-# --- table -------------------------------------------------------------------------------------
+# --- table
+# -------------------------------------------------------------------------------------
 
 
 def number(value: float) -> str:
@@ -48,7 +56,9 @@ def number(value: float) -> str:
 def span(rows: Sequence[Sequence[float]]) -> list[str]:
     """Median (lowest-highest)."""
     ends = [f" ({number(r[0])}-{number(r[-1])})" if len(r) > 1 else "" for r in rows]
-    return [number(statistics.median(r)) + end for r, end in zip(rows, ends, strict=True)]
+    return [
+        number(statistics.median(r)) + end for r, end in zip(rows, ends, strict=True)
+    ]
 
 
 def columns(name: str, axis: Measured) -> dict[str, Sequence[str]]:
@@ -68,12 +78,20 @@ def columns(name: str, axis: Measured) -> dict[str, Sequence[str]]:
         "rounds/s": span(rates(axis)),
     }
     if name == "clients":
-        return {name: points} | speed | {"client updates/s": span(each(axis, lambda s, m: m / s))}
+        return (
+            {name: points}
+            | speed
+            | {"client updates/s": span(each(axis, lambda s, m: m / s))}
+        )
     if name == "population":
         return {name: points} | speed | {"memory, MiB": memory}
     if name == "replicates":
         one = statistics.median(p["seconds"] for p in axis["taken"][0])
-        return {name: points} | speed | {"times one": span(each(axis, lambda s, _: s / one))}
+        return (
+            {name: points}
+            | speed
+            | {"times one": span(each(axis, lambda s, _: s / one))}
+        )
     engines = [point[0]["engine"] for point in axis["taken"]]
     if name == "model":
         size = [f"{p:,.0f}" for p in median(axis, "parameters")]
@@ -83,7 +101,11 @@ def columns(name: str, axis: Measured) -> dict[str, Sequence[str]]:
 
 
 def markdown(cells: Mapping[str, Sequence[str]]) -> str:
-    rows = [list(cells), ["---"] * len(cells), *map(list, zip(*cells.values(), strict=True))]
+    rows = [
+        list(cells),
+        ["---"] * len(cells),
+        *map(list, zip(*cells.values(), strict=True)),
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -98,12 +120,17 @@ def table(measured: Mapping[str, Measured], told: Mapping[str, str]) -> str:
     ]
     for name, axis in measured.items():
         about = ", ".join(f"{k} {v}" for k, v in axis["machine"].items() if v != "")
-        parts += [f"## {TITLES[name][3:]}", f"{told[name]}.", markdown(columns(name, axis))]
+        parts += [
+            f"## {TITLES[name][3:]}",
+            f"{told[name]}.",
+            markdown(columns(name, axis)),
+        ]
         parts.append(f"Processes a point: {len(axis['taken'][0])}. Made with: {about}.")
     return "\n\n".join(parts) + "\n"
 
 
-# --- figure ------------------------------------------------------------------------------------
+# --- figure
+# ------------------------------------------------------------------------------------
 
 
 def short(value: float) -> str:
@@ -129,12 +156,24 @@ def label(axes: Axes, x: str, y: str, base: int = 10) -> None:
 
 
 def line(
-    axes: Axes, x: Sequence[float], rows: Sequence[Sequence[float]], colour: str, name: str = ""
+    axes: Axes,
+    x: Sequence[float],
+    rows: Sequence[Sequence[float]],
+    colour: str,
+    name: str = "",
 ) -> None:
     """Medians, and how far the processes lie apart."""
     middle = [statistics.median(row) for row in rows]
-    axes.plot(x, middle, "o-", color=colour, markersize=4, linewidth=1.5, label=name or None)
-    axes.vlines(x, [row[0] for row in rows], [row[-1] for row in rows], color=colour, linewidth=1)
+    axes.plot(
+        x, middle, "o-", color=colour, markersize=4, linewidth=1.5, label=name or None
+    )
+    axes.vlines(
+        x,
+        [row[0] for row in rows],
+        [row[-1] for row in rows],
+        color=colour,
+        linewidth=1,
+    )
 
 
 def guide(axes: Axes, x: Sequence[float], y: Sequence[float], name: str) -> None:
@@ -170,12 +209,18 @@ def model(panel: SubFigure, axis: Measured) -> None:
     engines = [point[0]["engine"] for point in axis["taken"]]
     for engine, colour in zip(dict.fromkeys(engines), OKABE_ITO, strict=False):
         at = [i for i, e in enumerate(engines) if e == engine]
-        axes.plot([x[i] for i in at], [y[i] for i in at], "o", color=colour, label=engine)
+        axes.plot(
+            [x[i] for i in at], [y[i] for i in at], "o", color=colour, label=engine
+        )
     for name, a, b in zip(axis["points"], x, y, strict=True):
         near = {"xytext": (-5, -3), "ha": "right"} if a > 5e5 else {"xytext": (5, 4)}
-        axes.annotate(name, (a, b), textcoords="offset points", fontsize=LETTERS - 2, **near)
+        axes.annotate(
+            name, (a, b), textcoords="offset points", fontsize=LETTERS - 2, **near
+        )
     axes.margins(0.12)
-    axes.legend(fontsize=LETTERS - 1, frameon=False, title="engine", title_fontsize=LETTERS - 1)
+    axes.legend(
+        fontsize=LETTERS - 1, frameon=False, title="engine", title_fontsize=LETTERS - 1
+    )
     label(axes, "parameters", "rounds/s")
 
 
@@ -191,7 +236,13 @@ def replicates(panel: SubFigure, axis: Measured) -> None:
 def trials(panel: SubFigure, axis: Measured) -> None:
     axes, x = panel.subplots(), axis["points"]
     axes.loglog()
-    line(axes, x, each(axis, lambda seconds, n: seconds / n), BLUE, "whole sweep / trials")
+    line(
+        axes,
+        x,
+        each(axis, lambda seconds, n: seconds / n),
+        BLUE,
+        "whole sweep / trials",
+    )
     line(axes, x[1:], [[s] for s in further(axis)], RED, "each further trial")
     axes.legend(fontsize=LETTERS - 1, frameon=False)
     label(axes, "trivial trials in a sweep", "s per trial")
@@ -199,7 +250,10 @@ def trials(panel: SubFigure, axis: Measured) -> None:
 
 def actors(panel: SubFigure, axis: Measured) -> None:
     axes = panel.subplots()
-    y = {p: statistics.median(row) for p, row in zip(axis["points"], rates(axis), strict=True)}
+    y = {
+        p: statistics.median(row)
+        for p, row in zip(axis["points"], rates(axis), strict=True)
+    }
     models = list(dict.fromkeys(point.split(", ")[0] for point in y))
     kinds = {"0": ("no Ray", GREY), "1": ("1 actor", BLUE), "2": ("2 actors", RED)}
     for place, (count, (name, colour)) in enumerate(kinds.items()):
@@ -237,10 +291,16 @@ TITLES = {
 def figure(measured: Mapping[str, Measured]) -> bytes:
     """Six panels; one that was not measured says so."""
     whole = new_figure(11, 6.6)
-    for panel, (name, draw) in zip(np.ravel(whole.subfigures(2, 3)), PANELS.items(), strict=True):
-        panel.suptitle(TITLES[name], fontsize=LETTERS + 1, fontweight="bold", x=0.02, ha="left")
+    for panel, (name, draw) in zip(
+        np.ravel(whole.subfigures(2, 3)), PANELS.items(), strict=True
+    ):
+        panel.suptitle(
+            TITLES[name], fontsize=LETTERS + 1, fontweight="bold", x=0.02, ha="left"
+        )
         if name in measured:
             draw(panel, measured[name])
         else:
-            panel.text(0.5, 0.5, "not measured", ha="center", color=GREY, fontsize=LETTERS)
+            panel.text(
+                0.5, 0.5, "not measured", ha="center", color=GREY, fontsize=LETTERS
+            )
     return to_png(whole)

@@ -1,7 +1,7 @@
 """raysafl: sweeps of server-assisted federated learning, and of clients that do not come.
 
-Names are imported when first used (`__init__.pyi` says from where), so that a worker or a
-short command does not pay for all of them.
+Names are imported when first used (`__init__.pyi` says from where), so that a worker or
+a short command does not pay for all of them.
 """
 
 import lazy_loader

@@ -1,4 +1,7 @@
-"""The embedded example: FedAvg against SAFARI on digits, when s of 10 clients never come."""
+"""The sweep of `raysafl quickstart`: FedAvg and SAFARI on digits, with absent clients.
+
+s of 10 clients never come, and each client holds p of the 10 classes.
+"""
 
 from raysafl.algorithms import SAFARI, FedAvg
 from raysafl.core.algorithm import LocalTraining
@@ -11,7 +14,9 @@ from raysafl.sweep.definition import Sweep
 
 METHODS = {
     "FedAvg": FedAvg(),
-    "SAFARI": SAFARI(client_prob=0.8, server_update=LocalTraining(lr=0.1, batch_size=16, epochs=5)),
+    "SAFARI": SAFARI(
+        client_prob=0.8, server_update=LocalTraining(lr=0.1, batch_size=16, epochs=5)
+    ),
 }
 BASE = Run(
     data=Federation(

@@ -22,9 +22,12 @@ from raysafl import (
 )
 
 torch.set_num_threads(1)
-settings.register_profile("raysafl", deadline=None)  # a first example may compile a loop
+settings.register_profile(
+    "raysafl", deadline=None
+)  # a first example may compile a loop
 settings.load_profile("raysafl")
-# Ray's workers inherit these variables. The engines measured by tests are not the user's.
+# Ray's workers inherit these variables. The engines measured by tests are not the
+# user's.
 os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 REAL_DATA = os.environ.get("RAYSAFL_DATA")
@@ -123,7 +126,9 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for key, run in SWEEP.labelled().items()
         if key[0] != 2 and key[2] != 10
     }
-    sweep = Sweep(SWEEP.name, runs=runs, axes=SWEEP.axes, table=SWEEP.table, title=SWEEP.title)
+    sweep = Sweep(
+        SWEEP.name, runs=runs, axes=SWEEP.axes, table=SWEEP.table, title=SWEEP.title
+    )
     store = Store(tmp_path_factory.mktemp("real") / "results" / "quickstart")
     store.create()
     store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))

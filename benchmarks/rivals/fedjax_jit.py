@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import task
 
-jax.tree_map = jax.tree_util.tree_map  # fedjax 0.0.17 calls it; jax has removed it since
+jax.tree_map = (
+    jax.tree_util.tree_map
+)  # fedjax 0.0.17 calls it; jax has removed it since
 
 
 def logits(params, x):
@@ -18,7 +20,9 @@ def logits(params, x):
             x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
         x = jax.nn.relu(x + bias)
-        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x = jax.lax.reduce_window(
+            x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+        )
     hidden = jax.nn.relu(x.reshape(len(x), -1) @ params["w1"] + params["b1"])
     return hidden @ params["w2"] + params["b2"]
 
@@ -30,7 +34,9 @@ def start(spec):
     rng = np.random.default_rng(0)
 
     def draw(*shape):
-        return jnp.asarray(rng.uniform(-1, 1, shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32)
+        return jnp.asarray(
+            rng.uniform(-1, 1, shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32
+        )
 
     (first, second), hidden = spec["channels"], spec["hidden"]
     return {
@@ -55,9 +61,14 @@ def right(params, x, y):
 
 def main():
     spec, (train, test, clients) = task.spec(), task.arrays()
-    images = [x.transpose(0, 2, 3, 1) if spec["channels"] else x for x in (train[0], test[0])]
+    images = [
+        x.transpose(0, 2, 3, 1) if spec["channels"] else x for x in (train[0], test[0])
+    ]
     data = fedjax.InMemoryFederatedData(
-        {str(i): {"x": images[0][held], "y": train[1][held]} for i, held in enumerate(clients)}
+        {
+            str(i): {"x": images[0][held], "y": train[1][held]}
+            for i, held in enumerate(clients)
+        }
     )
     fedjax.set_for_each_client_backend("jit")
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
@@ -72,7 +83,9 @@ def main():
         state, _ = algorithm.apply(state, sampler.sample())
         if task.due(round_):
             spans = [slice(at, at + 1000) for at in range(0, len(test[1]), 1000)]
-            hits = [right(state.params, images[1][span], test[1][span]) for span in spans]
+            hits = [
+                right(state.params, images[1][span], test[1][span]) for span in spans
+            ]
             accuracy = sum(map(int, hits)) / len(test[1])
         jax.block_until_ready(state.params)
         clock.tick()

@@ -1,6 +1,7 @@
 """Flower (flwr 1.41.0), its simulation engine with two client actors of one core each.
 
-Each actor keeps the data and one model; a client gets and returns its weights in a message.
+Each actor keeps the data and one model; a client gets and returns its weights in a
+message.
 """
 
 import functools

@@ -77,7 +77,9 @@ def main():
         backend=SimulatedBackend(training_data=data, val_data=data),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=1, local_learning_rate=spec["lr"], local_batch_size=spec["batch"]
+            local_num_epochs=1,
+            local_learning_rate=spec["lr"],
+            local_batch_size=spec["batch"],
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=1000),
         callbacks=[every_round],

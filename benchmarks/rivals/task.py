@@ -1,9 +1,9 @@
 """What every rival is given: a workload's data, split and numbers; and what it must print.
 
-A rival runs in its own environment as `python SCRIPT SPEC.json`, without raysafl. The spec is
-written by ../rivals.py: `data` names a .npz with x, y, test_x, test_y and the clients' sample
-numbers [M, n]; inputs are x * scale + shift. The last line it prints is one JSON object:
-seconds of each round, and the test accuracy at the end.
+A rival runs in its own environment as `python SCRIPT SPEC.json`, without raysafl. The
+spec is written by ../rivals.py: `data` names a .npz with x, y, test_x, test_y and the
+clients' sample numbers [M, n]; inputs are x * scale + shift. The last line it prints is
+one JSON object: seconds of each round, and the test accuracy at the end.
 """
 
 import functools
@@ -28,7 +28,8 @@ def arrays(path=None):
     with np.load(task["data"]) as file:
         part = {name: file[name] for name in file.files}
     x, test_x = (
-        part[name].astype(np.float32) * np.float32(task["scale"]) + np.float32(task["shift"])
+        part[name].astype(np.float32) * np.float32(task["scale"])
+        + np.float32(task["shift"])
         for name in ("x", "test_x")
     )
     return (x, part["y"]), (test_x, part["test_y"]), part["clients"]

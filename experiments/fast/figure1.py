@@ -16,7 +16,6 @@ minute on two cores.
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import SCALES, cell_run
 
 SWEEP = fl.Sweep(

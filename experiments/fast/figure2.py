@@ -18,7 +18,6 @@ cores.
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import DISTRIBUTIONS, SCALES, cell_run
 
 MASS = {

@@ -12,7 +12,6 @@ minutes on two cores.
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
 
 ALPHAS = {"Fashion-MNIST": 0.05, "CIFAR-10": 0.1, "Shakespeare": "natural"}

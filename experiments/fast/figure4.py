@@ -13,7 +13,6 @@ cores.
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
 
 SWEEP = fl.Sweep(

@@ -24,7 +24,6 @@ take about 9,200 hours of one core, so use a GPU; with `--scale small` they take
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 

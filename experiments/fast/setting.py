@@ -4,9 +4,8 @@ Tables that print the same cell build the same run here, with the same run id.
 """
 
 import raysafl as fl
-from raysafl.sweep.definition import smoke as two_rounds
-
 from experiments.tools.datasets import cifar10
+from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
 What the paper prints (section 5 and appendix B): there are 100 clients, or 139 for

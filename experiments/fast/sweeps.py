@@ -6,7 +6,6 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios

@@ -13,7 +13,6 @@ about 5 minutes on two cores.
 """
 
 import raysafl as fl
-
 from experiments.fsl.sweeps import RIVALS, SERVER_LEARNING, figure5
 
 SWEEP = figure5(

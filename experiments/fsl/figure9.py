@@ -21,6 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from experiments.fsl.setting import scenario1, small, smoke
 from raysafl.report.figures.style import (
     LETTERS,
     colours,
@@ -31,10 +35,6 @@ from raysafl.report.figures.style import (
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory import gradients as diagnostics
-from rich.console import Console
-from rich.table import Table
-
-from experiments.fsl.setting import scenario1, small, smoke
 
 SIZES = {"CIFAR-10": (200, 500), "EMNIST": (90, 225)}
 CLASSES = (1, 2, 5)

@@ -4,9 +4,8 @@ Figures that show the same cell build the same run here, with the same run id.
 """
 
 import raysafl as fl
-from raysafl.sweep.definition import smoke as two_rounds
-
 from experiments.tools.datasets import cifar10
+from raysafl.sweep.definition import smoke as two_rounds
 
 NOTES = """
 What the paper prints (section IV and appendix B): CIFAR-10 has 50,000 samples of 10

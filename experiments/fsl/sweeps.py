@@ -8,7 +8,6 @@ the report.
 from dataclasses import replace
 
 import raysafl as fl
-
 from experiments.fsl.setting import (
     CLASSES,
     GAMMAS,

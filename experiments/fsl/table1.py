@@ -14,7 +14,6 @@ minutes on two cores.
 """
 
 import raysafl as fl
-
 from experiments.fsl.setting import NOTES, SCALES, scenario2, stl10_server
 from experiments.tools.printed_tables import printed_numbers
 

@@ -13,7 +13,6 @@ minute on two cores.
 """
 
 import raysafl as fl
-
 from experiments.safari.setting import NOTES, SCALES, cell_run
 
 SERVER_SIZES = (10000, 5000, 500, 0)  # 0 stands for FedAvg, which has no server data

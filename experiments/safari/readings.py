@@ -21,7 +21,6 @@ two cores.
 """
 
 import raysafl as fl
-
 from experiments.safari.setting import BASE_RUNS, NOTES, SCALES
 from experiments.tools.printed_tables import printed_numbers
 

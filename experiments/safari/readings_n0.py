@@ -16,7 +16,6 @@ two cores.
 """
 
 import raysafl as fl
-
 from experiments.safari.setting import BASE_RUNS, NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers
 

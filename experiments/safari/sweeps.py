@@ -6,7 +6,6 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-
 from experiments.safari.setting import NOTES, SCALES, cell_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import cell_texts, dashed_cells, printed_numbers

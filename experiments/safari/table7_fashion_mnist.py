@@ -15,7 +15,6 @@ minute on two cores.
 """
 
 import raysafl as fl
-
 from experiments.safari.setting import FASHION_MNIST_NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers
 

@@ -22,6 +22,9 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
 from raysafl.report.figures.style import (
     LETTERS,
     colours,
@@ -33,13 +36,11 @@ from raysafl.report.pages.markdown import grid
 from raysafl.theory.theorem1 import (
     CONSISTENT,
     LEARNERS,
-    Found,
+    TheoremOutcome,
     World,
     experiment,
     lower,
 )
-from rich.console import Console
-from rich.table import Table
 
 SERVER_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)  # n_T with one rare point
 SERVER_SIZES_MANY = (0, 10, 20, 50, 100, 200, 500, 1000)  # n_T with 20 rare points
@@ -52,7 +53,7 @@ def title(trials: int) -> str:
     return f"Frequency of error > (1 - omega)/8, {trials} trials (theorem: > 0.05)"
 
 
-def rows(found: Sequence[Found]) -> list[list[str]]:
+def rows(found: Sequence[TheoremOutcome]) -> list[list[str]]:
     """Return how often each learner's error exceeds (1 - omega) / 8, for each n_T."""
     of = {name: [f for f in found if f.learner == name] for name in LEARNERS}
     return [
@@ -61,7 +62,7 @@ def rows(found: Sequence[Found]) -> list[list[str]]:
     ]
 
 
-def table(found: Sequence[Found], trials: int) -> Table:
+def table(found: Sequence[TheoremOutcome], trials: int) -> Table:
     """Return the table for a terminal."""
     out = Table(title=title(trials))
     for column in HEAD:
@@ -71,7 +72,7 @@ def table(found: Sequence[Found], trials: int) -> Table:
     return out
 
 
-def draw(theorem: Sequence[Found], many: Sequence[Found]) -> bytes:
+def draw(theorem: Sequence[TheoremOutcome], many: Sequence[TheoremOutcome]) -> bytes:
     """Draw frequencies for one rare point, and the error's quantiles for 20."""
     figure = new_figure(9, 3.9)
     left, right = figure.subplots(1, 2)

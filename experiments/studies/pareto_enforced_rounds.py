@@ -16,7 +16,6 @@ about 1 minute on two cores.
 """
 
 import raysafl as fl
-
 from experiments.fast.setting import participation_policy
 
 METHODS = {

@@ -15,7 +15,6 @@ minute on two cores.
 """
 
 import raysafl as fl
-
 from experiments.safari.setting import SCALES, cell_run
 
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)

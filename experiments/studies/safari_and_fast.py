@@ -16,7 +16,6 @@ minute on two cores.
 import itertools
 
 import raysafl as fl
-
 from experiments.fast.setting import participation_policy
 from experiments.safari.setting import BASE_RUNS
 

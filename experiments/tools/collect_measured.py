@@ -25,14 +25,14 @@ import numba
 import numpy as np
 import pandas as pd
 import torch
+
+from experiments.tools.measured import MEASURED, experiment_file
 from raysafl.report.write import write_report
 from raysafl.storage.compaction import compact
 from raysafl.storage.manifest import PAPER
 from raysafl.storage.rows import run_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
-
-from experiments.tools.measured import MEASURED, experiment_file
 
 MAX_FILE_BYTES = 1_000_000
 # Compacted rows take about two thirds of the bytes of their parts.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import add_verdicts

@@ -8,12 +8,12 @@ define them.
 from collections import defaultdict
 
 import numpy as np
-from raysafl.report.analysis.cells import readings, statistics
-from raysafl.report.pages.markdown import grid
-from raysafl.report.wording import NOTHING, number, spread
 
 from experiments.fast.readings import RATIOS, TABLE3
 from experiments.tools.measured import compared, sweeps
+from raysafl.report.analysis.cells import readings, statistics
+from raysafl.report.pages.markdown import grid
+from raysafl.report.wording import NOTHING, number, spread
 
 NOT_MEASURED = "Not measured yet."
 ODD_CELL = (

@@ -14,12 +14,6 @@ from collections import defaultdict
 from datetime import datetime
 
 import numpy as np
-from raysafl.report.analysis.cells import EVERYWHERE, matching
-from raysafl.report.analysis.claims import check_claim
-from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.pages.markdown import grid
-from raysafl.report.pages.origin import duration
-from raysafl.report.wording import NOTHING, count, number, signed, spread
 
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
@@ -28,6 +22,12 @@ from experiments.tools.open_choices import (
     safari_readings,
     safari_readings_n0,
 )
+from raysafl.report.analysis.cells import EVERYWHERE, matching
+from raysafl.report.analysis.claims import check_claim
+from raysafl.report.analysis.layout import Layout, labels_text
+from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.origin import duration
+from raysafl.report.wording import NOTHING, count, number, signed, spread
 
 FAR = 2  # differences of more than this many combined standard deviations are "off"
 LARGEST = 12  # number of the largest differences that are listed

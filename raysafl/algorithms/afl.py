@@ -16,22 +16,27 @@ class AFL(Algorithm):
 
         w <- w - lr * mean_i(Delta_i / steps_i)
 
-    Each client starts from the model of tau client rounds ago, with tau drawn uniformly from
-    0..max_delay (at most the number of rounds so far) for each client. Since lr applies to one
-    local step, lr = steps is FedAvg where all clients take equally many steps.
+    Each client starts from the model of tau client rounds ago, with tau drawn uniformly
+    from 0..max_delay (at most the number of rounds so far) for each client. Since lr
+    applies to one local step, lr = steps is FedAvg where all clients take equally many
+    steps.
 
-    Source: the rule AFA-CD of Yang et al. 2022, ICML (docs/papers.md#afl). The paper's AFA-CS,
-    which stores the last update of every client, is MIFA on such updates.
+    Source: the rule AFA-CD of Yang et al. 2022, ICML (docs/papers.md#afl). The paper's
+    AFA-CS, which stores the last update of every client, is MIFA on such updates.
     """
 
-    lr: float = Field(default=1.0, gt=0, description="Server learning rate per local step.")
+    lr: float = Field(
+        default=1.0, gt=0, description="Server learning rate per local step."
+    )
     max_delay: int = Field(
         default=0, ge=0, description="Maximum age of a start model, in client rounds."
     )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with an empty list of past models, if delays are simulated."""
-        return State(w_P, {"past": w_P.new_empty(0, len(w_P))} if self.max_delay else {})
+        return State(
+            w_P, {"past": w_P.new_empty(0, len(w_P))} if self.max_delay else {}
+        )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort from (possibly old) models and average the steps."""

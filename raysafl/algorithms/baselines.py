@@ -35,9 +35,9 @@ class ServerOnly(Algorithm):
 class Centralised(Algorithm):
     """All clients' data, also those of clients that never come, are trained on in one place.
 
-    It shows what could be reached without federation. One round is the run's local training on
-    the union of the data, so `epochs` are passes over all data. Nothing is sent, and the rows
-    have the kind "central".
+    It shows what could be reached without federation. One round is the run's local
+    training on the union of the data, so `epochs` are passes over all data. Nothing is
+    sent, and the rows have the kind "central".
     """
 
     sgd: LocalTraining | None = Field(

@@ -26,4 +26,7 @@ def remember(state: State, ids: Sequence[int], row_MP: Tensor) -> dict[int, Tens
         row_MP: their new rows.
     """
     # Rows are copied, because a view would keep the whole cohort's tensor in memory.
-    return {**state.clients, **{i: row.clone() for i, row in zip(ids, row_MP, strict=True)}}
+    return {
+        **state.clients,
+        **{i: row.clone() for i, row in zip(ids, row_MP, strict=True)},
+    }

@@ -16,10 +16,10 @@ class FedAmplify(Algorithm):
 
         w <- w_start + eta (w - w_start)
 
-    where w_start is the model P client rounds ago. P should span the participation process, so
-    that every client comes within P rounds. P and eta depend on that process and so have no
-    default; eta = 1 is FedAvg. Inside SAFARI, server rounds add to the progress, but they are
-    not counted.
+    where w_start is the model P client rounds ago. P should span the participation
+    process, so that every client comes within P rounds. P and eta depend on that
+    process and so have no default; eta = 1 is FedAvg. Inside SAFARI, server rounds add
+    to the progress, but they are not counted.
 
     Source: Wang and Ji 2022, NeurIPS (docs/papers.md#fedamplify).
     """
@@ -35,8 +35,10 @@ class FedAmplify(Algorithm):
         """Average the updates, and amplify the progress of the last P rounds if due."""
         update: MeanUpdate = yield TrainMean(state.w_P, ids)
         w_P = state.w_P - update.delta_P
-        start_P, count = state.server["start"], state.server["count"] + 1
+        start_P = state.server["start"]
+        count = state.server["count"] + 1
         if int(count) == self.P:
             w_P = w_P + (self.eta - 1) * (w_P - start_P)
-            start_P, count = w_P.clone(), torch.tensor(0)
+            start_P = w_P.clone()
+            count = torch.tensor(0)
         return replace(state, w_P=w_P, server={"start": start_P, "count": count})

@@ -17,38 +17,46 @@ class FedAU(Algorithm):
         w <- w - lr / N * sum_i(weight_i Delta_i)
 
     over the cohort, with N clients in all. weight_i is the mean length of client i's
-    participation intervals so far, and 1 before the first of them has ended. An interval ends
-    when the client comes, or after K rounds, and then has the length K. The interval that ends
-    in this round counts from the next round on. A round in which no client is asked to train
-    (a server round of SAFARI) is not counted.
+    participation intervals so far, and 1 before the first of them has ended. An
+    interval ends when the client comes, or after K rounds, and then has the length K.
+    The interval that ends in this round counts from the next round on. A round in which
+    no client is asked to train (a server round of SAFARI) is not counted.
 
-    Source: Wang and Ji 2024, ICLR, algorithms 1 and 2 (docs/papers.md#fedau); K = 50 is theirs.
+    Source: Wang and Ji 2024, ICLR, algorithms 1 and 2 (docs/papers.md#fedau); K = 50 is
+    theirs.
     """
 
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
-    K: int = Field(default=50, gt=0, description="Maximum length of an interval, in rounds.")
+    K: int = Field(
+        default=50, gt=0, description="Maximum length of an interval, in rounds."
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with weight 1 for each client.
 
-        The state holds, per client, the weight, the number of intervals that have ended, and
-        the number of rounds since the last one ended.
+        The state holds, per client, the weight, the number of intervals that have
+        ended, and the number of rounds since the last one ended.
         """
         count_N = torch.zeros(num_clients, dtype=torch.int64)
         weight_N = torch.ones(num_clients, dtype=torch.float64)
-        return State(w_P, {"weight": weight_N, "ended": count_N, "waited": count_N.clone()})
+        return State(
+            w_P, {"weight": weight_N, "ended": count_N, "waited": count_N.clone()}
+        )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Apply the weighted updates, then update the estimates of the intervals."""
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
-        at, weight_N = torch.tensor(ids), state.server["weight"]
+        cohort_M = torch.tensor(ids)
+        weight_N = state.server["weight"]
         waited_N = state.server["waited"] + 1
         ends_N = waited_N >= self.K
-        ends_N[at] = True
+        ends_N[cohort_M] = True
         ended_N = state.server["ended"] + ends_N
         mean_N = weight_N + (waited_N - weight_N) / ended_N.clamp_min(1)
-        step_P = (weight_N[at].to(delta_MP)[:, None] * delta_MP).sum(0) / len(weight_N)
+        step_P = (weight_N[cohort_M].to(delta_MP)[:, None] * delta_MP).sum(0) / len(
+            weight_N
+        )
         server = {
             "weight": torch.where(ends_N, mean_N, weight_N),
             "ended": ended_N,

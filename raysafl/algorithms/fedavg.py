@@ -26,11 +26,12 @@ class FedAvg(Algorithm):
         v <- momentum * v + mean_i(Delta_i)          with Delta_i = w - w_i
         w <- w - lr * v
 
-    Clients descend along g + prox * (w_i - w). With momentum = prox = 0 this is FedAvg; prox > 0
-    is FedProx, and momentum > 0 is FedAvgM.
+    Clients descend along g + prox * (w_i - w). With momentum = prox = 0 this is FedAvg;
+    prox > 0 is FedProx, and momentum > 0 is FedAvgM.
 
-    Source: McMahan et al. 2017 (docs/papers.md#fedavg). The mean is uniform over the cohort, as
-    in SAFARI (algorithm 1, line 9), where all clients hold equally many samples.
+    Source: McMahan et al. 2017 (docs/papers.md#fedavg). The mean is uniform over the
+    cohort, as in SAFARI (algorithm 1, line 9), where all clients hold equally many
+    samples.
 
     Example:
         >>> import raysafl as fl
@@ -43,8 +44,12 @@ class FedAvg(Algorithm):
         gt=0,
         description="Server learning rate; None: the square root of the cohort's size (FSL).",
     )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum at the server.")
-    prox: float = Field(default=0.0, ge=0, description="Weight of the clients' proximal term.")
+    momentum: float = Field(
+        default=0.0, ge=0, lt=1, description="Momentum at the server."
+    )
+    prox: float = Field(
+        default=0.0, ge=0, description="Weight of the clients' proximal term."
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with a momentum of zero, if there is any."""
@@ -66,11 +71,13 @@ class FedProx(FedAvg):
 
     `mu` may be given in place of `prox`.
 
-    Source: Li et al. 2020 (docs/papers.md#fedprox). The default lies in the range over which
-    the paper tunes mu.
+    Source: Li et al. 2020 (docs/papers.md#fedprox). The default lies in the range over
+    which the paper tunes mu.
     """
 
-    prox: float = Field(default=0.01, ge=0, description="Weight mu of the proximal term.")
+    prox: float = Field(
+        default=0.01, ge=0, description="Weight mu of the proximal term."
+    )
 
     def __init__(self, /, **fields: Any) -> None:
         if "mu" in fields:
@@ -84,4 +91,6 @@ class FedAvgM(FedAvg):
     Source: Hsu et al. 2019 (docs/papers.md#fedavgm).
     """
 
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum at the server.")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="Momentum at the server."
+    )

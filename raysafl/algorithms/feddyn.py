@@ -23,16 +23,23 @@ class FedDyn(Algorithm):
 
     h_i stays with the client, so it moves no bytes.
 
-    Source: Acar et al. 2021, ICLR, algorithm 1 (docs/papers.md#feddyn). They tune alpha over
-    0.1, 0.01 and 0.001; the default 0.01 is that of FSL's comparison (docs/papers.md#fsl).
+    Source: Acar et al. 2021, ICLR, algorithm 1 (docs/papers.md#feddyn). They tune alpha
+    over 0.1, 0.01 and 0.001; the default 0.01 is that of FSL's comparison
+    (docs/papers.md#fsl).
     """
 
-    alpha: float = Field(default=0.01, gt=0, description="Weight of the regularisation.")
+    alpha: float = Field(
+        default=0.01, gt=0, description="Weight of the regularisation."
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with h = 0 and every h_i = 0."""
         return State(
-            w_P, {"h": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
+            w_P,
+            {
+                "h": torch.zeros_like(w_P),
+                "num_clients": torch.tensor(float(num_clients)),
+            },
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:

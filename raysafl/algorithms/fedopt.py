@@ -20,8 +20,9 @@ class FedOpt(Algorithm):
         m <- beta1 m + (1 - beta1) d
         w <- w - lr * m / (sqrt(v) + tau)
 
-    d points like a gradient, so w moves against it; the paper's Delta_t is -d. v starts at
-    tau^2, the least that the paper's algorithm 2 allows. There is no bias correction.
+    d points like a gradient, so w moves against it; the paper's Delta_t is -d. v starts
+    at tau^2, the least that the paper's algorithm 2 allows. There is no bias
+    correction.
 
     Source: Reddi et al. 2021, ICLR, algorithm 2 (docs/papers.md#fedopt). beta1 = 0.9,
     beta2 = 0.99 and tau = 1e-3 are theirs; they tune the learning rate for each task.
@@ -29,8 +30,12 @@ class FedOpt(Algorithm):
 
     abstract: ClassVar[bool] = True
     lr: float = Field(default=0.01, gt=0, description="Server learning rate.")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="Decay of the first moment.")
-    tau: float = Field(default=1e-3, gt=0, description="Added to sqrt(v); bounds the step.")
+    beta1: float = Field(
+        default=0.9, ge=0, lt=1, description="Decay of the first moment."
+    )
+    tau: float = Field(
+        default=1e-3, gt=0, description="Added to sqrt(v); bounds the step."
+    )
 
     @abstractmethod
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
@@ -38,7 +43,9 @@ class FedOpt(Algorithm):
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with m = 0 and v = tau^2."""
-        return State(w_P, {"m": torch.zeros_like(w_P), "v": torch.full_like(w_P, self.tau**2)})
+        return State(
+            w_P, {"m": torch.zeros_like(w_P), "v": torch.full_like(w_P, self.tau**2)}
+        )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Average the updates and take one step of the adaptive optimizer."""
@@ -56,7 +63,9 @@ class FedAdagrad(FedOpt):
     Source: Reddi et al. 2021 (docs/papers.md#fedopt).
     """
 
-    beta1: float = Field(default=0.0, ge=0, lt=1, description="Decay of the first moment.")
+    beta1: float = Field(
+        default=0.0, ge=0, lt=1, description="Decay of the first moment."
+    )
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
         """Return v + d^2, the sum of squares so far."""
@@ -69,7 +78,9 @@ class FedAdam(FedOpt):
     Source: Reddi et al. 2021 (docs/papers.md#fedopt).
     """
 
-    beta2: float = Field(default=0.99, ge=0, lt=1, description="Decay of the second moment.")
+    beta2: float = Field(
+        default=0.99, ge=0, lt=1, description="Decay of the second moment."
+    )
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
         """Return the running mean of squares, beta2 v + (1 - beta2) d^2."""

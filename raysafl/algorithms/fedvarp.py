@@ -17,8 +17,9 @@ class FedVARP(Algorithm):
         w <- w - lr * (mean_cohort(Delta_i - y_i) + mean_all(y_i))
         y_i <- Delta_i                               for the clients of the cohort
 
-    y_i is the update of client i's last round, and zero before its first. The second mean is
-    over all N clients, with the values before this round. This is SAGA over clients.
+    y_i is the update of client i's last round, and zero before its first. The second
+    mean is over all N clients, with the values before this round. This is SAGA over
+    clients.
 
     Source: Jhunjhunwala et al. 2022, UAI (docs/papers.md#fedvarp).
     """
@@ -28,17 +29,25 @@ class FedVARP(Algorithm):
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with every y_i = 0, so that their mean is zero."""
         return State(
-            w_P, {"mean": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
+            w_P,
+            {
+                "mean": torch.zeros_like(w_P),
+                "num_clients": torch.tensor(float(num_clients)),
+            },
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Apply the variance-reduced mean, then remember the cohort's updates."""
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
-        mean_P, num_clients = state.server["mean"], state.server["num_clients"]
+        mean_P = state.server["mean"]
+        num_clients = state.server["num_clients"]
         change_MP = delta_MP - recall(state, ids)
         return State(
             state.w_P - self.lr * (change_MP.mean(0) + mean_P),
-            {"mean": mean_P + change_MP.sum(0) / num_clients, "num_clients": num_clients},
+            {
+                "mean": mean_P + change_MP.sum(0) / num_clients,
+                "num_clients": num_clients,
+            },
             remember(state, ids, delta_MP),
         )

@@ -9,7 +9,15 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train, Update
+from raysafl.core.algorithm import (
+    Algorithm,
+    LocalTraining,
+    Round,
+    Setting,
+    State,
+    Train,
+    Update,
+)
 from raysafl.core.randomness import Key
 
 
@@ -21,36 +29,48 @@ class FSL(Algorithm):
 
     Defaults that depend on the run are filled in by `prepare`, as in section IV-A:
 
-        E_s  = ceil(n E_c / (N n0))      n / N samples per client, E_c local epochs
-        B_0  = B                         the clients' batch size
-        rate = eta_l K / K_0             K local steps, K_0 server steps, at the clients' eta_l
+        E_s  = ceil(n E_c / (N n0))      n / N samples per client, E_c local epochs B_0
+        = B                         the clients' batch size rate = eta_l K / K_0
+        K local steps, K_0 server steps, at the clients' eta_l
 
-    `rate` falls over the rounds as the clients' learning rate does. Where the local training is
-    given in steps, E_s epochs cover as many samples as a client sees.
+    `rate` falls over the rounds as the clients' learning rate does. Where the local
+    training is given in steps, E_s epochs cover as many samples as a client sees.
 
-    Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500 epochs at
-    0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the default, does not.
+    Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
+    epochs at 0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the
+    default, does not.
     """
 
     inner: SerializeAsAny[Algorithm] = Field(
-        default_factory=lambda: FedAvg(lr=None), description="The algorithm of the client rounds."
+        default_factory=lambda: FedAvg(lr=None),
+        description="The algorithm of the client rounds.",
     )
-    gamma: float = Field(default=1.0, ge=0, description="Weight of the server's learning rate.")
+    gamma: float = Field(
+        default=1.0, ge=0, description="Weight of the server's learning rate."
+    )
     epochs: int | None = Field(
         default=None, gt=0, description="Server epochs E_s a round; None: from the run."
     )
     batch_size: int | None = Field(
-        default=None, gt=0, description="Server batch size B_0; None: that of the clients."
+        default=None,
+        gt=0,
+        description="Server batch size B_0; None: that of the clients.",
     )
     rate: float | None = Field(
-        default=None, gt=0, description="Server learning rate over sqrt(S); None: from the run."
+        default=None,
+        gt=0,
+        description="Server learning rate over sqrt(S); None: from the run.",
     )
     local: LocalTraining | None = Field(
         default=None,
         description="The clients' training, whose schedule `rate` follows; filled in from the run.",
     )
-    pretrain: int = Field(default=0, ge=0, description="Epochs on D0 before the first round.")
-    pretrain_lr: float = Field(default=0.01, gt=0, description="Learning rate of `pretrain`.")
+    pretrain: int = Field(
+        default=0, ge=0, description="Epochs on D0 before the first round."
+    )
+    pretrain_lr: float = Field(
+        default=0.01, gt=0, description="Learning rate of `pretrain`."
+    )
 
     @property
     def uses_server_data(self) -> bool:
@@ -92,7 +112,9 @@ class FSL(Algorithm):
             return after
 
         assert self.rate and self.epochs, "prepare() fills in what depends on the run"
-        rate = self.rate * (self.local.rate(key.round) / self.local.lr if self.local else 1)
+        rate = self.rate * (
+            self.local.rate(key.round) / self.local.lr if self.local else 1
+        )
         sgd = self._sgd(self.gamma * math.sqrt(len(ids)) * rate, self.epochs)
         update = yield Train.server(self._start(state.w_P, after.w_P), sgd)
         return replace(after, w_P=after.w_P - update.delta_MP[0])
@@ -109,11 +131,11 @@ class FSL(Algorithm):
 class FSLParallel(FSL):
     """FSL-p, the non-incremental form: server and clients learn from the same parameters.
 
-    The server's change, from the parameters at the start of the round, is added to the result
-    of the client round.
+    The server's change, from the parameters at the start of the round, is added to the
+    result of the client round.
 
-    Source: FSL, sections II and B-B2 (docs/papers.md#fsl). They leave open how the server is
-    weighted; here it is by gamma, through its learning rate.
+    Source: FSL, sections II and B-B2 (docs/papers.md#fsl). They leave open how the
+    server is weighted; here it is by gamma, through its learning rate.
     """
 
     def _start(self, before_P: Tensor, after_P: Tensor) -> Tensor:

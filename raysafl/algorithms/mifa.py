@@ -19,8 +19,9 @@ class MIFA(Algorithm):
 
     where row_i is the update of client i's last round.
 
-    Source: Gu et al. 2021, NeurIPS, algorithm 1 (docs/papers.md#mifa). The paper assumes that
-    all clients come in the first round. `over` says what happens where they do not.
+    Source: Gu et al. 2021, NeurIPS, algorithm 1 (docs/papers.md#mifa). The paper
+    assumes that all clients come in the first round. `over` says what happens where
+    they do not.
     """
 
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
@@ -33,18 +34,25 @@ class MIFA(Algorithm):
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start without rows, so that their mean over all clients is zero."""
         return State(
-            w_P, {"mean": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
+            w_P,
+            {
+                "mean": torch.zeros_like(w_P),
+                "num_clients": torch.tensor(float(num_clients)),
+            },
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Replace the cohort's rows and step along the mean of all rows.
 
-        The mean is updated by the change of the rows, which costs less than summing all.
+        The mean is updated by the change of the rows, which costs less than summing
+        all.
         """
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]
-        mean_P = state.server["mean"] + (delta_MP - recall(state, ids)).sum(0) / num_clients
+        mean_P = (
+            state.server["mean"] + (delta_MP - recall(state, ids)).sum(0) / num_clients
+        )
         rows = remember(state, ids, delta_MP)
         scale = num_clients / len(rows) if self.over == "seen" else 1.0
         return State(

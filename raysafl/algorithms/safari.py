@@ -8,20 +8,28 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
-from raysafl.core.algorithm import Algorithm, LocalTraining, Round, Setting, State, Train, Update
+from raysafl.core.algorithm import (
+    Algorithm,
+    LocalTraining,
+    Round,
+    Setting,
+    State,
+    Train,
+    Update,
+)
 from raysafl.core.randomness import Key
 
 
 class SAFARI(Algorithm):
     """A round is a client round of `inner` with probability q; else the server trains on D0.
 
-    q is `client_prob` here. A server round moves no bytes. client_prob = 1 is `inner` itself,
-    and client_prob = 0 is `ServerOnly`.
+    q is `client_prob` here. A server round moves no bytes. client_prob = 1 is `inner`
+    itself, and client_prob = 0 is `ServerOnly`.
 
-    Source: SAFARI, algorithm 1 (docs/papers.md#safari). It prints one SGD step for a server
-    round (`steps=1`), with which the printed accuracies cannot be reached (docs/log.md). So the
-    default is one epoch over D0. The paper leaves the server's batch size open; the default is
-    that of the clients, 64.
+    Source: SAFARI, algorithm 1 (docs/papers.md#safari). It prints one SGD step for a
+    server round (`steps=1`), with which the printed accuracies cannot be reached
+    (docs/log.md). So the default is one epoch over D0. The paper leaves the server's
+    batch size open; the default is that of the clients, 64.
 
     Example:
         >>> import raysafl as fl

@@ -20,9 +20,9 @@ class SCAFFOLD(Algorithm):
         c   <- c + sum_i(change of c_i) / N          over the cohort, N clients in all
         w   <- w - lr * mean_i(Delta_i)
 
-    c_i becomes the client's mean gradient of this round (option II). All c start at zero.
-    SCAFFOLD moves twice the bytes of FedAvg: c goes down with w, and the change of c_i comes up
-    with Delta_i.
+    c_i becomes the client's mean gradient of this round (option II). All c start at
+    zero. SCAFFOLD moves twice the bytes of FedAvg: c goes down with w, and the change
+    of c_i comes up with Delta_i.
 
     Source: Karimireddy et al. 2020, ICML, algorithm 1 (docs/papers.md#scaffold).
     """
@@ -38,14 +38,21 @@ class SCAFFOLD(Algorithm):
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with c = 0 and every c_i = 0."""
         return State(
-            w_P, {"c": torch.zeros_like(w_P), "num_clients": torch.tensor(float(num_clients))}
+            w_P,
+            {
+                "c": torch.zeros_like(w_P),
+                "num_clients": torch.tensor(float(num_clients)),
+            },
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort with control variates, then update them and the model."""
-        c_P, num_clients = state.server["c"], state.server["num_clients"]
+        c_P = state.server["c"]
+        num_clients = state.server["num_clients"]
         own_MP = recall(state, ids)
-        update: Update = yield Train(state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1)
+        update: Update = yield Train(
+            state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1
+        )
         change_MP = update.delta_MP / update.rate_M.to(c_P)[:, None] - c_P
         return State(
             state.w_P - global_rate(self.lr, ids) * update.delta_MP.mean(0),

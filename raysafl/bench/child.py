@@ -1,7 +1,7 @@
-"""A measured process: it makes ready, waits for the word, does one job and says how long it took.
+"""A process that is measured: it prepares, waits for a signal, does one job and reports.
 
-Run as `python -m raysafl.bench.child`, with a `Job` as one line of JSON on its input. It answers
-`ready`, waits for a line, and prints its result as one line of JSON.
+It is started as `python -m raysafl.bench.child` and reads a `Job` as one line of JSON.
+It answers `ready`, waits for another line, and prints its result as one line of JSON.
 """
 
 import json
@@ -23,17 +23,18 @@ from raysafl.core.record import Record
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 
-Step = Callable[[], float | None]  # one round; the test accuracy if it was evaluated
+# One round; the test accuracy if it was evaluated.
+Step = Callable[[], float | None]
 
 
 class Job(Component):
-    """What a process measures.
+    """What a process measures: one of
 
-    plain    the plain loop, as process `part` of `parts`
-    ours     raysafl in this process: `Simulation` and `Worker`
-    actors   raysafl on `actors` Ray actors
-    sweep    the runs as a sweep, `trials` at once, on Ray, with logging (as `raysafl run` does)
-    bare     the runs one after the other in this process, without Ray or logging
+    - plain: the plain loop, as process `part` of `parts`;
+    - ours: raysafl in this process, `Simulation` with `Worker`;
+    - actors: raysafl on `actors` Ray actors;
+    - sweep: the runs as a sweep on Ray with logging, as `raysafl run` does, `trials` at a time;
+    - bare: the runs one after another in this process, without Ray or logging.
     """
 
     what: Literal["plain", "ours", "actors", "sweep", "bare"]
@@ -47,8 +48,8 @@ class Job(Component):
 
 
 @contextmanager
-def plain(job: Job) -> Iterator[Step]:
-    """The plain loop."""
+def plain_loop(job: Job) -> Iterator[Step]:
+    """Provide the rounds of the plain loop."""
     from raysafl.bench.plain import PlainLoop
 
     run = job.runs[0]
@@ -56,19 +57,21 @@ def plain(job: Job) -> Iterator[Step]:
 
 
 @contextmanager
-def ours(job: Job) -> Iterator[Step]:
-    """raysafl in this process."""
+def in_process(job: Job) -> Iterator[Step]:
+    """Provide the rounds of raysafl in this process."""
     from raysafl.runtime import Worker
 
     run = job.runs[0]
     size = run.local.batch_size
-    work = Worker(run.data, run.data.load(), run.model, run.seeds, "cpu", job.engine, size)
+    work = Worker(
+        run.data, run.data.load(), run.model, run.seeds, "cpu", job.engine, size
+    )
     yield _stepper(Simulation(run, work))
 
 
 @contextmanager
 def on_actors(job: Job) -> Iterator[Step]:
-    """raysafl on client actors of a Ray of its own, without trials or logging."""
+    """Provide the rounds of raysafl on client actors, without trials or logging."""
     import ray
 
     from raysafl.runtime import Hardware, OnActors, Worker
@@ -82,16 +85,22 @@ def on_actors(job: Job) -> Iterator[Step]:
         actors = start_actors(Hardware(actors=job.actors))
         ref = ray.put(dataset)
         batch_size = run.local.batch_size
-        actors.configure(RunSetup(run.data, ref, run.model, run.seeds, job.engine, batch_size))
+        actors.configure(
+            RunSetup(run.data, ref, run.model, run.seeds, job.engine, batch_size)
+        )
         reference = Worker(run.data, dataset, run.model, run.seeds)
         _, engine = actors.ready()[0]
-        yield _stepper(Simulation(run, OnActors(actors, reference, should_piggyback(engine))))
+        yield _stepper(
+            Simulation(run, OnActors(actors, reference, should_piggyback(engine)))
+        )
 
 
 def _stepper(simulation: Simulation) -> Step:
     def step() -> float | None:
-        records, first = simulation.advance(), simulation.round == 1
-        # the first round is not timed: no evaluation of it is left to the rounds that are
+        records = simulation.advance()
+        first = simulation.round == 1
+        # The first round is not timed, so its evaluation must not be left to rounds
+        # that are.
         records += simulation.finish_evaluations() if first or simulation.done else []
         last = [r.test_accuracy for r in records if r.round == records[-1].round]
         return _mean(last) if last else None
@@ -103,9 +112,10 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def rounds(step: Step, count: int) -> dict[str, Any]:
-    """Seconds of each of `count` rounds, and the last accuracy."""
-    seconds, accuracy = [], None
+def time_rounds(step: Step, count: int) -> dict[str, Any]:
+    """Time `count` rounds; return the seconds of each, and the last accuracy."""
+    seconds = []
+    accuracy = None
     for _ in range(count):
         began = time.perf_counter()
         now = step()
@@ -114,11 +124,12 @@ def rounds(step: Step, count: int) -> dict[str, Any]:
     return {"seconds": seconds, "accuracy": accuracy}
 
 
-def bare(job: Job) -> dict[str, Any]:
-    """Seconds of all runs together, data loaded once; mean accuracy of their last rounds."""
+def time_bare_runs(job: Job) -> dict[str, Any]:
+    """Time all runs together, with data loaded once; return the mean final accuracy as well."""
     from raysafl.runtime import Worker
 
-    began, finals = time.perf_counter(), list[float]()
+    began = time.perf_counter()
+    finals = list[float]()
     datasets: dict[str, Dataset] = {}
     for run in job.runs:
         if run.data.source_key not in datasets:
@@ -132,39 +143,52 @@ def bare(job: Job) -> dict[str, Any]:
     return {"seconds": [time.perf_counter() - began], "accuracy": _mean(finals)}
 
 
-def sweep(job: Job) -> dict[str, Any]:
-    """Seconds of the sweep from start to report, Ray's start included; memory of the driver."""
+def time_sweep(job: Job) -> dict[str, Any]:
+    """Time a sweep from the start of Ray to the report; return the driver's memory as well."""
     from raysafl.runtime import Hardware
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.runner import Runner
 
-    whole = Sweep("bench", runs={(str(i),): run for i, run in enumerate(job.runs)}, axes=("run",))
+    whole = Sweep(
+        "bench", runs={(str(i),): run for i, run in enumerate(job.runs)}, axes=("run",)
+    )
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, _memory(Path(folder), len(job.runs)) as memory:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _memory(Path(folder), len(job.runs)) as memory,
+    ):
         hardware = Hardware(actors=job.actors, trials=job.trials)
         outcome = Runner(whole, Path(folder) / "bench", hardware, quiet=True).run()
         seconds = time.perf_counter() - began
     if not outcome.ok:
-        raise ValueError(f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad")
+        raise ValueError(
+            f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad"
+        )
     final = float(outcome.runs["final"].mean())
     return {"seconds": [seconds], "accuracy": final, "driver_rss_mb": memory}
 
 
 @contextmanager
 def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
-    """This process's resident memory in MB within half a second of a quarter of the runs having
-    ended, and all of them, and at the block's end, after the report.
+    """Note this process's resident memory at three moments while the block runs.
+
+    Yields:
+        MB after a quarter of the runs have ended, after all have ended (each within
+        half a second), and at the end of the block, after the report.
     """
     import psutil
 
-    out, over = dict[str, int](), threading.Event()
+    out = dict[str, int]()
+    over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.5):
             ended = len(list(folder.glob("*/ledger/*.json")))
             for moment, count in (("quarter", runs / 4), ("trials", runs)):
                 if ended >= count:
-                    out.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
+                    out.setdefault(
+                        moment, round(psutil.Process().memory_info().rss / 1e6)
+                    )
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -177,14 +201,27 @@ def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
             out.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
 
 
-STEPS: Mapping[str, Any] = {"plain": plain, "ours": ours, "actors": on_actors}
-WHOLE: Mapping[str, Callable[[Job], dict[str, Any]]] = {"bare": bare, "sweep": sweep}
+# Jobs that are timed round by round, and jobs that are timed as a whole.
+STEPS: Mapping[str, Any] = {
+    "plain": plain_loop,
+    "ours": in_process,
+    "actors": on_actors,
+}
+WHOLE: Mapping[str, Callable[[Job], dict[str, Any]]] = {
+    "bare": time_bare_runs,
+    "sweep": time_sweep,
+}
 
 
-def serve(job: Job, say: Callable[[Any], None]) -> None:
-    """Do a job; then go on with further rounds until told to stop.
+def do_job(job: Job, say: Callable[[Any], None]) -> None:
+    """Do a job, then continue with further rounds until the input is closed.
 
-    Processes that are measured side by side thus keep each other busy until all are done.
+    So processes that are measured at the same time keep each other busy until all are
+    done.
+
+    Args:
+        job: the job.
+        say: sends an answer to the process that measures.
     """
     with ExitStack() as stack:
         step: Step | None = None
@@ -192,18 +229,21 @@ def serve(job: Job, say: Callable[[Any], None]) -> None:
             step = stack.enter_context(STEPS[job.what](job))
         say("ready")
         sys.stdin.readline()
-        say(rounds(step, job.runs[0].rounds) if step else WHOLE[job.what](job))
-        told = threading.Thread(target=sys.stdin.read, daemon=True)
-        told.start()
-        while told.is_alive():
+        say(time_rounds(step, job.runs[0].rounds) if step else WHOLE[job.what](job))
+        stopped = threading.Thread(target=sys.stdin.read, daemon=True)
+        stopped.start()
+        while stopped.is_alive():
             if step and job.parts > 1:
                 step()
             else:
-                told.join()
+                stopped.join()
 
 
 def main() -> None:
-    """Answer on the real standard output; whatever else is printed goes to the error output."""
+    """Do the job that the input names; answer on the real standard output.
+
+    Whatever else is printed goes to the error output.
+    """
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -211,7 +251,7 @@ def main() -> None:
         print(json.dumps(what), file=channel)
 
     try:
-        serve(Job.from_json(sys.stdin.readline()), say)
+        do_job(Job.from_json(sys.stdin.readline()), say)
     except ValueError as error:
         say({"error": str(error)})
 

@@ -16,7 +16,11 @@ import psutil
 
 from raysafl.bench.child import Job
 
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 SAMPLE_SECONDS = 0.2
 # Seconds that a child process may take to end after it has sent its result.
 PATIENCE = 60.0
@@ -28,7 +32,10 @@ class Result:
 
     seconds: list[float]
     accuracy: float | None
-    peak_rss_mb: float  # largest sum of resident memory over the process and its descendants
+    peak_rss_mb: (
+        # Largest sum of resident memory over the process and its descendants.
+        float
+    )
     more: Mapping[str, Any]
 
 
@@ -61,15 +68,17 @@ class Child:
 
         Raises:
             ValueError: the job could not be done; the message is its reason.
-            RuntimeError: the process ended without an answer; the message has the end of
-                what it printed.
+            RuntimeError: the process ended without an answer; the message has the end
+                of what it printed.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
             printed = self.errors.read()[-2000:]
-            raise RuntimeError(f"the process that measures '{self.job.what}' died:\n{printed}")
+            raise RuntimeError(
+                f"the process that measures '{self.job.what}' died:\n{printed}"
+            )
         answer = json.loads(line)
         if isinstance(answer, dict) and "error" in answer:
             raise ValueError(answer["error"])
@@ -142,14 +151,21 @@ def together(jobs: Sequence[Job]) -> list[Result]:
     """Do jobs at the same time, each in a fresh process; they start when all are ready."""
     with ExitStack() as stack:
         children = [stack.enter_context(Child(job)) for job in jobs]
-        peaks = stack.enter_context(peak_memory(*(child.process.pid for child in children)))
+        peaks = stack.enter_context(
+            peak_memory(*(child.process.pid for child in children))
+        )
         for child in children:
             child.hear()
         for child in children:
             child.tell("go")
         answers = [child.hear() for child in children]
     return [
-        Result(answer.pop("seconds"), answer.pop("accuracy"), peak, {"what": job.what, **answer})
+        Result(
+            answer.pop("seconds"),
+            answer.pop("accuracy"),
+            peak,
+            {"what": job.what, **answer},
+        )
         for job, answer, peak in zip(jobs, answers, peaks, strict=True)
     ]
 
@@ -159,8 +175,8 @@ def interleaved(
 ) -> dict[str, list[list[Result]]]:
     """Measure several kinds of jobs in turn, `repeats` times each.
 
-    Every other turn goes backwards, so that no kind is always measured after another one on
-    a machine that slows down.
+    Every other turn goes backwards, so that no kind is always measured after another
+    one on a machine that slows down.
 
     Args:
         kinds: for each kind, the jobs that are done at the same time.

@@ -1,9 +1,9 @@
 """The plain loop that raysafl is measured against: one process, one client after another.
 
 It is what a careful user of PyTorch writes in an afternoon: samples as float tensors in
-memory, one gather per batch, one `nn.Module` into which each client's parameters are loaded,
-one `torch.optim.SGD`, and a running mean of the clients' parameters. It has no DataLoader and
-makes no copies of the model.
+memory, one gather per batch, one `nn.Module` into which each client's parameters are
+loaded, one `torch.optim.SGD`, and a running mean of the clients' parameters. It has no
+DataLoader and makes no copies of the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,13 +50,18 @@ def own_draws(run: Run) -> Draws:
 class PlainLoop:
     """FedAvg with local epochs of plain SGD: the first replicate of a run.
 
-    With `parts` > 1 this is one of `parts` processes that know nothing of each other. It trains
-    every `parts`-th client of each cohort and evaluates on every `parts`-th test sample, so
-    that together the processes do the arithmetic of one run.
+    With `parts` > 1 this is one of `parts` processes that know nothing of each other.
+    It trains every `parts`-th client of each cohort and evaluates on every `parts`-th
+    test sample, so that together the processes do the arithmetic of one run.
     """
 
     def __init__(
-        self, run: Run, dataset: Dataset, draws: Draws | None = None, part: int = 0, parts: int = 1
+        self,
+        run: Run,
+        dataset: Dataset,
+        draws: Draws | None = None,
+        part: int = 0,
+        parts: int = 1,
     ) -> None:
         self.run = run
         self.draws = draws or own_draws(run)
@@ -64,8 +69,12 @@ class PlainLoop:
         self.part = part
         self.parts = parts
         self.x, self.y = _floats(dataset.train)
-        self.test_x, self.test_y = (column[part::parts].clone() for column in _floats(dataset.test))
-        self.held = [torch.from_numpy(h) for h in run.data.split(dataset, run.seed).clients]
+        self.test_x, self.test_y = (
+            column[part::parts].clone() for column in _floats(dataset.test)
+        )
+        self.held = [
+            torch.from_numpy(h) for h in run.data.split(dataset, run.seed).clients
+        ]
         shape = dataset.train.x.shape[1:]
         self.model = run.model.build(shape, dataset.num_classes)
         w_P = FlatModel(run.model, shape, dataset.num_classes).init(Key(run.seed))
@@ -110,7 +119,9 @@ class PlainLoop:
         """Return accuracy and mean cross-entropy on this process's share of the test set."""
         self._load()
         correct = loss = 0.0
-        batches = zip(self.test_x.split(EVAL_BATCH), self.test_y.split(EVAL_BATCH), strict=True)
+        batches = zip(
+            self.test_x.split(EVAL_BATCH), self.test_y.split(EVAL_BATCH), strict=True
+        )
         for x, y in batches:
             logits = self.model(x)
             correct += float((logits.argmax(-1) == y).sum())

@@ -52,7 +52,9 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
         if found[key] is not None:
             value = found[key]
             aim = f"<= {limit:g}{unit}"
-            yield Row(name, f"{value:.3g}{unit}", _made_of(key, found), aim, value <= limit)
+            yield Row(
+                name, f"{value:.3g}{unit}", _made_of(key, found), aim, value <= limit
+            )
 
 
 def _actors(name: str, pair: dict[str, Any], aimed: bool) -> Row:
@@ -84,7 +86,11 @@ def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
     if half := found.get("bfloat16"):
         made_of += f"; bfloat16 {half['speedup_vs_plain']:.2f}x, accuracy {half['accuracy']:.3f}"
     return Row(
-        f"{name}: over the plain loop", f"{value:.2f}x", made_of, f">= {target:g}x", value >= target
+        f"{name}: over the plain loop",
+        f"{value:.2f}x",
+        made_of,
+        f">= {target:g}x",
+        value >= target,
     )
 
 
@@ -100,12 +106,18 @@ def _made_of(key: str, found: dict[str, Any]) -> str:
             for name in s1["seconds"]
         )
     if key == "trivial_trial_s":
-        when = {"quarter": "after a quarter", "trials": "after the last", "report": "at the end"}
+        when = {
+            "quarter": "after a quarter",
+            "trials": "after the last",
+            "report": "at the end",
+        }
         memory = found["trials"]["driver_rss_mb"]
         return "driver " + ", ".join(f"{memory[k]:.0f} MB {v}" for k, v in when.items())
     parts = []
     for setting, timed in found["replicates"].items():
-        one, several = (_seconds(median(s)) for s in timed["seconds_per_round"].values())
+        one, several = (
+            _seconds(median(s)) for s in timed["seconds_per_round"].values()
+        )
         name = setting.replace("_", " ")
         parts.append(f"{name} {one} and {several} a round ({timed['ratio']:.2f}x)")
     return ", ".join(parts)
@@ -128,10 +140,14 @@ def headline(found: dict[str, Any]) -> str:
     )
 
 
-def report(console: Console, as_json: bool, only: Sequence[str], repeats: int, full: bool) -> None:
+def print_bench(
+    console: Console, as_json: bool, only: Sequence[str], repeats: int, full: bool
+) -> None:
     """Measure, report progress on the error output, and print one JSON object or a table."""
     errors = Console(stderr=True, highlight=False)
-    found = bench(only, repeats, full, say=lambda line: errors.print(line, markup=False))
+    found = bench(
+        only, repeats, full, say=lambda line: errors.print(line, markup=False)
+    )
     if as_json:
         print(json.dumps(found, indent=1))
         return

@@ -27,7 +27,8 @@ from raysafl.core.text import nearest
 from raysafl.runtime.provenance import commit
 from raysafl.simulation.run import Run
 
-SLOW = ("S1", "trials")  # measured only with --full or by name
+# Measured only with --full or by name.
+SLOW = ("S1", "trials")
 REPLICATES = 8
 # A shared machine changes its speed by a fifth from one minute to the next, so every
 # comparison is repeated this often by default.
@@ -42,8 +43,8 @@ class Plan:
     """What is measured; the default is what benchmarks/README.md reports."""
 
     workloads: Mapping[str, Workload]
-    # These workloads run on one and on two client actors. The aim is for the first one, whose
-    # ratios also stand at the top of the result.
+    # These workloads run on one and on two client actors. The aim is for the first one,
+    # whose ratios also stand at the top of the result.
     shared_out: Sequence[str] = ("W2", "W1", "W3")
     replicated: str = "W4"
     empty: Run = EMPTY
@@ -68,9 +69,9 @@ def bench(
 ) -> dict[str, Any]:
     """Measure raysafl and return the ratios by name; what was not measured is None.
 
-    A time is the median over the repeats of the mean seconds per steady round (rounds 2 to n).
-    Every run has a fresh process of one thread. Runs that are compared take turns, and a ratio
-    is the median of the turns' ratios.
+    A time is the median over the repeats of the mean seconds per steady round (rounds 2
+    to n). Every run has a fresh process of one thread. Runs that are compared take
+    turns, and a ratio is the median of the turns' ratios.
 
     Args:
         only: the names of the measures to take; empty: all, without the slow ones.
@@ -80,8 +81,8 @@ def bench(
         say: is told about the progress, in words.
 
     Raises:
-        ValueError: `only` names an unknown measure, `repeats` is below 1, or a data set is
-            missing.
+        ValueError: `only` names an unknown measure, `repeats` is below 1, or a data set
+            is missing.
     """
     chosen = _chosen(plan, only, full)
     if repeats < 1:
@@ -89,7 +90,12 @@ def bench(
     samples = _load(plan, chosen)
     found: dict[str, Any] = dict.fromkeys(plan.workloads)
     found |= dict.fromkeys(
-        ("two_actors_speedup", "two_processes_ceiling", "replicates8_over_1", "s1_over_ideal")
+        (
+            "two_actors_speedup",
+            "two_processes_ceiling",
+            "replicates8_over_1",
+            "s1_over_ideal",
+        )
     )
     found |= dict.fromkeys(("empty_round_ms", "trivial_trial_s"))
 
@@ -103,7 +109,9 @@ def bench(
     if "actors" in found:
         found["actors"] = {name: found["actors"][name] for name in plan.shared_out}
         first = found["actors"][plan.shared_out[0]]
-        found |= {key: first[key] for key in ("two_actors_speedup", "two_processes_ceiling")}
+        found |= {
+            key: first[key] for key in ("two_actors_speedup", "two_processes_ceiling")
+        }
 
     rest = {"replicates": _replicates, "empty": _empty, "S1": _s1, "trials": _trials}
     for name, measure in rest.items():
@@ -121,18 +129,25 @@ def origin() -> dict[str, Any]:
         "cores": {
             "logical": psutil.cpu_count(),
             "physical": psutil.cpu_count(logical=False),
-            "usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            "usable": len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else None,
         },
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(Path(__file__).parent),
-        "versions": {"python": platform.python_version(), **{n: version(n) for n in names}},
+        "versions": {
+            "python": platform.python_version(),
+            **{n: version(n) for n in names},
+        },
     }
 
 
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if "model name" in line)
+        return next(
+            line.partition(":")[2].strip() for line in lines if "model name" in line
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -140,14 +155,17 @@ def _processor() -> str:
 def _chosen(plan: Plan, only: Sequence[str], full: bool) -> set[str]:
     for name in only:
         if name not in plan.measures:
-            raise ValueError(f"unknown measure '{name}': {nearest(name, plan.measures)}")
+            raise ValueError(
+                f"unknown measure '{name}': {nearest(name, plan.measures)}"
+            )
     return set(only) or set(plan.measures) - (set() if full else set(SLOW))
 
 
 def _load(plan: Plan, chosen: set[str]) -> dict[str, int]:
     """Count the training samples of each chosen workload.
 
-    All data sets are loaded here, so that a missing one is reported before anything is timed.
+    All data sets are loaded here, so that a missing one is reported before anything is
+    timed.
     """
     needed = {name for name in plan.workloads if _kinds(plan, name, chosen)}
     needed |= {plan.replicated} if "replicates" in chosen else set()
@@ -196,14 +214,20 @@ def seconds_per_round(run: Run, results: Sequence[Sequence[Result]]) -> list[flo
     Of processes that ran at the same time, the slowest counts.
     """
     return [
-        max(statistics.fmean(result.seconds[steady_rounds(run)]) for result in side_by_side)
+        max(
+            statistics.fmean(result.seconds[steady_rounds(run)])
+            for result in side_by_side
+        )
         for side_by_side in results
     ]
 
 
 def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, Any]:
     """Compare raysafl with the plain loop on one workload."""
-    seconds = {kind: seconds_per_round(workload.run, results[kind]) for kind in ("ours", "plain")}
+    seconds = {
+        kind: seconds_per_round(workload.run, results[kind])
+        for kind in ("ours", "plain")
+    }
     ours = median(seconds["ours"])
     plain = median(seconds["plain"])
 
@@ -234,7 +258,12 @@ def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, An
 
 def _actors(run: Run, results: Results) -> dict[str, Any]:
     """Compare what two client actors gain with what two plain processes gain."""
-    names = {"plain": "plain", "two plain": "two_plain", "actors 1": "one", "actors 2": "two"}
+    names = {
+        "plain": "plain",
+        "two plain": "two_plain",
+        "actors 1": "one",
+        "actors 2": "two",
+    }
     repeats = {new: seconds_per_round(run, results[old]) for old, new in names.items()}
     gains, ceilings = (
         [a / b for a, b in zip(repeats[one], repeats[two], strict=True)]
@@ -246,7 +275,9 @@ def _actors(run: Run, results: Results) -> dict[str, Any]:
         "share_of_ceiling": ratio(gains, ceilings),
         "one_actor_seconds_per_round": median(repeats["one"]),
         "two_actors_seconds_per_round": median(repeats["two"]),
-        "peak_rss_mb": median([result.peak_rss_mb for (result,) in results["actors 2"]]),
+        "peak_rss_mb": median(
+            [result.peak_rss_mb for (result,) in results["actors 2"]]
+        ),
         "repeats": repeats,
     }
 
@@ -268,7 +299,9 @@ def _replicates(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 
     found = {}
     for setting in settings:
-        seconds = {n: seconds_per_round(runs[n], results[f"{setting} {n}"]) for n in runs}
+        seconds = {
+            n: seconds_per_round(runs[n], results[f"{setting} {n}"]) for n in runs
+        }
         found[setting] = {
             "ratio": ratio(seconds[REPLICATES], seconds[1]),
             "seconds_per_round": {str(n): s for n, s in seconds.items()},
@@ -281,7 +314,9 @@ def _empty(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 
     The result is the larger of the times on one and on two client actors.
     """
-    kinds = {f"actors {n}": [Job(what="actors", runs=[plan.empty], actors=n)] for n in (1, 2)}
+    kinds = {
+        f"actors {n}": [Job(what="actors", runs=[plan.empty], actors=n)] for n in (1, 2)
+    }
     results = interleaved(kinds, repeats, say)
     ms = {k: 1000 * median(seconds_per_round(plan.empty, results[k])) for k in kinds}
     return {"empty_round_ms": max(ms.values()), "empty": ms}
@@ -292,9 +327,12 @@ def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     halves = [Job(what="bare", runs=list(plan.s1[part::2])) for part in range(2)]
     whole = [Job(what="sweep", runs=list(plan.s1), trials=2)]
     results = interleaved({"sweep": whole, "bare": halves}, repeats, say)
-    seconds = {k: [max(sum(r.seconds) for r in done) for done in results[k]] for k in results}
+    seconds = {
+        k: [max(sum(r.seconds) for r in done) for done in results[k]] for k in results
+    }
     accuracy = {
-        k: statistics.fmean(result.accuracy or 0.0 for result in results[k][0]) for k in results
+        k: statistics.fmean(result.accuracy or 0.0 for result in results[k][0])
+        for k in results
     }
     found = {"seconds": seconds, "accuracy": accuracy}
     return {"s1_over_ideal": ratio(seconds["sweep"], seconds["bare"]), "s1": found}
@@ -303,7 +341,9 @@ def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 def _trials(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     """Measure the seconds per trial of a sweep whose trials have very little to compute."""
     job = Job(what="sweep", runs=list(plan.trivial), trials=2)
-    done = [result for (result,) in interleaved({"sweep": [job]}, repeats, say)["sweep"]]
+    done = [
+        result for (result,) in interleaved({"sweep": [job]}, repeats, say)["sweep"]
+    ]
     each = [sum(result.seconds) / len(plan.trivial) for result in done]
     seen = [result.more["driver_rss_mb"] for result in done]
     memory = {moment: median([one[moment] for one in seen]) for moment in seen[0]}

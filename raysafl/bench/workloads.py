@@ -1,9 +1,9 @@
 """The workloads of `raysafl bench`: small public tasks, each as a `Run`.
 
-W1 to W3 are FedAvg on MNIST and CIFAR-10. W4 is the row "LR/MNIST" of the README of FLUTE
-(1,000 clients, 10 a round, batch size 10, learning rate 0.03). S1 is the MNIST part of
-SAFARI's table 8. A workload without evaluation evaluates its last round only, and that round
-is not timed.
+W1 to W3 are FedAvg on MNIST and CIFAR-10. W4 is the row "LR/MNIST" of the README of
+FLUTE (1,000 clients, 10 a round, batch size 10, learning rate 0.03). S1 is the MNIST
+part of SAFARI's table 8. A workload without evaluation evaluates its last round only,
+and that round is not timed.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from raysafl.algorithms import SAFARI, FedAvg
 from raysafl.core.algorithm import LocalTraining
-from raysafl.data import ClassesPerClient, Digits, Federation, IidServer, Mnist, ParquetImages
+from raysafl.data import (
+    ClassesPerClient,
+    Digits,
+    Federation,
+    IidServer,
+    Mnist,
+    ParquetImages,
+)
 from raysafl.models import CNN, Logistic
 from raysafl.participation import Absent, Uniform
 from raysafl.simulation.run import Run
@@ -72,7 +79,9 @@ MNIST_LR = Run(
 W1 = Workload(MNIST_LR, target=3.0)
 W2 = Workload(
     Run(
-        data=Federation(dataset=ParquetImages(path="cifar10", low=-1.0, high=1.0), clients=100),
+        data=Federation(
+            dataset=ParquetImages(path="cifar10", low=-1.0, high=1.0), clients=100
+        ),
         model=CNN(channels=[32, 64], hidden=128),
         algorithm=FedAvg(),
         participation=Uniform(m=10),
@@ -115,7 +124,10 @@ SAFARI_TABLE_8 = SAFARI(
 )
 TABLE8 = Run(
     data=Federation(
-        dataset=Mnist(), clients=10, partition=ClassesPerClient(p=10), server=IidServer(n0=1000)
+        dataset=Mnist(),
+        clients=10,
+        partition=ClassesPerClient(p=10),
+        server=IidServer(n0=1000),
     ),
     model=Logistic(),
     algorithm=FedAvg(),
@@ -125,13 +137,16 @@ TABLE8 = Run(
     replicates=5,
 )
 S1 = tuple(
-    TABLE8.replace({"algorithm": algorithm, "participation.s": s, "data.partition.p": p})
+    TABLE8.replace(
+        {"algorithm": algorithm, "participation.s": s, "data.partition.p": p}
+    )
     for s in (0, 2, 4)
     for algorithm in (FedAvg(), SAFARI_TABLE_8)
     for p in (10, 5, 2, 1)
 )
 
-# With one sample per client and 650 parameters, a round costs little but its own overhead.
+# With one sample per client and 650 parameters, a round costs little but its own
+# overhead.
 EMPTY = Run(
     data=Federation(dataset=Digits(), clients=1437),
     model=Logistic(),

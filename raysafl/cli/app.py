@@ -1,4 +1,9 @@
-"""The command line. Errors of the user's are one message, never a traceback of ours."""
+"""The command line: one function per command.
+
+A mistake of the user ends in one message with exit code 2, and never in a traceback of
+ours. What a command needs is imported inside its function, so that `raysafl --help` is
+fast.
+"""
 
 import sys
 from pathlib import Path
@@ -12,35 +17,64 @@ from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import SweepBusyError, find_sweeps
 
 app = typer.Typer(
-    help="Sweeps of federated learning with server data, when clients do not come.",
+    help="Run and browse sweeps of federated learning in which clients do not come.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Look at an experiment's data and participation.", no_args_is_help=True)
+data = typer.Typer(
+    help="Look at an experiment's data and participation.", no_args_is_help=True
+)
 app.add_typer(data, name="data")
-console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-if not console.is_terminal:  # a pipe or a file: rich would assume 80 columns
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+# For a pipe or a file, rich would assume 80 columns, which breaks tables.
+if not console.is_terminal:
     console.width = 120
 
 Out = Annotated[
-    str | None, typer.Option(help="Folder or URI (s3://...) of the results [results/<sweep>]")
+    str | None,
+    typer.Option(
+        help="Folder or URI (s3://...) of the results. [default: results/<sweep>]"
+    ),
 ]
-Root = Annotated[str, typer.Argument(help="A sweep's folder or URI, or one that holds sweeps")]
-Actors = Annotated[int, typer.Option(help="Client actors per trial")]
-Cpus = Annotated[float, typer.Option(help="CPUs per client actor")]
-Gpus = Annotated[float, typer.Option(help="GPU share per client actor: 1, 0.5, 0.25, ...")]
-Trials = Annotated[int | None, typer.Option(help="At most so many trials at once")]
+Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of several.")]
+Actors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
+Cpus = Annotated[float, typer.Option(help="Number of CPUs of each client actor.")]
+Gpus = Annotated[
+    float, typer.Option(help="GPUs of each client actor: 1, 0.5, 0.25, ...")
+]
+Trials = Annotated[
+    int | None, typer.Option(help="Maximum number of trials at the same time.")
+]
 Autoscale = Annotated[
-    bool, typer.Option("--autoscale", help="The cluster adds nodes: do not check what it has")
+    bool,
+    typer.Option(
+        "--autoscale",
+        help="The cluster adds nodes when they are needed, so what it has now is not checked.",
+    ),
 ]
-Address = Annotated[str | None, typer.Option(help="A Ray cluster; 'auto' for the one here")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
-Resume = Annotated[bool, typer.Option(help="Go on where it ended, or run everything anew")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Address of a Ray cluster; 'auto' for the one on this machine."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Resume = Annotated[
+    bool,
+    typer.Option(help="Continue with what is not finished, or run everything anew."),
+]
+Experiment = Annotated[
+    Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
+]
+Scale = Annotated[
+    str,
+    typer.Option(help="Size of the runs: paper, smoke, or one that the file defines."),
+]
+TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
 
 
-@app.command()
-def quickstart(
+@app.command("quickstart")
+def quickstart_command(
     out: Out = None,
     actors: Actors = 1,
     cpus: Cpus = 1.0,
@@ -50,20 +84,25 @@ def quickstart(
     quiet: Quiet = False,
     resume: Resume = True,
 ) -> None:
-    """FedAvg against SAFARI on embedded digits: 18 runs, 5 seeds each, about a minute."""
+    """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, about a minute."""
     from raysafl.quickstart import SWEEP
 
-    hardware = _hardware(actors, cpus, gpus, trials)
-    _run(SWEEP, out=out, hardware=hardware, address=address, quiet=quiet, resume=resume)
+    hardware = _client_hardware(actors, cpus, gpus, trials)
+    _run_sweep(
+        SWEEP, out=out, hardware=hardware, address=address, quiet=quiet, resume=resume
+    )
 
 
-@app.command()
-def run(
-    file: Annotated[Path, typer.Argument(help="An experiment file, which defines SWEEP")],
-    scale: Annotated[str, typer.Option(help="paper, smoke, or one the file defines")] = "paper",
+@app.command("run")
+def run_command(
+    file: Experiment,
+    scale: Scale = "paper",
     out: Out = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="LABEL=VALUE: only these runs (repeatable)")
+        list[str] | None,
+        typer.Option(
+            help="LABEL=VALUE: run only runs with this label; may be repeated."
+        ),
     ] = None,
     resume: Resume = True,
     address: Address = None,
@@ -72,52 +111,62 @@ def run(
     gpus: Gpus = 0.0,
     trials: Trials = None,
     autoscale: Autoscale = False,
-    engine: Annotated[str, typer.Option(help="auto, loop, vmap, linear, fused or graph")] = "auto",
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow server or store")] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="How gradients are computed: auto, loop, vmap, linear, fused or graph."
+        ),
+    ] = "auto",
+    tracking_uri: TrackingUri = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment file's sweep; what is finished is not run again."""
+    """Run the sweep of an experiment file, except for runs that are finished."""
     from raysafl.sweep.experiment_file import load_sweep
 
-    labels = dict(_pair(text) for text in only or [])
-    _run(
+    labels = dict(_label_and_value(text) for text in only or [])
+    _run_sweep(
         load_sweep(file).at(scale),
         out=out,
         only=labels,
         resume=resume,
         address=address,
-        hardware=_hardware(actors, cpus, gpus, trials, autoscale),
+        hardware=_client_hardware(actors, cpus, gpus, trials, autoscale),
         engine=engine,
         tracking_uri=tracking_uri,
         quiet=quiet,
     )
 
 
-@app.command()
-def advise(
-    file: Annotated[Path, typer.Argument(help="An experiment file, which defines SWEEP")],
+@app.command("advise")
+def advise_command(
+    file: Experiment,
     only: Annotated[
-        list[str] | None, typer.Option(help="LABEL=VALUE: the first of these runs (repeatable)")
+        list[str] | None,
+        typer.Option(
+            help="LABEL=VALUE: take the first run with this label; may be repeated."
+        ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds to simulate, in this process")] = 20,
+    rounds: Annotated[int, typer.Option(help="Number of rounds to simulate.")] = 20,
 ) -> None:
-    """Estimate a run's gradients over a few rounds, and what the papers' theorems say of q."""
+    """Simulate a few rounds of a run and say which q the papers' theorems allow."""
     from raysafl.sweep.experiment_file import load_sweep
-    from raysafl.theory.advice import advise as estimate
-    from raysafl.theory.advice_table import show
+    from raysafl.theory.advice import advise
+    from raysafl.theory.advice_table import advice_table
 
-    label, chosen = load_sweep(file).first(dict(_pair(text) for text in only or []))
-    console.print(show(estimate(chosen, rounds), label))
+    labels = dict(_label_and_value(text) for text in only or [])
+    name, run = load_sweep(file).first(labels)
+    console.print(advice_table(advise(run, rounds), name))
 
 
-@app.command()
-def report(
+@app.command("report")
+def report_command(
     paths: Annotated[
-        list[str], typer.Argument(help="Folders or URIs of sweeps; two or more: compared")
+        list[str],
+        typer.Argument(help="Folders or URIs of sweeps; two or more are compared."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of a comparison")] = Path("."),
+    out: Annotated[Path, typer.Option(help="Folder for a comparison.")] = Path("."),
 ) -> None:
-    """Make runs.parquet, table.md, report.html and the figures of a sweep anew from its Parquet."""
+    """Make runs.parquet, table.md, report.html and the figures of a sweep from its rows."""
     from raysafl.report.pages.comparison import write_comparison
     from raysafl.report.pages.screen import screen
     from raysafl.report.write import write_report
@@ -131,69 +180,95 @@ def report(
         console.print(screen(runs, store.manifest(), console.width))
     if len(paths) > 1:
         files += write_comparison(stores, out)
-    console.print(f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True)
+    console.print(
+        f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True
+    )
 
 
-@app.command()
-def results(
-    query: Annotated[str, typer.Argument(help="\"algorithm == 'Safari' and q > 0.5\"; '' for all")],
+@app.command("results")
+def results_command(
+    query: Annotated[
+        str,
+        typer.Argument(
+            help="A condition, as \"algorithm == 'Safari' and q > 0.5\"; '' for all runs."
+        ),
+    ],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Folders or URIs of sweeps [results]", show_default=False),
+        typer.Argument(
+            help="Folders or URIs of sweeps. [default: results]", show_default=False
+        ),
     ] = None,
-    sort: Annotated[str, typer.Option(help="A column; the largest first")] = "",
-    ascending: Annotated[bool, typer.Option("--ascending", help="The smallest first")] = False,
-    top: Annotated[int | None, typer.Option(help="At most so many", min=1)] = None,
-    columns: Annotated[str, typer.Option(help="Those to show, with commas between")] = "",
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV")] = False,
-    json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
+    sort: Annotated[
+        str, typer.Option(help="Column to sort by, the largest value first.")
+    ] = "",
+    ascending: Annotated[
+        bool, typer.Option("--ascending", help="Sort the smallest value first.")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(help="Maximum number of rows.", min=1)
+    ] = None,
+    columns: Annotated[
+        str, typer.Option(help="Columns to show, separated by commas.")
+    ] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Filter and sort runs, of one sweep or many: means over their finished replicates."""
-    from raysafl.report.query import as_table
-    from raysafl.report.query import results as ask
+    """Filter and sort stored runs; statistics are means over finished replicates."""
+    from raysafl.report.query import as_table, results
 
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
-    found = ask(
-        [parse_location(path) for path in paths or ["results"]], query, sort, ascending, top, wanted
-    )
+    locations = [parse_location(path) for path in paths or ["results"]]
+    found = results(locations, query, sort, ascending, top, wanted)
     if csv or json:
-        text = found.to_csv(index=False) if csv else found.to_json(orient="records", indent=1)
+        text = (
+            found.to_csv(index=False)
+            if csv
+            else found.to_json(orient="records", indent=1)
+        )
         typer.echo(text.rstrip())
     else:
         console.print(as_table(found), soft_wrap=True)
 
 
-@app.command()
-def compact(
-    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps, or of several")],
+@app.command("compact")
+def compact_command(
+    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
 ) -> None:
-    """Put the files of a sweep's ended runs into two files. All other commands read both forms."""
-    from raysafl.storage.compaction import compact as compact_store
+    """Put the files of a sweep's ended runs into two files, which all commands read as well."""
+    from raysafl.storage.compaction import compact
 
     for store in [store for path in paths for store in _sweeps(path)]:
-        console.print(f"{_short(store.path)}: {compact_store(store)}", soft_wrap=True)
+        console.print(f"{_short(store.path)}: {compact(store)}", soft_wrap=True)
 
 
-@app.command()
-def sync(
+@app.command("sync")
+def sync_command(
     path: Root,
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow server or store")] = None,
+    tracking_uri: TrackingUri = None,
 ) -> None:
-    """Bring MLflow to what the Parquet holds."""
+    """Bring MLflow to what the stored results hold."""
     from raysafl.report.figures.curves import curve_of_run
-    from raysafl.tracking import sync as bring
+    from raysafl.tracking import sync
 
-    count = bring(parse_location(path), tracking_uri, console.print, curve=curve_of_run)
+    count = sync(parse_location(path), tracking_uri, console.print, curve=curve_of_run)
     console.print(f"{count} runs are in MLflow")
 
 
-@app.command()
-def ui(
-    path: Annotated[str, typer.Argument(help="The folder that holds the sweeps")] = "results",
-    host: Annotated[str, typer.Option(help="Loopback unless told otherwise")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The next free one if taken")] = 5000,
+@app.command("ui")
+def ui_command(
+    path: Annotated[
+        str, typer.Argument(help="The folder that holds the sweeps.")
+    ] = "results",
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on; by default for this machine only."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port; if it is taken, the next free one is used.")
+    ] = 5000,
 ) -> None:
-    """Browse the results in MLflow."""
+    """Open the results in MLflow, until Ctrl-C."""
     from raysafl.tracking.server import serve
 
     try:
@@ -202,98 +277,138 @@ def ui(
         raise ValueError(str(error)) from error
 
 
-@data.command(name="show")
-def data_show(
-    file: Annotated[Path, typer.Argument(help="An experiment file, which defines SWEEP")],
-    scale: Annotated[str, typer.Option(help="paper, smoke, or one the file defines")] = "paper",
+@data.command("show")
+def data_show_command(
+    file: Experiment,
+    scale: Scale = "paper",
     label: Annotated[
-        list[str] | None, typer.Option(help="LABEL=VALUE: only these runs (repeatable)")
+        list[str] | None,
+        typer.Option(
+            help="LABEL=VALUE: show only runs with this label; may be repeated."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the pictures [data/<sweep>]")] = None,
-    rounds: Annotated[int, typer.Option(help="At most so many rounds drawn", min=1)] = 1000,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the figures. [default: data/<sweep>]"),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="Maximum number of rounds that are drawn.", min=1)
+    ] = 1000,
 ) -> None:
-    """Who holds which labels, and who comes when: a table and PNGs, before anything runs."""
-    from raysafl.cli.data_preview import show
+    """Show who holds which labels and who comes when, as a table and figures, before a run."""
+    from raysafl.cli.data_preview import preview
     from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(file).at(scale)
-    labels = dict(_pair(text, "--label") for text in label or [])
-    table, files = show(sweep, out or Path("data") / sweep.name, labels, rounds)
+    labels = dict(_label_and_value(text, "--label") for text in label or [])
+    table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
-    console.print(f"Written: {', '.join(_short(path) for path in files)}", soft_wrap=True)
+    console.print(
+        f"Written: {', '.join(_short(path) for path in files)}", soft_wrap=True
+    )
 
 
-@app.command(name="list")
-def list_(
-    json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
+@app.command("list")
+def list_command(
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON, with the fields of every component."),
+    ] = False,
 ) -> None:
-    """What can be combined (algorithms, participation, partitions, data, models); metrics."""
-    from raysafl.cli.catalogue import catalogue, table
+    """List what can be combined (algorithms, policies, data, models), and what is measured."""
+    from raysafl.cli.catalogue import catalogue, catalogue_table
 
     if json:
         import json as encoder
 
         typer.echo(encoder.dumps(catalogue(), indent=1))
     else:
-        console.print(table())
+        console.print(catalogue_table())
 
 
-@app.command()
-def bench(
-    json: Annotated[bool, typer.Option("--json", help="One JSON object")] = False,
+@app.command("bench")
+def bench_command(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object.")
+    ] = False,
     only: Annotated[
-        str, typer.Option(help="With commas: W1,W2,W3,W4,actors,replicates,empty,S1,trials")
+        str,
+        typer.Option(
+            help="Measures, separated by commas: W1,W2,W3,W4,actors,replicates,empty,S1,trials."
+        ),
     ] = "",
-    repeats: Annotated[int, typer.Option(help="Medians of so many")] = 5,
-    full: Annotated[bool, typer.Option("--full", help="The slow parts too: S1, trials")] = False,
+    repeats: Annotated[
+        int, typer.Option(help="Number of repetitions; medians are reported.")
+    ] = 5,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Take the slow measures S1 and trials as well."),
+    ] = False,
 ) -> None:
     """Measure raysafl against a plain PyTorch loop, and what its rounds and trials cost.
 
-    Half an hour; S1 (SAFARI's table 8) and trials (1,000 trivial ones) with --full or by name.
+    This takes half an hour. S1 (SAFARI's table 8) and trials (1,000 trivial ones) are
+    measured only with --full or by name.
     """
-    from raysafl.bench.show import report
+    from raysafl.bench.show import print_bench
 
-    report(console, json, [name.strip() for name in only.split(",") if name.strip()], repeats, full)
+    measures = [name.strip() for name in only.split(",") if name.strip()]
+    print_bench(console, json, measures, repeats, full)
 
 
-@app.command()
-def doctor(
-    root: Annotated[str, typer.Option(help="Folder or URI of the results")] = "results",
+@app.command("doctor")
+def doctor_command(
+    root: Annotated[
+        str, typer.Option(help="Folder or URI of the results.")
+    ] = "results",
 ) -> None:
-    """What works on this machine, and how to mend what does not."""
+    """Say what works on this machine, and how to mend what does not."""
     from raysafl.cli.doctor import examine
 
-    found = examine(parse_location(root))
-    for name, good, said in found:
-        console.print(f"{'ok  ' if good else 'FAIL'}  {name}: {said}", markup=False, soft_wrap=True)
-    if not all(good for _, good, _ in found):
+    checks = examine(parse_location(root))
+    for check in checks:
+        mark = "ok  " if check.passed else "FAIL"
+        console.print(
+            f"{mark}  {check.name}: {check.message}", markup=False, soft_wrap=True
+        )
+    if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
 
-def _pair(text: str, option: str = "--only") -> tuple[str, str]:
+def _label_and_value(text: str, option: str = "--only") -> tuple[str, str]:
+    """Split `LABEL=VALUE`."""
     label, found, value = text.partition("=")
     if not found:
         raise ValueError(f"{option} takes LABEL=VALUE, not '{text}'")
     return label, value
 
 
-def _hardware(
+def _client_hardware(
     actors: int, cpus: float, gpus: float, trials: int | None, autoscale: bool = False
 ) -> Component:
+    """Make the hardware of a trial from the options of the command line."""
     from raysafl.runtime import Hardware
 
-    return Hardware(actors=actors, cpus=cpus, gpus=gpus, trials=trials, autoscale=autoscale)
+    return Hardware(
+        actors=actors, cpus=cpus, gpus=gpus, trials=trials, autoscale=autoscale
+    )
 
 
 def _sweeps(path: str) -> list[Any]:
+    """Return the sweeps in a folder, or raise ValueError if there is none."""
     stores = find_sweeps(parse_location(path))
     if not stores:
-        raise ValueError(f"{path} holds no sweep: no manifest.json in it or one level below")
+        raise ValueError(
+            f"{path} holds no sweep: no manifest.json in it or one level below"
+        )
     return stores
 
 
-def _run(sweep: Any, **options: Any) -> None:
-    """Run a sweep, show its table and where everything is; exit code 1 if any run is bad."""
+def _run_sweep(sweep: Any, **options: Any) -> None:
+    """Run a sweep, print its table and where the results are.
+
+    The exit code is 1 if a run failed, diverged or is missing.
+    """
     from raysafl.report.pages.screen import screen
     from raysafl.sweep.runner import Runner
 
@@ -310,16 +425,22 @@ def _run(sweep: Any, **options: Any) -> None:
             soft_wrap=True,
         )
     if outcome.missing:
-        console.print(f"{outcome.missing} runs are not finished: the same command goes on")
-    told = f"{outcome.skipped} runs were finished before; " if outcome.skipped else ""
-    console.print(f"{told}{outcome.seconds:.0f} s. Results, table and curves: {path}")
+        console.print(
+            f"{outcome.missing} runs are not finished: the same command continues them"
+        )
+    skipped = (
+        f"{outcome.skipped} runs were finished before; " if outcome.skipped else ""
+    )
+    console.print(
+        f"{skipped}{outcome.seconds:.0f} s. Results, table and curves: {path}"
+    )
     console.print(f"Browse them: raysafl ui {_short(outcome.store.path.parent)}")
     if not outcome.ok:
         raise typer.Exit(1)
 
 
 def _short(path: Location) -> str:
-    """A path as the user would type it from here."""
+    """Return a path as the user would type it from the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -327,7 +448,7 @@ def _short(path: Location) -> str:
 
 
 def main() -> None:
-    """Entry point: turns the user's errors into one message and exit code 2."""
+    """Run a command; turn mistakes of the user into one message and exit code 2."""
     try:
         app()
     except (ValueError, SweepBusyError) as error:

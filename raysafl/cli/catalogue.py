@@ -1,7 +1,9 @@
-"""What a user can combine, by family (every component that is defined now), and metrics."""
+"""`raysafl list`: what a user can combine, by family, and what is measured."""
 
 import inspect
+from typing import Any
 
+from pydantic.fields import FieldInfo
 from rich.table import Table
 from rich.text import Text
 
@@ -24,9 +26,10 @@ FAMILIES: dict[str, type[Component]] = {
     "model": Model,
 }
 
+# What `raysafl advise` estimates.
 ADVICE = {
     "xi2": "|grad f0 - grad F|^2, the server's data against the clients' (FSL, figure 9)",
-    "G2": "mean_i |grad f_i - grad F|^2, how unlike the clients are (FSL, figure 9)",
+    "G2": "mean_i |grad f_i - grad F|^2, how different the clients are (FSL, figure 9)",
     "sigma_G2": "max_i of the same (SAFARI, assumption 5)",
     "sigma2": "variance of a mini-batch gradient, of clients and of the server",
     "L": "largest curvature of a client's loss",
@@ -35,35 +38,65 @@ ADVICE = {
 }
 
 
-def catalogue() -> dict[str, dict[str, str]]:
-    """Family to name to the first line of what it says of itself; and what is measured."""
+def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return all components and measures, by family and name, ready for JSON.
+
+    A component has the first sentence of its docstring (`summary`), its name in stored
+    results (`kind`), and its `fields` with type, default and description. Components of
+    the user's own that are defined by now are included.
+    """
     families = {
-        family: {name: _first(kind) for name, kind in sorted(base.kinds().items())}
+        family: {
+            component.__name__: _entry(component)
+            for component in sorted(
+                base.kinds().values(), key=lambda kind: kind.__name__
+            )
+        }
         for family, base in FAMILIES.items()
     }
-    each = {
-        name: f"each evaluated round: {column.meaning}"
+    rounds = {
+        name: {"summary": f"each evaluated round: {column.meaning}"}
         for name, column in COLUMNS.items()
         if column.summary is not Summary.KEY
     }
-    families["dataset"]["share"] = (
-        "Data sharing, an argument of Federation: D0 joins every client's data (Zhao et al. 2018)."
+    runs = {name: {"summary": f"each run: {text}"} for name, text in STATISTICS.items()}
+    advice = {
+        name: {"summary": f"by raysafl advise: {text}"} for name, text in ADVICE.items()
+    }
+    return families | {"metric": rounds | runs | advice}
+
+
+def _entry(component: type[Component]) -> dict[str, Any]:
+    """Describe one component: its summary, its kind and its fields."""
+    return {
+        "summary": (inspect.getdoc(component) or "").partition("\n")[0],
+        "kind": component.kind,
+        "fields": {
+            name: _field(field) for name, field in component.model_fields.items()
+        },
+    }
+
+
+def _field(field: FieldInfo) -> dict[str, str]:
+    """Describe one field by its type, its default and what it means."""
+    default = (
+        field.get_default(call_default_factory=True)
+        if not field.is_required()
+        else None
     )
-    runs = {name: f"each run: {meaning}" for name, meaning in STATISTICS.items()}
-    asked = {name: f"by raysafl advise: {meaning}" for name, meaning in ADVICE.items()}
-    return families | {"metric": each | runs | asked}
+    return {
+        "type": str(field.annotation).replace("typing.", ""),
+        "default": "(required)" if field.is_required() else repr(default),
+        "description": field.description or "",
+    }
 
 
-def table() -> Table:
-    """The catalogue for a terminal."""
+def catalogue_table() -> Table:
+    """Return the catalogue as a table for a terminal."""
     out = Table("family", "name", "what it does")
-    for family, kinds in catalogue().items():
-        for name, line in kinds.items():
-            out.add_row(family, name, Text(line))
+    for family, components in catalogue().items():
+        for name, entry in components.items():
+            out.add_row(family, name, Text(entry["summary"]))
             family = ""
         out.add_section()
     return out
-
-
-def _first(kind: type[Component]) -> str:
-    return (inspect.getdoc(kind) or "").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""`raysafl data show`: what an experiment's clients hold and when they come, before it runs."""
+"""`raysafl data show`: what clients hold and when they come, before anything runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,99 +14,125 @@ from raysafl.report.figures.federation import label_histogram, participation_ras
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
 
-MOST = 1000  # rounds drawn: more are one grey
+# Largest number of rounds that can be told apart in a figure.
+MOST = 1000
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One distinct data configuration of a sweep, counted."""
+class DataCounts:
+    """The samples of one distinct data configuration of a sweep.
 
-    name: str  # the labels of the first run that has it
+    Attributes:
+        name: the labels of the first run that has it.
+        runs: the number of runs that have it.
+        clients: training samples of each class at each client, [clients, classes].
+        server: training samples of each class at the server, [classes].
+    """
+
+    name: str
     runs: int
-    clients: NDArray[np.int64]  # [clients, classes] training samples
-    server: NDArray[np.int64]  # [classes]
+    clients: NDArray[np.int64]
+    server: NDArray[np.int64]
 
 
-def show(
+def preview(
     sweep: Sweep, out: Path, labels: Mapping[str, str], rounds: int = MOST
 ) -> tuple[Table, list[Path]]:
-    """Statistics of each distinct data configuration, and the pictures drawn into `out`.
+    """Count and draw each distinct data configuration and policy of a sweep.
 
-    Counted for each run's first seed. A policy is drawn as if training accuracy were never
-    known, over at most so many rounds.
+    The first seed of each run is taken. A policy is drawn as if the training accuracy
+    were never known.
+
+    Args:
+        sweep: the sweep.
+        out: the folder for the figures.
+        labels: only runs with these labels are taken.
+        rounds: the maximum number of rounds that are drawn.
+
+    Returns:
+        A table of the data, and the files of the figures.
 
     Raises:
         ValueError: no run has these labels, or the data is missing or does not fit.
     """
     runs = _runs(sweep, labels)
     datasets: dict[str, Dataset] = {}
-    shown: list[Shown] = []
+    counted: list[DataCounts] = []
     pictures: dict[str, bytes] = {}
     for name, run, count in _distinct(runs, _data_of):
         source = run.data.source_key
         if source not in datasets:
             datasets[source] = run.data.load()
         dataset = datasets[source]
-        item = _count(name, run, count, dataset)
-        shown.append(item)
+        item = _count_samples(name, run, count, dataset)
+        counted.append(item)
         title = f"{dataset.name}, {len(item.clients)} clients ({name})"
-        pictures[f"labels-{len(shown)}.png"] = label_histogram(
+        pictures[f"labels-{len(counted)}.png"] = label_histogram(
             item.clients, item.server, dataset.names, title
         )
     for number, (name, run, _) in enumerate(_distinct(runs, _policy_of), 1):
         kind = type(run.participation).__name__
-        raster = participation_raster(_came(run, min(rounds, run.rounds)), f"{kind} ({name})")
+        raster = participation_raster(
+            _simulate_cohorts(run, min(rounds, run.rounds)), f"{kind} ({name})"
+        )
         pictures[f"participation-{number}.png"] = raster
     out.mkdir(parents=True, exist_ok=True)
     for file, picture in pictures.items():
         (out / file).write_bytes(picture)
-    return _table(shown), [out / file for file in pictures]
+    return _data_table(counted), [out / file for file in pictures]
 
 
 def _runs(sweep: Sweep, labels: Mapping[str, str]) -> dict[str, Run]:
-    """The runs that bear these labels, by what tells them apart."""
+    """Return the runs with these labels, by their labels as text."""
     if not sweep.is_grid:
         if sweep.base is None or labels:
             why = "no labels to choose by" if labels else "nothing to show beforehand"
-            raise ValueError(f"sweep '{sweep.name}' samples its runs, so there is {why}")
+            raise ValueError(
+                f"sweep '{sweep.name}' samples its runs, so there is {why}"
+            )
         return {"base run": sweep.base}
     by_id = {run.id: run for run in sweep.labelled().values()}
     manifest = sweep.manifest()
-    told = manifest.labels()
+    labels_of = manifest.labels()
     return {
-        ", ".join(f"{axis} {value}" for axis, value in told[i].items()): by_id[i]
+        ", ".join(f"{axis} {value}" for axis, value in labels_of[i].items()): by_id[i]
         for i in manifest.select(labels)
     }
 
 
 def _data_of(run: Run) -> str:
-    """What the split depends on; the seed only if the data has none of its own."""
+    """Return what the split depends on; the run's seed only if the data have none."""
     own = getattr(run.data, "seed", None)
     return f"{run.data.to_json()} {run.seed if own is None else own}"
 
 
 def _policy_of(run: Run) -> str:
+    """Return what the cohorts of a run depend on."""
     return f"{run.participation.to_json()} {run.data.clients} {run.seed}"
 
 
-def _distinct(runs: Mapping[str, Run], key: Callable[[Run], str]) -> list[tuple[str, Run, int]]:
-    """(name of the first, run, how many are like it) for each value of the key."""
+def _distinct(
+    runs: Mapping[str, Run], key: Callable[[Run], str]
+) -> list[tuple[str, Run, int]]:
+    """Group runs by a key; return (name, run, number of runs) of the first of each group."""
     groups: dict[str, list[str]] = {}
     for name, run in runs.items():
         groups.setdefault(key(run), []).append(name)
     return [(names[0], runs[names[0]], len(names)) for names in groups.values()]
 
 
-def _count(name: str, run: Run, runs: int, dataset: Dataset) -> Shown:
+def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCounts:
+    """Count the samples of each class at each client and at the server."""
     split = run.data.split(dataset, run.seed)
-    labels, classes = dataset.train.y, dataset.num_classes
+    labels = dataset.train.y
+    classes = dataset.num_classes
     clients = [np.bincount(labels[part], minlength=classes) for part in split.clients]
     server = np.bincount(labels[split.server], minlength=classes)
-    return Shown(name, runs, np.stack(clients), server)
+    return DataCounts(name, runs, np.stack(clients), server)
 
 
-def _came(run: Run, rounds: int) -> NDArray[np.bool_]:
-    """[rounds, clients]: who came."""
+def _simulate_cohorts(run: Run, rounds: int) -> NDArray[np.bool_]:
+    """Return which clients come in which rounds, as booleans [rounds, clients]."""
     came = np.zeros((rounds, run.data.clients), bool)
     state = run.participation.init()
     for number in range(rounds):
@@ -117,7 +143,13 @@ def _came(run: Run, rounds: int) -> NDArray[np.bool_]:
 
 
 def entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Of the labels of each row [clients, classes], in bits: 0 for one class, log2(C) for all."""
+    """Return the entropy of each client's labels in bits.
+
+    It is 0 for a client with one class, and log2(C) for equal shares of all C classes.
+
+    Args:
+        counts: samples of each class at each client, [clients, classes].
+    """
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
     logs = np.log2(share, out=np.zeros(share.shape), where=share > 0)
@@ -126,16 +158,25 @@ def entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _range(values: NDArray[np.int64]) -> str:
-    low, middle, high = values.min(), np.median(values), values.max()
-    return f"{low}" if low == high else f"{low} / {middle:g} / {high}"
+    """Write minimum, median and maximum, or the value if all are equal."""
+    low = values.min()
+    high = values.max()
+    return f"{low}" if low == high else f"{low} / {np.median(values):g} / {high}"
 
 
-def _table(shown: Sequence[Shown]) -> Table:
+def _data_table(counted: Sequence[DataCounts]) -> Table:
+    """Write one line per data configuration."""
     table = Table(
-        *("data of", "runs", "clients", "samples\nmin / median / max", "classes per client"),
-        *("label entropy,\nbits (most)", "server\nsamples", "server\nclasses"),
+        "data of",
+        "runs",
+        "clients",
+        "samples\nmin / median / max",
+        "classes per client",
+        "label entropy,\nbits (maximum)",
+        "server\nsamples",
+        "server\nclasses",
     )
-    for item in shown:
+    for item in counted:
         most = np.log2(item.clients.shape[1])
         table.add_row(
             item.name,

@@ -1,7 +1,8 @@
-"""`raysafl doctor`: what works on this machine, and how to mend what does not."""
+"""`raysafl doctor`: check what works on this machine, and say how to mend what does not."""
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import ray
 
@@ -11,35 +12,48 @@ from raysafl.runtime.ray_session import ray_session
 from raysafl.storage.paths import Location
 from raysafl.tracking import default_uri, ping
 
-Check = Callable[[], str]
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked.
+        passed: whether it works.
+        message: what was found, or what is wrong and how to mend it.
+    """
+
+    name: str
+    passed: bool
+    message: str
 
 
-def torch_pair() -> str:
-    """torch and torchvision import together."""
+def check_torch() -> str:
+    """Check that torch and torchvision can be imported together."""
     import torch
     import torchvision
 
     return f"torch {torch.__version__}, torchvision {torchvision.__version__}"
 
 
-def devices() -> str:
-    """CPU cores, GPUs."""
+def check_devices() -> str:
+    """Name the CPU cores and GPUs of this machine."""
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{os.cpu_count()} CPU cores, {len(gpus)} GPUs {', '.join(gpus)}".strip()
 
 
-def data() -> str:
-    """Which datasets are found."""
+def check_data() -> str:
+    """Name the data sets that are found."""
     mnist = (data_root() / "MNIST" / "raw" / "train-images-idx3-ubyte").is_file()
     folders = sorted(file.parent.name for file in data_root().glob("*/train.parquet"))
     found = ["digits (embedded)", *(["mnist"] if mnist else []), *folders]
     return f"{', '.join(found)}; looked in {data_root()} (RAYSAFL_DATA)"
 
 
-def results(root: Location) -> str:
-    """The results folder can be written."""
+def check_results(root: Location) -> str:
+    """Check that the folder of the results can be written."""
     root.mkdir(parents=True, exist_ok=True)
     probe = root / f".writable.{os.getpid()}"
     probe.write_bytes(b"")
@@ -47,48 +61,58 @@ def results(root: Location) -> str:
     return f"{root.resolve()} can be written"
 
 
-def mlflow_store(root: Location) -> str:
-    """The tracking store answers."""
+def check_mlflow(root: Location) -> str:
+    """Check that MLflow's database or server answers."""
     uri = default_uri(root.resolve())
     return f"{redacted(uri)} answers, {ping(uri)} experiments"
 
 
-def ray_starts() -> str:
-    """Ray starts and stops."""
+def check_ray() -> str:
+    """Check that Ray starts and stops."""
     with ray_session(None):
         has = ray.cluster_resources()
-        cpus, gpus = has.get("CPU", 0), has.get("GPU", 0)
+        cpus = has.get("CPU", 0)
+        gpus = has.get("GPU", 0)
         where = ray.util.get_node_ip_address()
         return f"Ray {ray.__version__} starts on {where}: {cpus:g} CPUs, {gpus:g} GPUs"
 
 
-def checks(root: Location) -> dict[str, tuple[Check, str]]:
-    """Name to check and cure."""
+def checks(root: Location) -> dict[str, tuple[Callable[[], str], str]]:
+    """Return all checks by name, each with what to do if it fails."""
     return {
         "torch": (
-            torch_pair,
+            check_torch,
             "reinstall both at once: pip install --force-reinstall torch torchvision",
         ),
-        "devices": (devices, "reinstall torch for this machine"),
-        "data": (data, "set RAYSAFL_DATA to the folder that holds the datasets"),
-        "results": (lambda: results(root), "choose a folder that can be written with --root"),
+        "devices": (check_devices, "reinstall torch for this machine"),
+        "data": (check_data, "set RAYSAFL_DATA to the folder that holds the datasets"),
+        "results": (
+            lambda: check_results(root),
+            "choose a folder that can be written with --root",
+        ),
         "mlflow": (
-            lambda: mlflow_store(root),
+            lambda: check_mlflow(root),
             "unset MLFLOW_TRACKING_URI or start that server; results in Parquet need neither",
         ),
         "ray": (
-            ray_starts,
+            check_ray,
             "free memory or /dev/shm; see the logs in /tmp/ray/session_latest/logs",
         ),
     }
 
 
-def examine(root: Location) -> list[tuple[str, bool, str]]:
-    """Every check: its name, whether it passed, and what it found or how to mend it."""
+def examine(root: Location) -> list[CheckResult]:
+    """Run every check, whatever the others give.
+
+    Args:
+        root: the folder of the results.
+    """
     report = []
     for name, (check, cure) in checks(root).items():
         try:
-            report.append((name, True, check()))
-        except Exception as error:  # a diagnosis must come to its end
-            report.append((name, False, f"{type(error).__name__}: {error}. To mend it: {cure}"))
+            report.append(CheckResult(name, True, check()))
+        except Exception as error:
+            # Whatever a check raises, the other checks must run.
+            message = f"{type(error).__name__}: {error}. To mend it: {cure}"
+            report.append(CheckResult(name, False, message))
     return report

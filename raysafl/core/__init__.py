@@ -1,1 +1,1 @@
-"""core."""
+"""The words that all rooms share: components, requests, updates, tasks, records."""

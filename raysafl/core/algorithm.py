@@ -63,7 +63,9 @@ class LocalTraining(Component):
     """
 
     kind: ClassVar[str] = "SGD"
-    lr: float = Field(gt=0, description="learning rate of a local step, before any decay")
+    lr: float = Field(
+        gt=0, description="learning rate of a local step, before any decay"
+    )
     batch_size: int = Field(gt=0, description="samples per mini-batch")
     epochs: int | None = Field(
         default=None,
@@ -80,7 +82,9 @@ class LocalTraining(Component):
     optimizer: Literal["sgd", "adam"] = Field(
         default="sgd", description="the rule of a local step, as in torch.optim"
     )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of SGD, from 0 to 1")
+    momentum: float = Field(
+        default=0.0, ge=0, lt=1, description="momentum of SGD, from 0 to 1"
+    )
     weight_decay: float = Field(
         default=0.0, ge=0, description="weight of the L2 term, added to the gradient"
     )

@@ -18,7 +18,8 @@ Ints = NDArray[np.int64]
 class ClientIndices(Sequence[Ints]):
     """The positions of each client's samples. It reads like a list of integer arrays."""
 
-    sizes: Ints  # sizes[i] is the number of samples that client i holds
+    # `sizes[i]` is the number of samples that client i holds.
+    sizes: Ints
 
     @abstractmethod
     def samples_of(self, client: int) -> Ints:
@@ -150,7 +151,9 @@ def as_client_indices(parts: Sequence[Ints]) -> ClientIndices:
     if isinstance(parts, ClientIndices):
         return parts
     sizes = np.array([len(part) for part in parts], np.int64)
-    flat = np.concatenate([part for part in parts if len(part)] or [np.empty(0, np.int64)])
+    flat = np.concatenate(
+        [part for part in parts if len(part)] or [np.empty(0, np.int64)]
+    )
     if flat.dtype.kind not in "iu":
         raise ValueError(
             f"clients hold positions of samples, which are whole numbers, not {flat.dtype}; "

@@ -83,14 +83,17 @@ class Component(BaseModel):
 
         These are the built-in ones and those that were defined since.
         """
-        for name in BUILT_IN:  # a class is known once its module is imported
+        # A class is known once its module is imported.
+        for name in BUILT_IN:
             importlib.import_module(name)
         return cls._defined()
 
     @classmethod
     def _defined(cls) -> dict[str, type[Self]]:
         this = {} if cls.__dict__.get("abstract") else {cls.kind: cls}
-        return this | {k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()}
+        return this | {
+            k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()
+        }
 
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -101,7 +104,9 @@ class Component(BaseModel):
     def _from_kind(cls, value: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(value, Mapping):
             return build(value)
-        fields = {k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()}
+        fields = {
+            k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
+        }
         kind = fields.pop("kind", None)
         if kind not in (None, cls.kind) or cls.__dict__.get("abstract"):
             known = cls.kinds()
@@ -109,7 +114,9 @@ class Component(BaseModel):
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate(fields)
         for name in fields.keys() - cls.model_fields.keys() - cls._json_names().keys():
-            raise ValueError(f"unknown field '{name}': {nearest(str(name), cls.model_fields)}")
+            raise ValueError(
+                f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"
+            )
         return build(fields)
 
     @classmethod
@@ -118,7 +125,9 @@ class Component(BaseModel):
         fields = cls.model_fields.items()
         return {field.alias: name for name, field in fields if field.alias is not None}
 
-    def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
+    def replace(
+        self, changes: Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> Self:
         """Return a checked copy with some fields changed.
 
         Args:
@@ -142,7 +151,9 @@ class Component(BaseModel):
             part = direct.get(head, getattr(self, head, None))
             if not isinstance(part, Component):
                 known = [
-                    n for n in type(self).model_fields if isinstance(getattr(self, n), Component)
+                    n
+                    for n in type(self).model_fields
+                    if isinstance(getattr(self, n), Component)
                 ]
                 raise ValueError(
                     f"{type(self).__name__} has no part '{head}' to change: {nearest(head, known)}"
@@ -163,7 +174,9 @@ class Component(BaseModel):
 
         Its keys are sorted and it has no spaces. A run's id is a hash of this text.
         """
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return json.dumps(
+            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:

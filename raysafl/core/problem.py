@@ -83,7 +83,9 @@ class Split:
         server: the indices of the server's samples.
     """
 
-    def __init__(self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]) -> None:
+    def __init__(
+        self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]
+    ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
 

@@ -23,7 +23,10 @@ class _Zeros(np.random.SeedSequence):
 
 
 _ZEROS = _Zeros(0)
-_STATE = np.random.Philox(_ZEROS).state  # the state of a generator that has drawn nothing yet
+_STATE = np.random.Philox(
+    _ZEROS
+    # The state of a generator that has drawn nothing yet.
+).state
 
 
 class Key(NamedTuple):

@@ -16,10 +16,14 @@ Type = Literal["string", "int32", "int64", "float64", "list of int32"]
 class Summary(StrEnum):
     """How a column's values are combined into numbers that describe the whole run."""
 
-    KEY = "key"  # identifies the row and is never combined
-    MEAN = "mean"  # a level: averaged over replicates
-    SUM = "sum"  # a count since the replicate's last row: summed over rounds
-    NONE = "none"  # each row's value stands for itself
+    # Identifies the row and is never combined.
+    KEY = "key"
+    # A level: averaged over replicates.
+    MEAN = "mean"
+    # A count since the replicate's last row: summed over rounds.
+    SUM = "sum"
+    # Each row's value stands for itself.
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,12 @@ class Record:
     To add a column, add a field here and have the simulation fill it.
     """
 
-    replicate: Annotated[int, Column("int32", "number of the replicate, from 0", Summary.KEY)]
-    seed: Annotated[int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)]
+    replicate: Annotated[
+        int, Column("int32", "number of the replicate, from 0", Summary.KEY)
+    ]
+    seed: Annotated[
+        int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)
+    ]
     round: Annotated[int, Column("int32", "number of the round, from 0", Summary.KEY)]
     kind: Annotated[
         str,
@@ -59,7 +67,9 @@ class Record:
             "who trained in the round: client, server, client+server or central",
         ),
     ]
-    cohort: Annotated[list[int], Column("list of int32", "ids of the clients that participated")]
+    cohort: Annotated[
+        list[int], Column("list of int32", "ids of the clients that participated")
+    ]
     test_accuracy: Annotated[
         float,
         Column(
@@ -159,7 +169,8 @@ class Record:
 
 
 COLUMNS: Mapping[str, Column] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Record, include_extras=True).items()
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Record, include_extras=True).items()
 }
 
 

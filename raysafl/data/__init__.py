@@ -2,7 +2,14 @@
 
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
-from raysafl.data.image_sets import EMNIST_LABELS, Cifar10, Emnist, FashionMnist, Mnist, Stl10
+from raysafl.data.image_sets import (
+    EMNIST_LABELS,
+    Cifar10,
+    Emnist,
+    FashionMnist,
+    Mnist,
+    Stl10,
+)
 from raysafl.data.partitions import (
     ByUser,
     ClassesPerClient,

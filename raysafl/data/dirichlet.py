@@ -14,32 +14,39 @@ TRIES = 1000
 class Dirichlet(Partition):
     """Class proportions are drawn from Dirichlet(alpha); a small alpha means strong skew.
 
-    Balanced (the default): every client holds floor(S / M) of the S samples. Client i draws
-    class proportions pi_i ~ Dirichlet(alpha, ..., alpha). Then, until all clients are full, a
-    random client that is not full draws a class from pi_i and takes a random unused sample of
-    it. A class that is used up is not drawn again: pi_i is renormalised over the other classes,
-    and if it is zero there, classes are drawn in proportion to their unused samples. Up to
-    M - 1 random samples stay unused.
-    Source: FAST, which uses FedLab (docs/papers.md#fast); the procedure is that of FedDyn
+    Balanced (the default): every client holds floor(S / M) of the S samples. Client i
+    draws class proportions pi_i ~ Dirichlet(alpha, ..., alpha). Then, until all clients
+    are full, a random client that is not full draws a class from pi_i and takes a
+    random unused sample of it. A class that is used up is not drawn again: pi_i is
+    renormalised over the other classes, and if it is zero there, classes are drawn in
+    proportion to their unused samples. Up to M - 1 random samples stay unused. Source:
+    FAST, which uses FedLab (docs/papers.md#fast); the procedure is that of FedDyn
     (docs/papers.md#feddyn).
 
-    Unbalanced: for each class, proportions over clients are drawn from Dirichlet(alpha, ...,
-    alpha), set to zero for clients that already hold S / M samples or more, and renormalised;
-    the class is cut in these proportions. All is drawn again until each client holds at least
-    `min_samples`. All samples are used.
-    Source: Hsu et al. 2019 (docs/papers.md#fedavgm), as FedLab's `hetero_dir_partition`.
+    Unbalanced: for each class, proportions over clients are drawn from Dirichlet(alpha,
+    ..., alpha), set to zero for clients that already hold S / M samples or more, and
+    renormalised; the class is cut in these proportions. All is drawn again until each
+    client holds at least `min_samples`. All samples are used. Source: Hsu et al. 2019
+    (docs/papers.md#fedavgm), as FedLab's `hetero_dir_partition`.
     """
 
     alpha: float = Field(
-        gt=0, description="Concentration, 0.001 to 1,000,000; the smaller, the more skewed."
+        gt=0,
+        description="Concentration, 0.001 to 1,000,000; the smaller, the more skewed.",
     )
-    balanced: bool = Field(default=True, description="Whether all clients hold equally many.")
-    min_samples: int = Field(default=1, gt=0, description="Least number of samples of a client.")
+    balanced: bool = Field(
+        default=True, description="Whether all clients hold equally many."
+    )
+    min_samples: int = Field(
+        default=1, gt=0, description="Least number of samples of a client."
+    )
 
     @model_validator(mode="after")
     def _drawable(self) -> "Dirichlet":
         if self.alpha < 1e-3 or self.alpha > 1e6:
-            raise ValueError(f"alpha = {self.alpha} cannot be drawn; use 0.001 to 1000000")
+            raise ValueError(
+                f"alpha = {self.alpha} cannot be drawn; use 0.001 to 1000000"
+            )
         return self
 
     def spread(
@@ -56,7 +63,9 @@ class Dirichlet(Partition):
                 f"{clients} clients with min_samples = {self.min_samples} each need "
                 f"{clients * self.min_samples} training samples, but there are {len(labels)}"
             )
-        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+        pools = [
+            rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)
+        ]
         if self.balanced:
             return self._equal(pools, clients, rng)
         for _ in range(TRIES):
@@ -69,7 +78,9 @@ class Dirichlet(Partition):
             "clients, or use balanced=True"
         )
 
-    def _equal(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> StoredIndices:
+    def _equal(
+        self, pools: list[Ints], clients: int, rng: np.random.Generator
+    ) -> StoredIndices:
         """Deal out samples one by one to clients of equal size (balanced)."""
         left = np.array([len(pool) for pool in pools])
         size = left.sum() // clients
@@ -78,7 +89,9 @@ class Dirichlet(Partition):
         draws = rng.random(len(turns))
         chances: NDArray[np.float64] = np.cumsum(prior, axis=1)
         samples = np.empty(len(turns), np.int64)
-        for at, (client, u) in enumerate(zip(turns.tolist(), draws.tolist(), strict=True)):
+        for at, (client, u) in enumerate(
+            zip(turns.tolist(), draws.tolist(), strict=True)
+        ):
             row = chances[client]
             # The client's classes are used up, or their mass is too small to divide by.
             if row[-1] < 1e-300:
@@ -91,7 +104,9 @@ class Dirichlet(Partition):
                 chances = np.cumsum(prior, axis=1)
         return group_by_owner(turns, samples, clients)
 
-    def _cut(self, pools: list[Ints], clients: int, rng: np.random.Generator) -> StoredIndices:
+    def _cut(
+        self, pools: list[Ints], clients: int, rng: np.random.Generator
+    ) -> StoredIndices:
         """Cut each class among the clients in drawn proportions (unbalanced)."""
         fair = sum(map(len, pools)) / clients
         owner = []
@@ -100,7 +115,11 @@ class Dirichlet(Partition):
             share = rng.dirichlet(np.full(clients, self.alpha)) * (sizes < fair)
             # All the mass may be on clients that are full already.
             if share.sum() == 0:
-                share = (sizes < fair).astype(float) if (sizes < fair).any() else np.ones(clients)
+                share = (
+                    (sizes < fair).astype(float)
+                    if (sizes < fair).any()
+                    else np.ones(clients)
+                )
             ends = (np.cumsum(share / share.sum()) * len(pool)).astype(int)[:-1]
             pieces = np.diff(np.concatenate([[0], ends, [len(pool)]]))
             owner.append(np.repeat(np.arange(clients), pieces))

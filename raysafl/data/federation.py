@@ -17,14 +17,14 @@ from raysafl.data.sources import Digits, Source, Subset
 class Federation(FederatedData):
     """A data set, the clients, the partition over them, and the server's own data.
 
-    The server's n0 samples are drawn first and the partition spreads the rest, so that no
-    sample is at the server and at a client (unless the server copies samples of clients, see
-    `FromClients`). Samples from outside the data set are appended to its training samples,
-    and no client gets them.
+    The server's n0 samples are drawn first and the partition spreads the rest, so that
+    no sample is at the server and at a client (unless the server copies samples of
+    clients, see `FromClients`). Samples from outside the data set are appended to its
+    training samples, and no client gets them.
 
-    By default all replicates share one partition and differ in everything else: the initial
-    model, the cohorts and the batches. This is how we read appendix B.4 of SAFARI ("five
-    random initializations", docs/papers.md#safari).
+    By default all replicates share one partition and differ in everything else: the
+    initial model, the cohorts and the batches. This is how we read appendix B.4 of
+    SAFARI ("five random initializations", docs/papers.md#safari).
 
     Example:
         >>> import raysafl as fl
@@ -43,7 +43,8 @@ class Federation(FederatedData):
         default_factory=Digits, description="Where the samples come from."
     )
     partition: SerializeAsAny[Partition] = Field(
-        default_factory=Iid, description="How the training samples are spread over the clients."
+        default_factory=Iid,
+        description="How the training samples are spread over the clients.",
     )
     server: SerializeAsAny[ServerData] | None = Field(
         default=None, description="The server's own data D0; None: the server has none."
@@ -80,11 +81,14 @@ class Federation(FederatedData):
     def source_key(self) -> str:
         """Return a key that is equal for federations whose `load` gives equal data sets.
 
-        It is the data set's JSON, with the server data's JSON if those samples come from
-        outside the data set.
+        It is the data set's JSON, with the server data's JSON if those samples come
+        from outside the data set.
         """
         key = self.dataset.to_json()
-        outside = self.server is not None and type(self.server).outside is not ServerData.outside
+        outside = (
+            self.server is not None
+            and type(self.server).outside is not ServerData.outside
+        )
         return key + self.server.to_json() if outside and self.server else key
 
     def tested_on(self, count: int) -> Self:
@@ -101,7 +105,8 @@ class Federation(FederatedData):
         train = dataset.train
         users = None
         if train.users is not None:
-            # -1: these samples have no user, so that no client can get them by `ByUser`.
+            # -1: these samples have no user, so that no client can get them by
+            # `ByUser`.
             users = np.concatenate([train.users, np.full(len(extra), -1)])
         joined = Samples(
             np.concatenate([train.x, extra.x]),
@@ -156,7 +161,9 @@ class Federation(FederatedData):
             server = np.concatenate([server, collected, outside])
         return Split(self._with_shared_data(clients, server, key), server)
 
-    def _with_shared_data(self, clients: ClientIndices, server: Ints, key: Key) -> ClientIndices:
+    def _with_shared_data(
+        self, clients: ClientIndices, server: Ints, key: Key
+    ) -> ClientIndices:
         """Append to each client's samples the fraction `share` of the server's."""
         count = round(self.share * len(server))
         if not count:

@@ -1,8 +1,9 @@
 """Image sets that torchvision reads: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, STL-10.
 
-The files lie in the folder that `RAYSAFL_DATA` names, in torchvision's layout. Files that
-are missing are downloaded if there is a network. Images have the shape [n, channels, height,
-width]; they are stored as uint8 and scaled to [0, 1] when a batch is drawn.
+The files lie in the folder that `RAYSAFL_DATA` names, in torchvision's layout. Files
+that are missing are downloaded if there is a network. Images have the shape [n,
+channels, height, width]; they are stored as uint8 and scaled to [0, 1] when a batch is
+drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ def fetch(
     try:
         return [read(train, False) for train in (True, False)]
     except (OSError, RuntimeError, ValueError):
-        # Missing, damaged or empty files all end here; the download below replaces them.
+        # Missing, damaged or empty files all end here; the download below replaces
+        # them.
         pass
     try:
         return [read(train, True) for train in (True, False)]
@@ -115,14 +117,14 @@ class FashionMnist(Source):
 class Emnist(Source):
     """EMNIST, balanced split: digits and letters [1, 28, 28], by default 45 classes.
 
-    The files of EMNIST hold transposed images; here they stand upright. Labels are renumbered
-    from 0 after classes have been dropped.
+    The files of EMNIST hold transposed images; here they stand upright. Labels are
+    renumbered from 0 after classes have been dropped.
 
-    Source: Cohen et al. 2017 (docs/papers.md#emnist). FSL (docs/papers.md#fsl) uses 45 of the
-    split's 47 classes (108,000 = 45 * 2,400 training images) and does not say which. The
-    default drops the last two, r and t, so that the other labels stay what they are. FSL tests
-    on 10,000 images and does not say on which; here all 18,000 test images of the remaining
-    classes are used.
+    Source: Cohen et al. 2017 (docs/papers.md#emnist). FSL (docs/papers.md#fsl) uses 45
+    of the split's 47 classes (108,000 = 45 * 2,400 training images) and does not say
+    which. The default drops the last two, r and t, so that the other labels stay what
+    they are. FSL tests on 10,000 images and does not say on which; here all 18,000 test
+    images of the remaining classes are used.
     """
 
     drop: list[int] = Field(
@@ -134,7 +136,9 @@ class Emnist(Source):
     @classmethod
     def _known(cls, drop: list[int]) -> list[int]:
         if set(drop) - set(range(47)) or len(set(drop)) != len(drop) or len(drop) > 45:
-            raise ValueError(f"drop must hold distinct labels from 0 to 46, 45 at most, not {drop}")
+            raise ValueError(
+                f"drop must hold distinct labels from 0 to 46, 45 at most, not {drop}"
+            )
         return sorted(drop)
 
     def load(self) -> Dataset:
@@ -151,7 +155,9 @@ class Emnist(Source):
             "EMNIST",
             root / "EMNIST" / "raw",
             files,
-            lambda train, download: EMNIST(str(root), "balanced", train=train, download=download),
+            lambda train, download: EMNIST(
+                str(root), "balanced", train=train, download=download
+            ),
         )
 
         kept = [label for label in range(47) if label not in self.drop]
@@ -162,7 +168,9 @@ class Emnist(Source):
             rows = np.isin(y, kept)
             images.append(part.data.numpy()[rows].transpose(0, 2, 1)[:, None])
             labels.append(np.searchsorted(kept, y[rows]))
-        return _dataset("emnist", images, labels, [EMNIST_LABELS[label] for label in kept])
+        return _dataset(
+            "emnist", images, labels, [EMNIST_LABELS[label] for label in kept]
+        )
 
 
 class Cifar10(Source):
@@ -184,7 +192,9 @@ class Cifar10(Source):
             lambda train, download: CIFAR10(str(root), train=train, download=download),
         )
         images = [part.data.transpose(0, 3, 1, 2) for part in parts]
-        return _dataset("cifar10", images, [part.targets for part in parts], parts[0].classes)
+        return _dataset(
+            "cifar10", images, [part.targets for part in parts], parts[0].classes
+        )
 
 
 class Stl10(Source):
@@ -206,7 +216,17 @@ class Stl10(Source):
                 str(root), split="train" if train else "test", download=download
             ),
         )
-        names = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship"]
+        names = [
+            "airplane",
+            "bird",
+            "car",
+            "cat",
+            "deer",
+            "dog",
+            "horse",
+            "monkey",
+            "ship",
+        ]
         images = [part.data for part in parts]
         labels = [part.labels for part in parts]
         return _dataset("stl10", images, labels, [*names, "truck"])

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.core.client_indices import ClientIndices, ComputedIndices, Ints, group_by_owner
+from raysafl.core.client_indices import (
+    ClientIndices,
+    ComputedIndices,
+    Ints,
+    group_by_owner,
+)
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key
 
@@ -71,7 +76,9 @@ class Iid(Partition):
     ) -> ClientIndices:
         """Give every sample to exactly one client."""
         if clients > len(labels):
-            raise ValueError(f"{clients} clients cannot share {len(labels)} training samples")
+            raise ValueError(
+                f"{clients} clients cannot share {len(labels)} training samples"
+            )
         each, more = divmod(len(labels), clients)
         owner = np.repeat(np.arange(clients), each + (np.arange(clients) < more))
         return group_by_owner(owner, rng.permutation(len(labels)), clients)
@@ -80,15 +87,16 @@ class Iid(Partition):
 class ClassesPerClient(Partition):
     """Each client holds p classes, and equally many samples of each of them.
 
-    With h(c) clients that hold class c, which has n(c) samples, each holder gets
-    u = min_c floor(n(c) / h(c)) samples of each of its classes. So every client holds p * u
+    With h(c) clients that hold class c, which has n(c) samples, each holder gets u =
+    min_c floor(n(c) / h(c)) samples of each of its classes. So every client holds p * u
     samples, and some samples of the larger classes stay unused.
 
-    Source: SAFARI, appendix B.1 (docs/papers.md#safari), and FSL's C (docs/papers.md#fsl).
-    Each client "randomly selects p classes" and "evenly samples" within them without
-    replacement. The paper leaves open whether two clients may select alike. Here classes are
-    covered as evenly as possible: h(c) differs by at most one, so that 10 clients with p = 1
-    hold ten different classes. `IndependentClasses` and `Shards` are the other readings.
+    Source: SAFARI, appendix B.1 (docs/papers.md#safari), and FSL's C
+    (docs/papers.md#fsl). Each client "randomly selects p classes" and "evenly samples"
+    within them without replacement. The paper leaves open whether two clients may
+    select alike. Here classes are covered as evenly as possible: h(c) differs by at
+    most one, so that 10 clients with p = 1 hold ten different classes.
+    `IndependentClasses` and `Shards` are the other readings.
     """
 
     p: int = Field(gt=0, description="Number of classes that each client holds.")
@@ -109,9 +117,13 @@ class ClassesPerClient(Partition):
             )
 
         held = self._choose(num_classes, clients, rng)
-        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+        pools = [
+            rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)
+        ]
         holders = held.sum(axis=0)
-        share = min(len(pools[c]) // holders[c] for c in range(num_classes) if holders[c])
+        share = min(
+            len(pools[c]) // holders[c] for c in range(num_classes) if holders[c]
+        )
         if share == 0:
             raise ValueError(
                 f"{clients} clients with p = {self.p} classes each are too many for "
@@ -127,10 +139,11 @@ class ClassesPerClient(Partition):
     ) -> NDArray[np.bool_]:
         """Return which client holds which class, as booleans [clients, classes].
 
-        Clients choose one after the other, each the p classes that are held least so far;
-        ties are broken at random. After `period` clients all classes are held equally often
-        and the choice starts over. So the first clients of all periods can choose in one
-        vectorised step, then the second clients of all periods, and so on.
+        Clients choose one after the other, each the p classes that are held least so
+        far; ties are broken at random. After `period` clients all classes are held
+        equally often and the choice starts over. So the first clients of all periods
+        can choose in one vectorised step, then the second clients of all periods, and
+        so on.
         """
         period = num_classes // math.gcd(num_classes, self.p)
         ties = rng.random((clients, num_classes))
@@ -147,9 +160,9 @@ class ClassesPerClient(Partition):
 class IndependentClasses(ClassesPerClient):
     """Each client draws its p classes independently; otherwise as `ClassesPerClient`.
 
-    This is the literal reading of SAFARI's appendix B.1 ("each client randomly selects p
-    classes", docs/papers.md#safari). Some classes may be held by nobody: with 10 clients and
-    p = 1, about 6.5 of ten classes are held.
+    This is the literal reading of SAFARI's appendix B.1 ("each client randomly selects
+    p classes", docs/papers.md#safari). Some classes may be held by nobody: with 10
+    clients and p = 1, about 6.5 of ten classes are held.
     """
 
     def _choose(
@@ -165,14 +178,14 @@ class IndependentClasses(ClassesPerClient):
 class Shards(Partition):
     """Samples are cut into M * p shards of one class each, and each client gets p shards.
 
-    All shards have the same size, and they are dealt out at random. With M p = 20 and ten
-    classes, each class has two shards; one client may get both, and if it never comes, nobody
-    else holds that class. With p = 1 and as many clients as classes this equals
-    `ClassesPerClient`.
+    All shards have the same size, and they are dealt out at random. With M p = 20 and
+    ten classes, each class has two shards; one client may get both, and if it never
+    comes, nobody else holds that class. With p = 1 and as many clients as classes this
+    equals `ClassesPerClient`.
 
-    Source: McMahan et al. 2017 (docs/papers.md#fedavg), which SAFARI (section 5) says that it
-    follows. There, shards are cut from the sorted labels and may straddle two classes; here
-    they do not.
+    Source: McMahan et al. 2017 (docs/papers.md#fedavg), which SAFARI (section 5) says
+    that it follows. There, shards are cut from the sorted labels and may straddle two
+    classes; here they do not.
     """
 
     p: int = Field(gt=0, description="Number of shards that each client holds.")
@@ -187,9 +200,15 @@ class Shards(Partition):
     ) -> list[Ints]:
         """Cut and deal the shards; some samples of larger classes stay unused."""
         count = clients * self.p
-        cut_C = count // num_classes + (rng.permutation(num_classes) < count % num_classes)
-        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
-        size = min(len(pool) // cut for pool, cut in zip(pools, cut_C, strict=True) if cut)
+        cut_C = count // num_classes + (
+            rng.permutation(num_classes) < count % num_classes
+        )
+        pools = [
+            rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)
+        ]
+        size = min(
+            len(pool) // cut for pool, cut in zip(pools, cut_C, strict=True) if cut
+        )
         if size == 0:
             raise ValueError(
                 f"{clients} clients with p = {self.p} shards each are too many for "
@@ -208,8 +227,9 @@ class Shards(Partition):
 class ByUser(Partition):
     """One client per user of the data set, such as a speaker of Shakespeare's plays.
 
-    With fewer clients than users, the users with the most samples become the clients. Clients
-    are in the order of the users' numbers. Source: FAST's Shakespeare (docs/papers.md#fast).
+    With fewer clients than users, the users with the most samples become the clients.
+    Clients are in the order of the users' numbers. Source: FAST's Shakespeare
+    (docs/papers.md#fast).
     """
 
     kind: ClassVar[str] = "Natural"
@@ -243,11 +263,11 @@ class ByUser(Partition):
 class Overlapping(Partition):
     """Each client draws its samples from the whole training set, so two clients may overlap.
 
-    The draw is uniform without replacement, and a pure function of (seed, client) that is
-    computed when the client trains. So there may be many more clients than samples, and
-    clients that do not come take no memory. This serves studies of scale: the clients are
-    IID, and two of them share samples^2 / S samples on average, S being the training set's
-    size.
+    The draw is uniform without replacement, and a pure function of (seed, client) that
+    is computed when the client trains. So there may be many more clients than samples,
+    and clients that do not come take no memory. This serves studies of scale: the
+    clients are IID, and two of them share samples^2 / S samples on average, S being the
+    training set's size.
     """
 
     samples: int = Field(gt=0, description="Number of samples that each client holds.")
@@ -270,7 +290,9 @@ class Overlapping(Partition):
         key = Key(int(rng.integers(2**63)))
 
         def draw(client: int) -> Ints:
-            drawn = key("overlapping", client).choice(available, self.samples, replace=False)
+            drawn = key("overlapping", client).choice(
+                available, self.samples, replace=False
+            )
             return np.sort(drawn)
 
         return ComputedIndices(clients, self.samples, draw)

@@ -51,7 +51,8 @@ class ServerData(Component):
             rng: the only source of randomness.
 
         Returns:
-            The samples that the server gets, and the samples that each client holds then.
+            The samples that the server gets, and the samples that each client holds
+            then.
 
         Raises:
             ValueError: the clients do not hold enough samples.
@@ -132,15 +133,17 @@ class StratifiedServer(DrawnServer):
 class FromClients(ServerData):
     """The server gets `per_client` random samples from each of c random clients.
 
-    The clients are drawn once, before training. The server's data are as skewed as those of
-    the clients that give them.
+    The clients are drawn once, before training. The server's data are as skewed as
+    those of the clients that give them.
 
-    Source: FSL, scenario 2a (docs/papers.md#fsl). In its CIFAR-10 setting a client holds 50
-    samples and gives 50, so by default the server gets copies.
+    Source: FSL, scenario 2a (docs/papers.md#fsl). In its CIFAR-10 setting a client
+    holds 50 samples and gives 50, so by default the server gets copies.
     """
 
     c: int = Field(gt=0, description="Number of clients that give samples.")
-    per_client: int = Field(gt=0, description="Number of samples that each of them gives.")
+    per_client: int = Field(
+        gt=0, description="Number of samples that each of them gives."
+    )
     copies: bool = Field(
         default=True, description="Whether clients keep the samples that they give."
     )
@@ -174,4 +177,6 @@ class FromClients(ServerData):
 
         if self.copies:
             return np.concatenate(given), clients
-        return np.concatenate(given), [remaining.get(i, own) for i, own in enumerate(clients)]
+        return np.concatenate(given), [
+            remaining.get(i, own) for i, own in enumerate(clients)
+        ]

@@ -15,8 +15,8 @@ from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Source
 
 Bytes = NDArray[np.uint8]
-# The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog, horse,
-# monkey, ship, truck); CIFAR-10 has no monkey.
+# The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog,
+# horse, monkey, ship, truck); CIFAR-10 has no monkey.
 STL10_AS_CIFAR10: list[int | None] = [0, 2, 1, 3, 4, 5, 7, None, 8, 9]
 
 
@@ -50,17 +50,19 @@ def _samples(images: Sequence[Image.Image], labels: Any, dataset: Dataset) -> Sa
     if top != 255:
         x = np.rint(x * (top / 255)).astype(np.uint8)
     x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    return Samples(x, np.asarray(labels, np.int64), dataset.train.scale, dataset.train.shift)
+    return Samples(
+        x, np.asarray(labels, np.int64), dataset.train.scale, dataset.train.shift
+    )
 
 
 class OtherDatasetServer(ServerData):
     """The server holds n0 training images of another data set, resized to fit.
 
-    Equally many images of each class are drawn, the same ones in all replicates; if n0 is no
-    multiple of the number of classes, random classes get one image more.
+    Equally many images of each class are drawn, the same ones in all replicates; if n0
+    is no multiple of the number of classes, random classes get one image more.
 
-    Source: FSL, scenario 2b, which takes STL-10 for CIFAR-10 (docs/papers.md#fsl); its classes
-    are `STL10_AS_CIFAR10`.
+    Source: FSL, scenario 2b, which takes STL-10 for CIFAR-10 (docs/papers.md#fsl); its
+    classes are `STL10_AS_CIFAR10`.
     """
 
     kind: ClassVar[str] = "Other"
@@ -76,8 +78,8 @@ class OtherDatasetServer(ServerData):
         """Read the other data set and fit n0 of its images to this one.
 
         Raises:
-            ValueError: one of them holds no images, the class map does not fit, or a class
-                has too few images.
+            ValueError: one of them holds no images, the class map does not fit, or a
+                class has too few images.
         """
         _shape(dataset)
         other = self.dataset.load()
@@ -111,7 +113,11 @@ class OtherDatasetServer(ServerData):
                 f"the class map has {len(self.classes)} entries, but '{other.name}' has "
                 f"{other.num_classes} classes: give each its class in '{dataset.name}', or None"
             )
-        wrong = [c for c in self.classes if c is not None and not 0 <= c < dataset.num_classes]
+        wrong = [
+            c
+            for c in self.classes
+            if c is not None and not 0 <= c < dataset.num_classes
+        ]
         if wrong or all(c is None for c in self.classes):
             raise ValueError(
                 f"the class map names {wrong or 'no class at all'}; classes of "
@@ -126,12 +132,13 @@ def _image(pixels: Bytes) -> Image.Image:
 class Glyphs(ServerData):
     """The server holds images of letters, drawn in given fonts, angles and sizes.
 
-    Each class has one image per font, angle and size, white on black as in EMNIST, drawn in a
-    square of 2 by 2 inches and then resized to the data set's images.
+    Each class has one image per font, angle and size, white on black as in EMNIST,
+    drawn in a square of 2 by 2 inches and then resized to the data set's images.
 
-    Source: FSL, scenario 2b, "synthetic EMNIST" (docs/papers.md#fsl): one cursive font, five
-    angles and three sizes, so 15 images a class. FSL does not name the font. The default is
-    the italic serif that comes with matplotlib, so that it works on every machine.
+    Source: FSL, scenario 2b, "synthetic EMNIST" (docs/papers.md#fsl): one cursive font,
+    five angles and three sizes, so 15 images a class. FSL does not name the font. The
+    default is the italic serif that comes with matplotlib, so that it works on every
+    machine.
     """
 
     INCHES: ClassVar[int] = 2
@@ -146,7 +153,9 @@ class Glyphs(ServerData):
         default=[-20, -10, 0, 10, 20], min_length=1, description="Rotations in degrees."
     )
     sizes: list[float] = Field(
-        default=[100, 110, 120], min_length=1, description="Font sizes in points, 10 to 140."
+        default=[100, 110, 120],
+        min_length=1,
+        description="Font sizes in points, 10 to 140.",
     )
     characters: str | None = Field(
         default=None,
@@ -164,7 +173,9 @@ class Glyphs(ServerData):
     @classmethod
     def _visible(cls, sizes: list[float]) -> list[float]:
         if any(not 10 <= size <= 140 for size in sizes):
-            raise ValueError(f"sizes are 10 to 140 points in a figure of 144, not {sizes}")
+            raise ValueError(
+                f"sizes are 10 to 140 points in a figure of 144, not {sizes}"
+            )
         return sizes
 
     def outside(self, dataset: Dataset) -> Samples:
@@ -174,7 +185,9 @@ class Glyphs(ServerData):
             ValueError: the classes of the data set are not known to be single letters.
         """
         _shape(dataset)
-        letters: Sequence[str] = dataset.names if self.characters is None else self.characters
+        letters: Sequence[str] = (
+            dataset.names if self.characters is None else self.characters
+        )
         if not letters or any(len(letter) != 1 for letter in letters):
             raise ValueError(
                 f"the classes of '{dataset.name}' are not known to be letters; give "
@@ -196,7 +209,9 @@ class Glyphs(ServerData):
                     labels += [label] * len(self.angles)
         return _samples(images, labels, dataset)
 
-    def _draw(self, letter: str, face: ImageFont.FreeTypeFont, angle: float) -> Image.Image:
+    def _draw(
+        self, letter: str, face: ImageFont.FreeTypeFont, angle: float
+    ) -> Image.Image:
         side = self.INCHES * self.DPI
         image = Image.new("L", (side, side))
         left, top, right, bottom = face.getbbox(letter)
@@ -221,8 +236,14 @@ def font_file(name: str) -> str:
     known = {entry.name for entry in fontManager.ttflist}
     unknown = set(style) - {"italic", "bold"}
     if family not in known or unknown:
-        what = f"no font '{family}'" if family not in known else f"no style {sorted(unknown)}"
-        raise ValueError(f"{what}: {nearest(family, known)}; styles are :italic and :bold")
+        what = (
+            f"no font '{family}'"
+            if family not in known
+            else f"no style {sorted(unknown)}"
+        )
+        raise ValueError(
+            f"{what}: {nearest(family, known)}; styles are :italic and :bold"
+        )
     properties = FontProperties(
         family=[family],
         style="italic" if "italic" in style else "normal",

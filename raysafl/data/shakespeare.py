@@ -17,25 +17,30 @@ HEAD = re.compile(r"([A-Z][^\n:]{0,40}):(?:\n|$)")
 class Shakespeare(Source):
     """Shakespeare's plays: predict the next character; each speaker is one user.
 
-    A sample is `length` consecutive characters of one speaker, as indices into the sorted
-    vocabulary of the text; its label is the character that follows. The users are the
-    `speakers` with the most text, numbered in the order of their first speech. The speeches of
-    a speaker are joined by line breaks, and their last part is for the test set; no sample
-    reaches over the cut.
+    A sample is `length` consecutive characters of one speaker, as indices into the
+    sorted vocabulary of the text; its label is the character that follows. The users
+    are the `speakers` with the most text, numbered in the order of their first speech.
+    The speeches of a speaker are joined by line breaks, and their last part is for the
+    test set; no sample reaches over the cut.
 
     Source: FAST, with 139 speakers and length 80 (docs/papers.md#fast), after LEAF
-    (docs/papers.md#leaf). FAST leaves open the following, which is chosen here: a sample
-    starts every `stride` characters (in LEAF at every character, then subsampled); 20 % of
-    the text is for testing; spellings of a name that differ in case or spaces are one speaker.
-    LEAF tells speakers of equal name in different plays apart, which a bare text does not
-    allow.
+    (docs/papers.md#leaf). FAST leaves open the following, which is chosen here: a
+    sample starts every `stride` characters (in LEAF at every character, then
+    subsampled); 20 % of the text is for testing; spellings of a name that differ in
+    case or spaces are one speaker. LEAF tells speakers of equal name in different plays
+    apart, which a bare text does not allow.
     """
 
     speakers: int = Field(default=139, gt=0, description="Number of users.")
     length: int = Field(default=80, gt=0, description="Characters per sample.")
-    stride: int = Field(default=8, gt=0, description="Characters between the starts of samples.")
+    stride: int = Field(
+        default=8, gt=0, description="Characters between the starts of samples."
+    )
     test: float = Field(
-        default=0.2, gt=0, lt=1, description="Fraction of each speaker's text for testing."
+        default=0.2,
+        gt=0,
+        lt=1,
+        description="Fraction of each speaker's text for testing.",
     )
     file: str = Field(
         default="shakespeare/input.txt",
@@ -46,8 +51,8 @@ class Shakespeare(Source):
         """Return x int64 [S, length], y int64 [S], and the speaker of each sample.
 
         Raises:
-            ValueError: the file is missing or no UTF-8 text, or too few speakers have enough
-                text.
+            ValueError: the file is missing or no UTF-8 text, or too few speakers have
+                enough text.
         """
         path = data_root() / self.file
         if not path.is_file():
@@ -73,7 +78,9 @@ class Shakespeare(Source):
 
         train, test = (
             Samples(x, y, users=users)
-            for x, y, users in (map(np.concatenate, zip(*part, strict=True)) for part in parts)
+            for x, y, users in (
+                map(np.concatenate, zip(*part, strict=True)) for part in parts
+            )
         )
         return Dataset("shakespeare", train, test, len(vocabulary), tuple(vocabulary))
 
@@ -87,7 +94,11 @@ class Shakespeare(Source):
         sizes = np.array([len(words) for words in said])
         order = np.argsort(-sizes, kind="stable")[: self.speakers]
         # A speaker needs enough text for one sample in either part.
-        enough = [n for n in sizes.tolist() if min(self._cut(n), n - self._cut(n)) > self.length]
+        enough = [
+            n
+            for n in sizes.tolist()
+            if min(self._cut(n), n - self._cut(n)) > self.length
+        ]
         if len(enough) < self.speakers:
             raise ValueError(
                 f"{self.file} has {len(said)} speakers, {len(enough)} of them with text enough "
@@ -98,15 +109,17 @@ class Shakespeare(Source):
 
     def _windows(self, codes: Ints) -> tuple[Ints, Ints]:
         """Cut a text into samples: their characters, and the character that follows each."""
-        windows = np.lib.stride_tricks.sliding_window_view(codes, self.length + 1)[:: self.stride]
+        windows = np.lib.stride_tricks.sliding_window_view(codes, self.length + 1)[
+            :: self.stride
+        ]
         return windows[:, :-1].copy(), windows[:, -1].copy()
 
 
 def speeches(text: str) -> dict[str, str]:
     """Map each speaker to the text of all their speeches, joined by line breaks.
 
-    Names are written in capitals with single spaces, so that spellings that differ in case or
-    spaces are one speaker.
+    Names are written in capitals with single spaces, so that spellings that differ in
+    case or spaces are one speaker.
     """
     said: dict[str, list[str]] = {}
     speaker = None

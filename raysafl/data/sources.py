@@ -26,8 +26,8 @@ from raysafl.core.randomness import Key
 def data_root() -> Path:
     """Return the folder that holds the data sets.
 
-    It is the value of the environment variable `RAYSAFL_DATA` if that is set, and a cache
-    folder of the user otherwise.
+    It is the value of the environment variable `RAYSAFL_DATA` if that is set, and a
+    cache folder of the user otherwise.
     """
     folder = os.environ.get("RAYSAFL_DATA") or platformdirs.user_cache_path("raysafl")
     return Path(folder).resolve()
@@ -50,7 +50,8 @@ class Source(Component):
         """Read the training set and the test set.
 
         Raises:
-            ValueError: something is missing; the message names it and where it should be.
+            ValueError: something is missing; the message names it and where it should
+                be.
         """
 
 
@@ -69,7 +70,9 @@ class Digits(Source):
 
         x, y = load_digits(return_X_y=True)
         x = x.astype(np.uint8).reshape(-1, 1, 8, 8)
-        parts = train_test_split(x, y.astype(np.int64), test_size=0.2, stratify=y, random_state=0)
+        parts = train_test_split(
+            x, y.astype(np.int64), test_size=0.2, stratify=y, random_state=0
+        )
         x_train, x_test, y_train, y_test = parts
         train = Samples(x_train, y_train, scale=1 / 16)
         test = Samples(x_test, y_test, scale=1 / 16)
@@ -79,7 +82,8 @@ class Digits(Source):
 class Subset(Source):
     """Part of another data set, for runs that are smaller than a paper's.
 
-    Samples are drawn uniformly without replacement, after the classes have been restricted.
+    Samples are drawn uniformly without replacement, after the classes have been
+    restricted.
     """
 
     dataset: SerializeAsAny[Source] = Field(description="The data set to draw from.")
@@ -94,7 +98,9 @@ class Subset(Source):
         description="Number of test samples; None, or more than there are, keeps all.",
     )
     classes: int | None = Field(
-        default=None, gt=1, description="Keep the classes 0 to classes - 1; None keeps all."
+        default=None,
+        gt=1,
+        description="Keep the classes 0 to classes - 1; None keeps all.",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the draw.")
 
@@ -102,7 +108,8 @@ class Subset(Source):
         """Read the other data set and draw from it.
 
         Raises:
-            ValueError: the data set cannot be read, or it has fewer than `classes` classes.
+            ValueError: the data set cannot be read, or it has fewer than `classes`
+                classes.
         """
         whole = self.dataset.load()
         classes = self.classes or whole.num_classes
@@ -110,7 +117,9 @@ class Subset(Source):
             raise ValueError(
                 f"'{whole.name}' has {whole.num_classes} classes; classes={classes} is too many"
             )
-        train = self._some(whole.train, self.train, classes, Key(self.seed)("subset train"))
+        train = self._some(
+            whole.train, self.train, classes, Key(self.seed)("subset train")
+        )
         test = self._some(whole.test, self.test, classes, Key(self.seed)("subset test"))
         return Dataset(whole.name, train, test, classes, whole.names[:classes])
 
@@ -129,9 +138,9 @@ class Subset(Source):
 class ParquetImages(Source):
     """A folder with `train.parquet` and `test.parquet` in the image layout of Hugging Face.
 
-    Each file has a column `image` (a struct whose field `bytes` holds the encoded image) and
-    a column `label` (integers from 0). All images must have the same shape. Pixel values are
-    scaled from 0..255 to `low`..`high`.
+    Each file has a column `image` (a struct whose field `bytes` holds the encoded
+    image) and a column `label` (integers from 0). All images must have the same shape.
+    Pixel values are scaled from 0..255 to `low`..`high`.
     """
 
     path: str = Field(
@@ -150,11 +159,13 @@ class ParquetImages(Source):
         """Decode all images of both files.
 
         Raises:
-            ValueError: a file or a column is missing, a label is no integer from 0, an image
-                cannot be decoded, or the images differ in shape.
+            ValueError: a file or a column is missing, a label is no integer from 0, an
+                image cannot be decoded, or the images differ in shape.
         """
         folder = data_root() / self.path
-        train, test = (self._read(folder / name) for name in ("train.parquet", "test.parquet"))
+        train, test = (
+            self._read(folder / name) for name in ("train.parquet", "test.parquet")
+        )
         if train.x.shape[1:] != test.x.shape[1:]:
             raise ValueError(
                 f"{folder}: training images are {train.x.shape[1:]}, test images "
@@ -177,10 +188,15 @@ class ParquetImages(Source):
         columns = schema.names
         for name in ("image", "label"):
             if name not in columns:
-                raise ValueError(f"{file} has no column '{name}' (it has: {', '.join(columns)})")
-        image, label = schema.field("image").type, schema.field("label").type
+                raise ValueError(
+                    f"{file} has no column '{name}' (it has: {', '.join(columns)})"
+                )
+        image = schema.field("image").type
+        label = schema.field("label").type
         if not pa.types.is_integer(label):
-            raise ValueError(f"{file}: labels must be integers from 0; the column is {label}")
+            raise ValueError(
+                f"{file}: labels must be integers from 0; the column is {label}"
+            )
         if not pa.types.is_struct(image) or image.get_field_index("bytes") < 0:
             raise ValueError(
                 f"{file}: 'image' must be a struct with 'bytes'; the column is {image}"
@@ -191,13 +207,18 @@ class ParquetImages(Source):
             raise ValueError(f"{file} has rows without an image or a label")
         labels = np.asarray(table["label"].to_numpy(), np.int64)
         if len(labels) == 0 or labels.min() < 0:
-            raise ValueError(f"{file}: labels must be integers from 0, and there must be some")
+            raise ValueError(
+                f"{file}: labels must be integers from 0, and there must be some"
+            )
 
         images = [_decode(row["bytes"], file) for row in table["image"].to_pylist()]
         shapes = {image.shape for image in images}
         if len(shapes) > 1:
-            raise ValueError(f"{file} mixes image shapes {sorted(shapes)}; make them alike")
-        # Colour images are transposed views, and a stack of such views is not contiguous.
+            raise ValueError(
+                f"{file} mixes image shapes {sorted(shapes)}; make them alike"
+            )
+        # Colour images are transposed views, and a stack of such views is not
+        # contiguous.
         x = np.ascontiguousarray(np.stack(images))
         return Samples(x, labels, (self.high - self.low) / 255, self.low)
 
@@ -206,7 +227,9 @@ def _decode(content: bytes, file: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Decode one image to [channels, height, width] with one or three channels."""
     try:
         image = Image.open(io.BytesIO(content))
-        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        pixels = np.asarray(
+            image if image.mode in ("L", "RGB") else image.convert("RGB")
+        )
     except OSError as error:
         raise ValueError(f"{file}: an image cannot be decoded ({error})") from error
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)

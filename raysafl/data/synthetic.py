@@ -14,14 +14,14 @@ CLASSES = 10
 class Synthetic(Source):
     """Logistic data of users that differ from one another: Synthetic(alpha, beta).
 
-    User k has the labels y = argmax(W_k x + b_k) with W_k, b_k ~ N(u_k, 1) and
-    u_k ~ N(0, alpha), so alpha says how different the users' models are. Its inputs are
-    x ~ N(v_k, Sigma) with Sigma_jj = j^-1.2, v_k ~ N(B_k, 1) and B_k ~ N(0, beta), so beta
-    says how different their inputs are. User k has 50 + floor(exp(N(4, 2))) samples, of which
-    the last 10 % are for testing.
+    User k has the labels y = argmax(W_k x + b_k) with W_k, b_k ~ N(u_k, 1) and u_k ~
+    N(0, alpha), so alpha says how different the users' models are. Its inputs are x ~
+    N(v_k, Sigma) with Sigma_jj = j^-1.2, v_k ~ N(B_k, 1) and B_k ~ N(0, beta), so beta
+    says how different their inputs are. User k has 50 + floor(exp(N(4, 2))) samples, of
+    which the last 10 % are for testing.
 
-    Source: Li et al. 2020 (docs/papers.md#fedprox). As in the authors' code, alpha and beta
-    are standard deviations; their text can be read as variances.
+    Source: Li et al. 2020 (docs/papers.md#fedprox). As in the authors' code, alpha and
+    beta are standard deviations; their text can be read as variances.
     """
 
     alpha: float = Field(default=1.0, ge=0, description="Spread of the users' models.")
@@ -44,9 +44,13 @@ class Synthetic(Source):
             y = (x @ W + b).argmax(axis=1)
             cut = int(0.9 * size)
             for part, rows in zip(parts, (slice(cut), slice(cut, None)), strict=True):
-                part.append((x[rows].astype(np.float32), y[rows], np.full(len(y[rows]), user)))
+                part.append(
+                    (x[rows].astype(np.float32), y[rows], np.full(len(y[rows]), user))
+                )
         train, test = (
             Samples(x, y.astype(np.int64), users=users)
-            for x, y, users in (map(np.concatenate, zip(*part, strict=True)) for part in parts)
+            for x, y, users in (
+                map(np.concatenate, zip(*part, strict=True)) for part in parts
+            )
         )
         return Dataset("synthetic", train, test, num_classes=CLASSES)

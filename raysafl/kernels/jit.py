@@ -22,7 +22,9 @@ DAMAGED = (OSError, EOFError, pickle.UnpicklingError)
 CACHE_PARTS = ("save", "load", "flush", "_index_path")
 
 
-def compiled(fastmath: frozenset[str] = frozenset(), part: bool = False) -> Callable[[Any], Any]:
+def compiled(
+    fastmath: frozenset[str] = frozenset(), part: bool = False
+) -> Callable[[Any], Any]:
     """Return a decorator that compiles a function when it is first called.
 
     The function runs in one thread and releases the interpreter's lock, so that several

@@ -19,9 +19,16 @@ import numpy as np
 
 from raysafl.kernels.jit import compiled
 
-CLASS_BLOCK = 10  # a multiple of the 5 classes of a block in `logits` and the 2 in `subtract`
-SAMPLE_BLOCK = 4  # a multiple of the 2 samples of a block in `logits` and the 4 in `subtract`
-SCORED = 64  # samples that `score` evaluates at a time
+CLASS_BLOCK = (
+    # a multiple of the 5 classes of a block in `logits` and the 2 in `subtract`.
+    10
+)
+SAMPLE_BLOCK = (
+    # a multiple of the 2 samples of a block in `logits` and the 4 in `subtract`.
+    4
+)
+# Samples that `score` evaluates at a time.
+SCORED = 64
 F = np.float32
 
 # LLVM may reorder sums (reassoc), fuse a product with a sum (contract) and ignore the
@@ -105,7 +112,9 @@ def logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
                 t2 += w2 * t
                 t3 += w3 * t
                 t4 += w4 * t
-            for j, (s, t) in enumerate(((s0, t0), (s1, t1), (s2, t2), (s3, t3), (s4, t4))):
+            for j, (s, t) in enumerate(
+                ((s0, t0), (s1, t1), (s2, t2), (s3, t3), (s4, t4))
+            ):
                 z_BC[i, c + j] = s
                 z_BC[i + 1, c + j] = t
 

@@ -19,7 +19,8 @@ import numpy as np
 from raysafl.kernels.jit import compiled
 
 NONE = 4  # no input was above zero
-NAN = np.int16(0x7FFF)  # the rank of a NaN, above that of every number
+# The rank of a NaN, above that of every number.
+NAN = np.int16(0x7FFF)
 
 
 @compiled()

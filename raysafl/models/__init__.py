@@ -20,7 +20,13 @@ Example:
 from raysafl.models.basic import CNN, MLP, Logistic
 from raysafl.models.dropout import Dropout
 from raysafl.models.flat import FlatModel
-from raysafl.models.papers import CharLSTM, FastCifarNet, FastFashionNet, FslCifarNet, FslEmnistNet
+from raysafl.models.papers import (
+    CharLSTM,
+    FastCifarNet,
+    FastFashionNet,
+    FslCifarNet,
+    FslEmnistNet,
+)
 
 __all__ = [
     "CNN",

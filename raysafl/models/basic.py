@@ -91,7 +91,9 @@ class CNN(Model):
         description="Output channels of each convolution; each is followed by 2x2 pooling.",
     )
     hidden: int = Field(
-        default=64, gt=0, description="Units of the hidden layer behind the convolutions."
+        default=64,
+        gt=0,
+        description="Units of the hidden layer behind the convolutions.",
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -114,9 +116,17 @@ class CNN(Model):
         depth, height, width = input_shape
         layers: list[nn.Module] = []
         for channels in self.channels:
-            layers += [nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [
+                nn.Conv2d(depth, channels, 3, padding=1),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
             depth = channels
             height //= 2
             width //= 2
-        layers += [nn.Flatten(), nn.Linear(depth * height * width, self.hidden), nn.ReLU()]
+        layers += [
+            nn.Flatten(),
+            nn.Linear(depth * height * width, self.hidden),
+            nn.ReLU(),
+        ]
         return nn.Sequential(*layers, nn.Linear(self.hidden, num_classes))

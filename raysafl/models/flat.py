@@ -41,7 +41,9 @@ class FlatModel:
         torch.Size([5, 3])
     """
 
-    def __init__(self, model: Model, input_shape: tuple[int, ...], num_classes: int) -> None:
+    def __init__(
+        self, model: Model, input_shape: tuple[int, ...], num_classes: int
+    ) -> None:
         self.is_bfloat16 = model.precision == "bfloat16"
         self._recipe = model
         self._arguments = (input_shape, num_classes)
@@ -79,7 +81,11 @@ class FlatModel:
         }
 
     def logits(
-        self, w_P: Tensor, x_B: Tensor, seed: Tensor | None = None, stacked: bool = False
+        self,
+        w_P: Tensor,
+        x_B: Tensor,
+        seed: Tensor | None = None,
+        stacked: bool = False,
     ) -> Tensor:
         """Compute the logits of a batch.
 
@@ -114,13 +120,17 @@ class FlatModel:
         if self.is_bfloat16:
             precision = torch.autocast(x_B.device.type, torch.bfloat16)
         with drawing_from(seed if self.has_dropout else None), precision:
-            out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x_B,))
+            out: Tensor = torch.func.functional_call(
+                self.module, dict(parameters), (x_B,)
+            )
         return out.float()
 
     @property
     def digest(self) -> str:
         """A text that is equal for equal recipes on equal shapes."""
-        return f"{type(self._recipe).__name__} {self._recipe.digest()} {self._arguments}"
+        return (
+            f"{type(self._recipe).__name__} {self._recipe.digest()} {self._arguments}"
+        )
 
     @property
     def is_recurrent(self) -> bool:
@@ -136,8 +146,9 @@ class FlatModel:
         if self.is_bfloat16 or type(self.module) is not nn.Sequential:
             return None
         match list(self.module.children()):
-            case [nn.Flatten(start_dim=1, end_dim=-1), nn.Linear(bias=bias) as layer] if (
-                type(layer) is nn.Linear and bias is not None
-            ):
+            case [
+                nn.Flatten(start_dim=1, end_dim=-1),
+                nn.Linear(bias=bias) as layer,
+            ] if type(layer) is nn.Linear and bias is not None:
                 return layer.out_features, layer.in_features
         return None

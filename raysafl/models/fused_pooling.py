@@ -70,7 +70,14 @@ def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
 def _pairs(parts: list[nn.Module]) -> Iterator[int]:
     """Yield the position of each ReLU that is followed by a plain 2x2 max-pooling."""
     plain = nn.MaxPool2d(2)
-    names = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
+    names = (
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "return_indices",
+        "ceil_mode",
+    )
     for i, (first, second) in enumerate(pairwise(parts)):
         if type(first) is nn.ReLU and type(second) is nn.MaxPool2d:
             # torch takes a number or a pair of equal numbers: MaxPool2d(2) or
@@ -85,7 +92,12 @@ def _pairs(parts: list[nn.Module]) -> Iterator[int]:
 
 def _has_kernel(x: Tensor) -> bool:
     """Return whether x is a batch of images that a kernel here can pool."""
-    return x.device.type == "cpu" and x.dtype in KERNELS and x.ndim == 4 and min(x.shape[2:]) > 1
+    return (
+        x.device.type == "cpu"
+        and x.dtype in KERNELS
+        and x.ndim == 4
+        and min(x.shape[2:]) > 1
+    )
 
 
 class _FusedReluPool(torch.autograd.Function):
@@ -93,7 +105,9 @@ class _FusedReluPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        x_BHWC = x.detach().contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        x_BHWC = (
+            x.detach().contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        )
         batch, height, width, channels = x_BHWC.shape
         out_BHWC = x.new_empty(batch, height // 2, width // 2, channels)
         ctx.shape = x_BHWC.shape
@@ -103,7 +117,9 @@ class _FusedReluPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        g_BHWC = grads[0].contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        g_BHWC = (
+            grads[0].contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        )
         # The kernel does not write to an odd last row or column, whose gradient is
         # zero.
         has_odd_side = ctx.shape[1] % 2 or ctx.shape[2] % 2

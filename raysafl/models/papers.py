@@ -164,7 +164,9 @@ class FastFashionNet(CNN):
         description="Output channels of each convolution; each is followed by 2x2 pooling.",
     )
     hidden: int = Field(
-        default=128, gt=0, description="Units of the hidden layer behind the convolutions."
+        default=128,
+        gt=0,
+        description="Units of the hidden layer behind the convolutions.",
     )
 
 
@@ -185,7 +187,9 @@ class FastCifarNet(CNN):
         description="Output channels of each convolution; each is followed by 2x2 pooling.",
     )
     hidden: int = Field(
-        default=256, gt=0, description="Units of the hidden layer behind the convolutions."
+        default=256,
+        gt=0,
+        description="Units of the hidden layer behind the convolutions.",
     )
 
 
@@ -206,7 +210,9 @@ class CharLSTM(Model):
     """
 
     embedding: int = Field(
-        default=8, gt=0, description="Dimensions of the vector that stands for a character."
+        default=8,
+        gt=0,
+        description="Dimensions of the vector that stands for a character.",
     )
     hidden: int = Field(default=256, gt=0, description="Units of each LSTM layer.")
     layers: int = Field(default=2, gt=0, description="Number of LSTM layers.")
@@ -240,7 +246,9 @@ class _CharLSTM(nn.Module):
     def __init__(self, recipe: CharLSTM, vocabulary: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, recipe.embedding)
-        self.lstm = nn.LSTM(recipe.embedding, recipe.hidden, recipe.layers, batch_first=True)
+        self.lstm = nn.LSTM(
+            recipe.embedding, recipe.hidden, recipe.layers, batch_first=True
+        )
         self.dropout = nn.Dropout(recipe.dropout)
         self.out = nn.Linear(recipe.hidden, vocabulary)
 

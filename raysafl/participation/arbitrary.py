@@ -16,7 +16,8 @@ from raysafl.participation.sampling import Floats, check_m, come, weighted
 def masses(dist: Distribution, num_clients: int) -> Floats:
     """Return the clients' probabilities [N], which are the same in every round."""
     mass_M = dist.masses(num_clients)
-    mass_M.flags.writeable = False  # the array is cached and shared
+    # The array is cached and shared.
+    mass_M.flags.writeable = False
     return mass_M
 
 
@@ -25,7 +26,8 @@ def masses(dist: Distribution, num_clients: int) -> Floats:
 def rates(dist: Distribution, num_clients: int, seed: int) -> Floats:
     """Return the clients' rates [N], which are the same in every round of a seed."""
     rate_M = dist.rates(num_clients, Key(seed)("rates"))
-    rate_M.flags.writeable = False  # the array is cached and shared
+    # The array is cached and shared.
+    rate_M.flags.writeable = False
     return rate_M
 
 
@@ -35,11 +37,12 @@ class Arbitrary(Participation):
     With N clients, client i has the probability p_i: the distribution's mass on
     [i / N, (i + 1) / N], normalised over [0, 1].
 
-    Source: FAST, appendix B.1.3 (docs/papers.md#fast). The paper names the distributions, but
-    not how a draw becomes a client, nor how m distinct clients result. Here m clients are drawn
-    one after another without replacement, in proportion to p_i among the rest. So client i
-    comes with probability p_i if m = 1, and more evenly than m p_i (which may exceed 1)
-    otherwise. `ArbitraryRates` is the other reading.
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast). The paper names the
+    distributions, but not how a draw becomes a client, nor how m distinct clients
+    result. Here m clients are drawn one after another without replacement, in
+    proportion to p_i among the rest. So client i comes with probability p_i if m = 1,
+    and more evenly than m p_i (which may exceed 1) otherwise. `ArbitraryRates` is the
+    other reading.
     """
 
     dist: SerializeAsAny[Distribution] = Field(
@@ -61,26 +64,31 @@ class Arbitrary(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Draw m clients in proportion to their probabilities."""
-        return state, Cohort(weighted(masses(self.dist, num_clients), self.m, key("arbitrary")))
+        return state, Cohort(
+            weighted(masses(self.dist, num_clients), self.m, key("arbitrary"))
+        )
 
 
 class ArbitraryRates(Participation):
     """Each client has a rate drawn from a distribution, and comes with that rate.
 
-    rate_i is one draw from the distribution, clipped to [0, 1]; it depends on the seed alone.
-    With m = None, every client comes with probability rate_i, independently of the others. If
-    nobody comes, the client with the least u_i / rate_i does (u_i: its uniform draw). With m,
-    m distinct clients are drawn one after another in proportion to rate_i among the rest;
-    clients of rate 0 come only when the others are used up.
+    rate_i is one draw from the distribution, clipped to [0, 1]; it depends on the seed
+    alone. With m = None, every client comes with probability rate_i, independently of
+    the others. If nobody comes, the client with the least u_i / rate_i does (u_i: its
+    uniform draw). With m, m distinct clients are drawn one after another in proportion
+    to rate_i among the rest; clients of rate 0 come only when the others are used up.
 
-    Source: FAST, appendix B.1.3 (docs/papers.md#fast); `Arbitrary` is the other reading.
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast); `Arbitrary` is the other
+    reading.
     """
 
     dist: SerializeAsAny[Distribution] = Field(
         description="Distribution from which each client's rate is drawn."
     )
     m: int | None = Field(
-        default=None, gt=0, description="Number of clients in each round; None: by chance."
+        default=None,
+        gt=0,
+        description="Number of clients in each round; None: by chance.",
     )
 
     def check(self, num_clients: int) -> None:

@@ -57,7 +57,8 @@ class Distribution(Component):
             np.asarray(getattr(continuous()[name], side)(edges, **arguments), float)
             for side in ("cdf", "sf")
         )
-        # Where the cdf is near 1, its differences are rounding errors; those of 1 - cdf are exact.
+        # Where the cdf is near 1, its differences are rounding errors; those of 1 - cdf
+        # are exact.
         mass = np.where(below[1:] < 0.5, below[1:] - below[:-1], above[:-1] - above[1:])
         total = mass.sum()
         if not total > 0:
@@ -82,8 +83,9 @@ class ScipyDistribution(Distribution):
     `ScipyDistribution("lognorm", s=1.0, scale=0.2)` is an example.
 
     Raises:
-        ValueError: the name of the distribution or of an argument is unknown (the message
-            names the nearest), an argument is missing, or the values are not allowed.
+        ValueError: the name of the distribution or of an argument is unknown (the
+            message names the nearest), an argument is missing, or the values are not
+            allowed.
     """
 
     kind: ClassVar[str] = "Dist"
@@ -109,11 +111,17 @@ class ScipyDistribution(Distribution):
         allowed = [*shapes, "loc", "scale"]
         for given in self.params:
             if given not in allowed:
-                raise ValueError(f"{self.name} has no '{given}': {nearest(given, allowed)}")
+                raise ValueError(
+                    f"{self.name} has no '{given}': {nearest(given, allowed)}"
+                )
         if missing := [s for s in shapes if s not in self.params]:
-            raise ValueError(f"{self.name} needs {', '.join(f'{s}=...' for s in missing)}")
+            raise ValueError(
+                f"{self.name} needs {', '.join(f'{s}=...' for s in missing)}"
+            )
         if not np.isfinite(law.cdf(0.5, **self.params)):
-            raise ValueError(f"{self.name} does not allow {self.params}: scipy.stats gives NaN")
+            raise ValueError(
+                f"{self.name} does not allow {self.params}: scipy.stats gives NaN"
+            )
         return self
 
     def law(self) -> tuple[str, dict[str, float]]:
@@ -152,8 +160,8 @@ class Gamma(Distribution):
 class Weibull(Distribution):
     """Density proportional to x^(k-1) exp(-(x / lam)^k): most mass lies on the last clients.
 
-    Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults. The paper prints
-    the factor lam / k in front; only k / lam makes it a density.
+    Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults. The paper
+    prints the factor lam / k in front; only k / lam makes it a density.
     """
 
     k: float = Field(default=10.0, gt=0, description="Shape.")

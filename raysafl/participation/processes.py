@@ -16,7 +16,8 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
     """Return one number per client, [N], from a single number or a list.
 
     Raises:
-        ValueError: a list has another length than the number of clients, or all numbers are 0.
+        ValueError: a list has another length than the number of clients, or all numbers
+            are 0.
     """
     values: Floats = np.asarray(value, float)
     if values.ndim and len(values) != num_clients:
@@ -25,15 +26,17 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
             "give one for each, or a single number for all"
         )
     if not values.any():
-        raise ValueError(f"{name} is 0 for every client, so nobody would ever come; raise one")
+        raise ValueError(
+            f"{name} is 0 for every client, so nobody would ever come; raise one"
+        )
     return np.broadcast_to(values, num_clients)
 
 
 class Bernoulli(Participation):
     """Each client comes with its own rate, independently of the others and of the past.
 
-    If nobody comes by chance, the client with the least u_i / rate_i does (u_i: its uniform
-    draw).
+    If nobody comes by chance, the client with the least u_i / rate_i does (u_i: its
+    uniform draw).
 
     Source: FedAU, section 6 (docs/papers.md#fedau).
     """
@@ -42,7 +45,9 @@ class Bernoulli(Participation):
         description="Probability to come, in [0, 1]: one for all clients, or one per client."
     )
     m: int | None = Field(
-        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+        default=None,
+        gt=0,
+        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
     )
 
     def check(self, num_clients: int) -> None:
@@ -64,10 +69,10 @@ class Markov(Participation):
         P(on | on)  = mean + correlation (1 - mean)
         P(on | off) = mean (1 - correlation)
 
-    The chains start in their stationary distribution. So a client is on with probability `mean`
-    in every round, and two rounds that lie k apart have the correlation correlation^k. If
-    nobody is on, the client with the least u_i / P(on) comes in this round (u_i: its uniform
-    draw), and its chain stays off.
+    The chains start in their stationary distribution. So a client is on with
+    probability `mean` in every round, and two rounds that lie k apart have the
+    correlation correlation^k. If nobody is on, the client with the least u_i / P(on)
+    comes in this round (u_i: its uniform draw), and its chain stays off.
 
     The state is a list with 0 (off) or 1 (on) for each client.
 
@@ -78,10 +83,14 @@ class Markov(Participation):
         description="Probability to be on, in [0, 1]: one for all clients, or one per client."
     )
     correlation: float = Field(
-        gt=-1, lt=1, description="Correlation of a client's presence in consecutive rounds."
+        gt=-1,
+        lt=1,
+        description="Correlation of a client's presence in consecutive rounds.",
     )
     m: int | None = Field(
-        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+        default=None,
+        gt=0,
+        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
     )
 
     @model_validator(mode="after")
@@ -124,9 +133,13 @@ class Cyclic(Participation):
         description="The groups as lists of ids; or their number G, for G blocks of consecutive "
         "ids whose sizes differ by at most one."
     )
-    length: int = Field(default=1, gt=0, description="Rounds that a group's turn takes.")
+    length: int = Field(
+        default=1, gt=0, description="Rounds that a group's turn takes."
+    )
     m: int | None = Field(
-        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+        default=None,
+        gt=0,
+        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
     )
 
     def group(self, number: int, num_clients: int) -> Ints:
@@ -135,7 +148,8 @@ class Cyclic(Participation):
             return np.array(self.groups[number], np.int64)
         each, more = divmod(num_clients, self.groups)
         return np.arange(
-            number * each + min(number, more), (number + 1) * each + min(number + 1, more)
+            number * each + min(number, more),
+            (number + 1) * each + min(number + 1, more),
         )
 
     def check(self, num_clients: int) -> None:
@@ -148,7 +162,9 @@ class Cyclic(Participation):
                 )
             return
         if self.groups == []:
-            raise ValueError("groups is empty: give a number of groups, or the ids of each")
+            raise ValueError(
+                "groups is empty: give a number of groups, or the ids of each"
+            )
         for number, ids in enumerate(self.groups):
             known = all(0 <= i < num_clients for i in ids)
             if not ids or not known or len(set(ids)) < len(ids):

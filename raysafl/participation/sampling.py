@@ -40,10 +40,10 @@ def at_most(ids: Ints, m: int | None, key: Key) -> list[int]:
 def weighted(weight_M: Floats, m: int, rng: np.random.Generator) -> list[int]:
     """Draw m distinct clients one after another, in proportion to the weights of the rest.
 
-    The draw is done as an exponential race, which has the same distribution (Efraimidis and
-    Spirakis 2006, docs/papers.md#efraimidis-spirakis): client i arrives at E_i / weight_i with
-    independent exponential E_i, and the first m are taken. Clients of weight 0 arrive last, in
-    the order of their numbers.
+    The draw is done as an exponential race, which has the same distribution (Efraimidis
+    and Spirakis 2006, docs/papers.md#efraimidis-spirakis): client i arrives at E_i /
+    weight_i with independent exponential E_i, and the first m are taken. Clients of
+    weight 0 arrive last, in the order of their numbers.
 
     Args:
         weight_M: weight of each client, at least 0.
@@ -62,9 +62,9 @@ def weighted(weight_M: Floats, m: int, rng: np.random.Generator) -> list[int]:
 def come(chance_M: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
     """Let each client come with its own probability, independently of the others.
 
-    Client i comes if u_i < chance_i, with u_i uniform on [0, 1). If nobody comes, the cohort is
-    the client with the least u_i / chance_i, as if all probabilities were raised together until
-    somebody comes.
+    Client i comes if u_i < chance_i, with u_i uniform on [0, 1). If nobody comes, the
+    cohort is the client with the least u_i / chance_i, as if all probabilities were
+    raised together until somebody comes.
 
     Returns:
         Who came by chance, as booleans [N], and the ids of the cohort.
@@ -73,6 +73,7 @@ def come(chance_M: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_],
     on_M = u_M < chance_M
     ids = np.flatnonzero(on_M)
     if not len(ids):
-        # The bound avoids a division by zero; a client of probability 0 wins only if all are 0.
+        # The bound avoids a division by zero; a client of probability 0 wins only if
+        # all are 0.
         ids = np.argmin(u_M / np.maximum(chance_M, 1e-300), keepdims=True)
     return on_M, ids

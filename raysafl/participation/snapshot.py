@@ -22,22 +22,26 @@ class Snapshot(Participation):
 
       with acc_r the training accuracy (a fraction) after round r.
 
-    `base` moves on in snapshot rounds too: who is available follows time, and does not depend
-    on whether the server asked. The state holds the states of both policies, q and the last
-    accuracy.
+    `base` moves on in snapshot rounds too: who is available follows time, and does not
+    depend on whether the server asked. The state holds the states of both policies, q
+    and the last accuracy.
 
-    Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); its default lambda is 1. Algorithm 2
-    prints both accuracies with one variable; the formula above is what its text says. The paper
-    does not say whose training accuracy acc_r is, so `accuracy` chooses, and
-    docs/reproduction.md compares the choices.
+    Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); its default lambda is 1.
+    Algorithm 2 prints both accuracies with one variable; the formula above is what its
+    text says. The paper does not say whose training accuracy acc_r is, so `accuracy`
+    chooses, and docs/reproduction.md compares the choices.
     """
 
     base: SerializeAsAny[Participation] = Field(
         description="Who comes in rounds that are no snapshots."
     )
-    uniform: SerializeAsAny[Participation] = Field(description="Who comes in snapshots.")
+    uniform: SerializeAsAny[Participation] = Field(
+        description="Who comes in snapshots."
+    )
     every: int | None = Field(
-        default=None, gt=0, description="Number of rounds from one snapshot to the next."
+        default=None,
+        gt=0,
+        description="Number of rounds from one snapshot to the next.",
     )
     snapshot_prob: float | None = Field(
         default=None,
@@ -61,9 +65,13 @@ class Snapshot(Participation):
     @model_validator(mode="after")
     def _one_schedule(self) -> "Snapshot":
         if [self.every, self.snapshot_prob, self.adapt].count(None) != 2:
-            raise ValueError("give every=..., snapshot_prob=... or adapt=..., exactly one of them")
+            raise ValueError(
+                "give every=..., snapshot_prob=... or adapt=..., exactly one of them"
+            )
         if isinstance(self.base, Snapshot) or isinstance(self.uniform, Snapshot):
-            raise ValueError("a Snapshot inside a Snapshot: give the policies it is made of")
+            raise ValueError(
+                "a Snapshot inside a Snapshot: give the policies it is made of"
+            )
         return self
 
     def check(self, num_clients: int) -> None:
@@ -76,7 +84,9 @@ class Snapshot(Participation):
         return {
             "base": self.base.init(),
             "uniform": self.uniform.init(),
-            "q": 1 / self.every if self.every is not None else self.snapshot_prob or 0.0,
+            "q": 1 / self.every
+            if self.every is not None
+            else self.snapshot_prob or 0.0,
             "accuracy": None,
         }
 

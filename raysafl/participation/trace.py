@@ -42,8 +42,9 @@ def intervals(file: str, sha256: str) -> Ints:
         An array [n, 3] of (client, start, end).
 
     Raises:
-        ValueError: the file is missing, is no table, or has another SHA-256; a column is
-            missing; a value is no whole number; an interval is empty or before round 0.
+        ValueError: the file is missing, is no table, or has another SHA-256; a column
+            is missing; a value is no whole number; an interval is empty or before round
+            0.
     """
     content = _content(file)
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
@@ -54,7 +55,9 @@ def intervals(file: str, sha256: str) -> Ints:
         read = pd.read_parquet if Path(file).suffix == ".parquet" else pd.read_csv
         frame = read(io.BytesIO(content))
     except Exception as error:  # whatever a damaged file does to its reader
-        raise ValueError(f"the trace {file} is no CSV or Parquet table: {error}") from error
+        raise ValueError(
+            f"the trace {file} is no CSV or Parquet table: {error}"
+        ) from error
     for name in COLUMNS:
         if name not in frame:
             raise ValueError(
@@ -67,12 +70,15 @@ def _valid(file: str, frame: pd.DataFrame) -> Ints:
     """Check every row and return the intervals as whole numbers, sorted by start."""
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if not len(numbers):
-        raise ValueError(f"the trace {file} has no intervals, so nobody would ever come")
+        raise ValueError(
+            f"the trace {file} has no intervals, so nobody would ever come"
+        )
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
     wrong = {
         "client, start and end must be whole numbers": ~whole.all(axis=1),
         "an interval starts before round 0": numbers[:, 1] < 0,
-        "an interval ends before it has begun (end is exclusive)": numbers[:, 2] <= numbers[:, 1],
+        "an interval ends before it has begun (end is exclusive)": numbers[:, 2]
+        <= numbers[:, 1],
     }
     for told, rows in wrong.items():
         if rows.any():
@@ -80,27 +86,32 @@ def _valid(file: str, frame: pd.DataFrame) -> Ints:
             values = ", ".join(f"{name} = {frame.iloc[row][name]}" for name in COLUMNS)
             raise ValueError(f"the trace {file}, row {row}: {told}: {values}")
     table: Ints = numbers[np.argsort(numbers[:, 1], kind="stable")].astype(np.int64)
-    table.flags.writeable = False  # the array is cached and shared
+    # The array is cached and shared.
+    table.flags.writeable = False
     return table
 
 
 class Trace(Participation):
     """Clients come when a recorded trace says that they were available.
 
-    The trace is a CSV or Parquet file with the columns `client` (from 0), `start` and `end`
-    (rounds from 0; `end` itself is outside). A client may have many rows, and they may
-    overlap. After the last `end` the trace starts over, so that it serves a run of any length.
+    The trace is a CSV or Parquet file with the columns `client` (from 0), `start` and
+    `end` (rounds from 0; `end` itself is outside). A client may have many rows, and
+    they may overlap. After the last `end` the trace starts over, so that it serves a
+    run of any length.
 
-    The SHA-256 of the file's content is part of a run's id: the same file name with other
-    content is another run. Every machine that runs trials must have the file.
+    The SHA-256 of the file's content is part of a run's id: the same file name with
+    other content is another run. Every machine that runs trials must have the file.
     """
 
     file: str = Field(description="Path of the CSV or Parquet file.")
     m: int | None = Field(
-        default=None, gt=0, description="Maximum size of a cohort, drawn uniformly; None: no limit."
+        default=None,
+        gt=0,
+        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
     )
     sha256: str = Field(
-        default="", description="SHA-256 of the file's content; filled in if it is empty."
+        default="",
+        description="SHA-256 of the file's content; filled in if it is empty.",
     )
 
     @model_validator(mode="before")
@@ -108,10 +119,16 @@ class Trace(Participation):
     def _fill_sha256(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.get("file") and not value.get("sha256"):
             file = str(value["file"])
-            return {**value, "file": file, "sha256": hashlib.sha256(_content(file)).hexdigest()}
+            return {
+                **value,
+                "file": file,
+                "sha256": hashlib.sha256(_content(file)).hexdigest(),
+            }
         return value
 
-    def replace(self, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> Self:
+    def replace(
+        self, changes: Mapping[str, Any] | None = None, /, **fields: Any
+    ) -> Self:
         """Return a validated copy; another file gets its own SHA-256."""
         new = {**(changes or {}), **fields}
         return super().replace({"sha256": "", **new} if "file" in new else new)

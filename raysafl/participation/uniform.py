@@ -52,21 +52,24 @@ class Uniform(Participation):
 class Absent(Participation):
     """s clients never come; in each round, m of the others come, drawn uniformly.
 
-    Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which clients stay
-    away. By default it is those with the last s ids; since partitions give classes to ids at
-    random, this is no loss of generality.
+    Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which
+    clients stay away. By default it is those with the last s ids; since partitions give
+    classes to ids at random, this is no loss of generality.
     """
 
     s: int = Field(ge=0, description="Number of clients that never come.")
     m: int = Field(gt=0, description="Number of clients in each round.")
     clients: list[int] | None = Field(
-        default=None, description="Ids of the clients that never come; None: the last s."
+        default=None,
+        description="Ids of the clients that never come; None: the last s.",
     )
 
     def absentees(self, num_clients: int) -> set[int]:
         """Return the ids of the clients that never come."""
         return set(
-            range(num_clients - self.s, num_clients) if self.clients is None else self.clients
+            range(num_clients - self.s, num_clients)
+            if self.clients is None
+            else self.clients
         )
 
     def check(self, num_clients: int) -> None:
@@ -92,8 +95,8 @@ class Absent(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Draw m of the clients that ever come."""
-        # These are numbers among the clients that come; below they become ids, by skipping the
-        # clients that never come.
+        # These are numbers among the clients that come; below they become ids, by
+        # skipping the clients that never come.
         ids = draw(num_clients - self.s, self.m, key)
         if self.clients is not None:
             away = np.sort(self.clients)

@@ -55,19 +55,19 @@ def results(
 
     Args:
         paths: folders of sweeps, or folders that hold some.
-        query: a condition in Python's notation, such as `algorithm == 'Safari' and q > 0.5`.
-            A name is a column of `runs.parquet`, a setting (`algorithm.q`), a label, or the
-            end of a setting's name (`q`), looked up in this order. `in`, `not` and arithmetic
-            work as well.
+        query: a condition in Python's notation, such as `algorithm == 'Safari' and q >
+            0.5`. A name is a column of `runs.parquet`, a setting (`algorithm.q`), a
+            label, or the end of a setting's name (`q`), looked up in this order. `in`,
+            `not` and arithmetic work as well.
         sort: the column to sort by, the largest value first.
         ascending: whether to sort the smallest value first.
         top: the maximum number of rows.
-        columns: the columns to show; by default the labels, what the query and the order name,
-            the accuracies, replicates and status.
+        columns: the columns to show; by default the labels, what the query and the
+            order name, the accuracies, replicates and status.
 
     Raises:
-        ValueError: a folder holds no sweep, the query cannot be read, or a name is no column
-            (the message has the nearest) or could be one of several.
+        ValueError: a folder holds no sweep, the query cannot be read, or a name is no
+            column (the message has the nearest) or could be one of several.
     """
     frame = read_runs(paths)
     tree = _parse(query) if query.strip() else None
@@ -76,7 +76,9 @@ def results(
         frame = frame[_holds(tree, frame)]
     by = _column(sort, frame) if sort else ""
     if by:
-        frame = frame.sort_values(by, ascending=ascending, na_position="last", kind="stable")
+        frame = frame.sort_values(
+            by, ascending=ascending, na_position="last", kind="stable"
+        )
     wanted = [_column(name, frame) for name in columns]
     shown = wanted or _default(frame, [*named, *([by] if by else [])])
     return frame[shown].iloc[:top].reset_index(drop=True)
@@ -85,9 +87,10 @@ def results(
 def read_runs(paths: Iterable[Location]) -> pd.DataFrame:
     """Read the runs of all sweeps in some folders, one row per run.
 
-    The columns are those of `runs.parquet`, with numbers as numbers. Statistics are means over
-    the finished replicates, `<statistic>_std` are their standard deviations, and `replicates`
-    is their number. `status` and `reason` are those of the replicate that ended worst.
+    The columns are those of `runs.parquet`, with numbers as numbers. Statistics are
+    means over the finished replicates, `<statistic>_std` are their standard deviations,
+    and `replicates` is their number. `status` and `reason` are those of the replicate
+    that ended worst.
 
     Args:
         paths: folders of sweeps, or folders that hold some.
@@ -99,9 +102,13 @@ def read_runs(paths: Iterable[Location]) -> pd.DataFrame:
     for path in paths:
         stores = find_sweeps(path)
         if not stores:
-            raise ValueError(f"{path} holds no sweep: no manifest.json in it or one level below")
+            raise ValueError(
+                f"{path} holds no sweep: no manifest.json in it or one level below"
+            )
         parts += [_per_run(store.runs()) for store in stores]
-    frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    frame = pd.concat(
+        [part for part in parts if len(part)] or parts[:1], ignore_index=True
+    )
     for name in frame:
         if str(name).startswith(("config.", "label.")):
             frame[name] = _parsed(frame[name])
@@ -111,12 +118,18 @@ def read_runs(paths: Iterable[Location]) -> pd.DataFrame:
 def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
     """Join the replicates of each run to one row."""
     if runs.empty:
-        return pd.DataFrame(columns=["sweep", "run_id", "status", "replicates", *STATISTICS])
+        return pd.DataFrame(
+            columns=["sweep", "run_id", "status", "replicates", *STATISTICS]
+        )
     order = {status: i for i, status in enumerate(WORST)}
-    worst = runs.assign(_order=runs["status"].map(order)).sort_values("_order", kind="stable")
+    worst = runs.assign(_order=runs["status"].map(order)).sort_values(
+        "_order", kind="stable"
+    )
     first = worst.drop_duplicates("run_id").set_index("run_id")
     names = [name for name in STATISTICS if name in runs]
-    spread = [name for name in names if f"{name}_std" not in names and name != "last5_std"]
+    spread = [
+        name for name in names if f"{name}_std" not in names and name != "last5_std"
+    ]
     done = runs[runs["status"] == Status.FINISHED].groupby("run_id")
     means = done[names].mean()
     stds = done[spread].std().add_suffix("_std")
@@ -211,7 +224,9 @@ def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
     except (TypeError, ValueError) as error:
         raise ValueError(f"the query cannot be answered: {error}") from None
     if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
-        raise ValueError("the query is no condition: compare a column, as in 'best > 0.9'")
+        raise ValueError(
+            "the query is no condition: compare a column, as in 'best > 0.9'"
+        )
     return found
 
 
@@ -227,7 +242,8 @@ def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
 def as_table(found: pd.DataFrame) -> Table:
     """Write runs as a table for a terminal.
 
-    All labels stand in one column, numbers have four digits, and names have no prefixes.
+    All labels stand in one column, numbers have four digits, and names have no
+    prefixes.
     """
     names = [str(name) for name in found]
     labels = [name for name in names if name.startswith("label.")]
@@ -236,12 +252,18 @@ def as_table(found: pd.DataFrame) -> Table:
         dict(zip(names, row, strict=True)) for row in found.itertuples(index=False)
     ]
     label_texts = [
-        ", ".join(f"{c.removeprefix('label.')} {_text(r[c])}" for c in labels if _text(r[c]))
+        ", ".join(
+            f"{c.removeprefix('label.')} {_text(r[c])}" for c in labels if _text(r[c])
+        )
         for r in records
     ]
-    out = Table(box=SIMPLE_HEAD, caption=f"{count(len(found), 'run')}; accuracies are fractions")
+    out = Table(
+        box=SIMPLE_HEAD, caption=f"{count(len(found), 'run')}; accuracies are fractions"
+    )
     if labels:
-        out.add_column(Text("labels"), min_width=min(34, max(map(len, label_texts), default=0)))
+        out.add_column(
+            Text("labels"), min_width=min(34, max(map(len, label_texts), default=0))
+        )
     for name in others:
         right = pd.api.types.is_numeric_dtype(found[name])
         out.add_column(

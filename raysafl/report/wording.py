@@ -17,7 +17,11 @@ def number(value: float, unit: str) -> str:
 
 def signed(value: float, unit: str) -> str:
     """Write a difference with its sign, or a dash if it is not known."""
-    return NOTHING if math.isnan(value) else ("+" if value >= 0 else "") + number(value, unit)
+    return (
+        NOTHING
+        if math.isnan(value)
+        else ("+" if value >= 0 else "") + number(value, unit)
+    )
 
 
 def spread(mean: float, std: float, unit: str) -> str:

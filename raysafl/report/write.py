@@ -22,8 +22,8 @@ from raysafl.storage.store import Store
 
 ELSEWHERE = "The numbers are in the table."
 
-# For each figure: the section of the page, the text for readers who cannot see the figure, and
-# the caption.
+# For each figure: the section of the page, the text for readers who cannot see the
+# figure, and the caption.
 ABOUT = {
     "curves": (
         "Curves",
@@ -68,9 +68,9 @@ def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
-    The figures are `curves.png` (with `curves-2.png` and so on if there are many panels),
-    `heatmap.png`, `pareto.png`, `q.png` and `participation.png`. Runs may be missing. Figures of
-    an earlier report that are not made again are deleted.
+    The figures are `curves.png` (with `curves-2.png` and so on if there are many
+    panels), `heatmap.png`, `pareto.png`, `q.png` and `participation.png`. Runs may be
+    missing. Figures of an earlier report that are not made again are deleted.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.
@@ -106,8 +106,13 @@ def write_report(store: Store) -> list[Location]:
         pairs=paired(runs, manifest, layout),
         pictures=pictures,
     )
-    files = {"table.md": markdown(runs, manifest).encode(), "report.html": page(report).encode()}
-    files |= {picture.name: picture.png for part in pictures.values() for picture in part}
+    files = {
+        "table.md": markdown(runs, manifest).encode(),
+        "report.html": page(report).encode(),
+    }
+    files |= {
+        picture.name: picture.png for part in pictures.values() for picture in part
+    }
     for kind in ABOUT:
         for old in [store.path / f"{kind}.png", *store.path.glob(f"{kind}-[0-9]*.png")]:
             if old.name not in files:

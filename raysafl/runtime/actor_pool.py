@@ -25,7 +25,8 @@ from raysafl.runtime.hardware import Hardware
 
 # What Ray raises when an actor was lost, rather than code in it.
 LOST = (RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError)
-RETRIES = 3  # of one call, and of starting one actor
+# Of one call, and of starting one actor.
+RETRIES = 3
 log = logging.getLogger(__name__)
 
 
@@ -93,7 +94,8 @@ class ActorPool:
         self._setup = setup
         self._failed_starts = Counter()
         self._starting = {
-            index: actor.configure.remote(setup) for index, actor in enumerate(self._actors)
+            index: actor.configure.remote(setup)
+            for index, actor in enumerate(self._actors)
         }
 
     def configure_replacements(self, setup: Any) -> None:
@@ -155,7 +157,9 @@ class ActorPool:
                 return ray.get(call.reply)
             except LOST as error:
                 call.losses += 1
-                _pause_or_give_up(call.losses, f"the client actor that was to {call.method}", error)
+                _pause_or_give_up(
+                    call.losses, f"the client actor that was to {call.method}", error
+                )
                 self._replace(call.actor, error)
                 self._send(call)
 
@@ -203,9 +207,12 @@ class ActorPool:
                     index,
                     _last_line(error),
                 )
-                ray.kill(actor)  # it may be alive and only out of reach
+                # It may be alive and only out of reach.
+                ray.kill(actor)
                 self._actors[index] = self._remote.remote(self._threads)
-                self._starting[index] = self._actors[index].configure.remote(self._setup)
+                self._starting[index] = self._actors[index].configure.remote(
+                    self._setup
+                )
 
 
 def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
@@ -215,7 +222,9 @@ def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
     too. The pause lets that happen before the coordinator records a failure of the run.
     """
     if losses > RETRIES:
-        raise LostActorsError(f"{what} was lost {losses} times: {_last_line(error)}") from error
+        raise LostActorsError(
+            f"{what} was lost {losses} times: {_last_line(error)}"
+        ) from error
     time.sleep(2 ** (losses - 1) - 1)
 
 

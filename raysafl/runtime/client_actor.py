@@ -42,7 +42,9 @@ class Clients:
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
         self.worker: Worker | None = None
-        self._thread = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (threads,))
+        self._thread = ThreadPoolExecutor(
+            1, "evaluation", torch.set_num_threads, (threads,)
+        )
         # The number of the evaluation that came with the last training, and its sums.
         self._evaluation: tuple[int, Future[Array]] | None = None
 

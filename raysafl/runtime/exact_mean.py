@@ -62,7 +62,9 @@ def count_averaged(tasks: Iterable[Task], averaged: Collection[int]) -> dict[int
     return Counter(task.replicate for task in tasks if task.replicate in averaged)
 
 
-def reduce_share(tasks: Sequence[Task], update: Update, counts: Mapping[int, int]) -> ShareResult:
+def reduce_share(
+    tasks: Sequence[Task], update: Update, counts: Mapping[int, int]
+) -> ShareResult:
     """Sum the updates of the averaged replicates and keep the rows of the others.
 
     Args:
@@ -110,11 +112,15 @@ def combine_shares(
 
     for share, result in zip(shares, results, strict=True):
         columns_5T[:, share] = result.columns_5T
-        for i, row_P in zip((i for i in share if i in row_of), result.rows_TP, strict=True):
+        for i, row_P in zip(
+            (i for i in share if i in row_of), result.rows_TP, strict=True
+        ):
             delta_TP[row_of[i]] = row_P
 
         present = count_averaged((tasks[i] for i in share), counts)
-        for (replicate, count), mean_P in zip(present.items(), result.means, strict=True):
+        for (replicate, count), mean_P in zip(
+            present.items(), result.means, strict=True
+        ):
             if count == counts[replicate]:
                 means[replicate] = mean_P
             elif replicate in sums:
@@ -131,7 +137,9 @@ def combine_shares(
         # A mean that was sent lies in read-only memory, and an algorithm may change it.
         delta_P = torch.from_numpy(means[replicate].copy())
         own = slice(indices[0], indices[-1] + 1)
-        mean_updates[replicate] = MeanUpdate(delta_P, *(column[own] for column in columns))
+        mean_updates[replicate] = MeanUpdate(
+            delta_P, *(column[own] for column in columns)
+        )
     if counts:
         columns = _typed_columns(columns_5T[:, unaveraged])
     return Trained(Update(torch.from_numpy(delta_TP), *columns), mean_updates)

@@ -20,7 +20,9 @@ class Hardware(Component):
         '2 client actor(s) of 1 CPU and 0.5 GPU each'
     """
 
-    actors: int = Field(default=1, gt=0, description="number of client actors of a trial")
+    actors: int = Field(
+        default=1, gt=0, description="number of client actors of a trial"
+    )
     cpus: float = Field(default=1.0, gt=0, description="CPU cores of one client actor")
     gpus: float = Field(
         default=0.0,
@@ -76,7 +78,9 @@ class Hardware(Component):
         """Take one actor's resources from the first node that has them."""
         for node in free:
             # Sums of shares such as 0.33 may exceed a whole GPU by rounding.
-            if all(node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()):
+            if all(
+                node.get(name, 0) + 1e-6 >= need for name, need in self.bundle().items()
+            ):
                 for name, need in self.bundle().items():
                     node[name] -= need
                 return True
@@ -84,8 +88,12 @@ class Hardware(Component):
 
     def _refusal(self, nodes: Sequence[Mapping[str, float]]) -> str:
         """Return the message for a trial that does not fit."""
-        has = {name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
-        where = "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
+        has = {
+            name: sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU")
+        }
+        where = (
+            "this machine" if len(nodes) == 1 else f"the cluster's {len(nodes)} nodes"
+        )
         return (
             f"a trial needs {self.describe()}, but {where} offer(s) {has['CPU']:g} CPU "
             f"and {has['GPU']:g} GPU; lower --actors, --cpus or --gpus"

@@ -88,7 +88,9 @@ class Worker:
         result = self.train_share(tasks, counts)
         return combine_shares(tasks, counts, [range(len(tasks))], [result])
 
-    def train_share(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> ShareResult:
+    def train_share(
+        self, tasks: Sequence[Task], counts: Mapping[int, int]
+    ) -> ShareResult:
         """Carry out a share of a round's tasks, for `combine_shares`.
 
         Args:
@@ -102,7 +104,9 @@ class Worker:
 
         Here the evaluation is done before the function is returned.
         """
-        accuracy_R, loss_R = self.trainer.evaluator.evaluate(torch.stack(list(w.values())))
+        accuracy_R, loss_R = self.trainer.evaluator.evaluate(
+            torch.stack(list(w.values()))
+        )
         pairs = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
         scores = dict(zip(w, pairs, strict=True))
         return lambda: scores
@@ -111,7 +115,10 @@ class Worker:
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
         """Return each replicate's accuracy (in [0, 1]) on some clients' samples."""
-        return {r: self.count_correct(r, w[r], ids[r]) / self.samples(r, ids[r]) for r in ids}
+        return {
+            r: self.count_correct(r, w[r], ids[r]) / self.samples(r, ids[r])
+            for r in ids
+        }
 
     def count_correct(
         self,
@@ -163,5 +170,7 @@ class Worker:
         """
         held = self.splits[replicate].of(client)
         rng = key("gradient noise", client)
-        picks = [rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)]
+        picks = [
+            rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
+        ]
         return self.trainer.gradients(w_P.expand(draws, -1), picks)

@@ -8,7 +8,8 @@ M_TOP_PAD = -2
 M_MMAP_MAX = -4
 
 OPTIONS = {
-    M_MMAP_MAX: 0,  # take large tensors from the heap, which keeps them, not from mmap
+    # Take large tensors from the heap, which keeps them, not from mmap.
+    M_MMAP_MAX: 0,
     M_TRIM_THRESHOLD: 2**31 - 1,  # bytes of free heap to keep before any are given back
     M_TOP_PAD: 2**26,  # bytes to ask the system for at a time
 }

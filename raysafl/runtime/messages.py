@@ -32,7 +32,8 @@ from raysafl.training.inputs import as_tensor
 
 Array = NDArray[Any]
 Sent: TypeAlias = Array | bytes
-LARGE = 100_000  # Ray sends larger arguments and results through its object store
+# Ray sends larger arguments and results through its object store.
+LARGE = 100_000
 START = Task._fields.index("w_P")
 OFFSET = Task._fields.index("offset_P")
 
@@ -137,7 +138,9 @@ class TaskMessage:
             evaluation = (self.evaluation.number, self.evaluation.spans, models)
 
         header = ray.cloudpickle.dumps((bare_tasks, self.counts, evaluation))
-        offsets = [task.offset_P.numpy() for task in self.tasks if task.offset_P is not None]
+        offsets = [
+            task.offset_P.numpy() for task in self.tasks if task.offset_P is not None
+        ]
         offset_TP = sent_form(np.stack(offsets)) if offsets else b""
         return header, offset_TP, *(sendable[name] for name in used)
 
@@ -179,7 +182,9 @@ class TaskReply:
         """Return the parts of the reply; small ones each travel inside a message."""
         columns = self.result.columns_5T
         if self.evaluation:
-            columns = np.append(columns, [self.evaluation.number, *self.evaluation.sums.ravel()])
+            columns = np.append(
+                columns, [self.evaluation.number, *self.evaluation.sums.ravel()]
+            )
         return tuple(map(sent_form, (columns, self.result.rows_TP, *self.result.means)))
 
     @classmethod
@@ -188,7 +193,9 @@ class TaskReply:
         columns, rows, *means = parts
         num_tasks = len(message.tasks)
         num_parameters = message.tasks[0].w_P.numel()
-        columns_5T, evaluation = np.split(array_of(columns, np.float64), [5 * num_tasks])
+        columns_5T, evaluation = np.split(
+            array_of(columns, np.float64), [5 * num_tasks]
+        )
 
         present = count_averaged(message.tasks, message.counts)
         complete = [count == message.counts[r] for r, count in present.items()]

@@ -80,7 +80,9 @@ class OnActors:
         piggyback: Whether evaluations are sent with trainings, see `should_piggyback`.
     """
 
-    def __init__(self, actors: ActorPool, reference: Worker, piggyback: bool = False) -> None:
+    def __init__(
+        self, actors: ActorPool, reference: Worker, piggyback: bool = False
+    ) -> None:
         self.actors = actors
         self.reference = reference
         self.init = reference.init
@@ -115,7 +117,9 @@ class OnActors:
         self.parameters.forget()
         replies = [
             TaskReply.decode(message, parts)
-            for message, parts in zip(messages.values(), self.actors.get(calls), strict=True)
+            for message, parts in zip(
+                messages.values(), self.actors.get(calls), strict=True
+            )
         ]
 
         for reply in replies:
@@ -133,19 +137,27 @@ class OnActors:
         num_samples = len(self.reference.trainer.test.y)
         starts = span_starts(num_samples)
         num_actors = len(self.actors)
-        spans_of = [starts[i::num_actors] for i in range(num_actors) if starts[i::num_actors]]
+        spans_of = [
+            starts[i::num_actors] for i in range(num_actors) if starts[i::num_actors]
+        ]
         cost = len(w) * num_samples // len(spans_of) // TESTED_PER_TRAINED
         models = list(w.values())
-        parts = [self.pending.add(i, spans, models, cost) for i, spans in enumerate(spans_of)]
+        parts = [
+            self.pending.add(i, spans, models, cost) for i, spans in enumerate(spans_of)
+        ]
 
         def scores() -> Scores:
             sums = self.pending.sums(parts)
             # Span k was the (k // num_actors)-th span of actor k % num_actors.
             in_order = [
-                as_tensor(sums[k % num_actors][k // num_actors]) for k in range(len(starts))
+                as_tensor(sums[k % num_actors][k // num_actors])
+                for k in range(len(starts))
             ]
             pairs_R2 = scores_of_sums(in_order, num_samples).T.tolist()
-            return {r: (accuracy, loss) for r, (accuracy, loss) in zip(w, pairs_R2, strict=True)}
+            return {
+                r: (accuracy, loss)
+                for r, (accuracy, loss) in zip(w, pairs_R2, strict=True)
+            }
 
         return scores
 
@@ -172,7 +184,10 @@ class OnActors:
         """Return the indices of each actor's tasks."""
         costs = [self._cost(task) for task in tasks]
         loads = self.pending.take_loads()
-        if sum(costs) * self.reference.trainer.model.num_parameters <= MIN_WORK_TO_SHARE:
+        if (
+            sum(costs) * self.reference.trainer.model.num_parameters
+            <= MIN_WORK_TO_SHARE
+        ):
             loads = loads[:1]
         return assign_replicates([task.replicate for task in tasks], costs, loads)
 
@@ -181,6 +196,10 @@ class OnActors:
         samples = self.reference.splits[task.replicate].size(task.client)
         return task.sgd.num_steps(samples) * min(samples, task.sgd.batch_size)
 
-    def _send(self, actor: int, message: TaskMessage, sendable: Mapping[int, object]) -> Call:
+    def _send(
+        self, actor: int, message: TaskMessage, sendable: Mapping[int, object]
+    ) -> Call:
         arguments = message.encode(sendable)
-        return self.actors.send(actor, "train", *arguments, parts=message.num_reply_parts)
+        return self.actors.send(
+            actor, "train", *arguments, parts=message.num_reply_parts
+        )

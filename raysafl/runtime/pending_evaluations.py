@@ -55,14 +55,17 @@ class PendingEvaluations:
         piggyback: Whether parts are sent together with trainings.
     """
 
-    def __init__(self, actors: ActorPool, parameters: SentParameters, piggyback: bool) -> None:
+    def __init__(
+        self, actors: ActorPool, parameters: SentParameters, piggyback: bool
+    ) -> None:
         self.actors = actors
         self.parameters = parameters
         self.piggyback = piggyback
         self._numbers = itertools.count(1)
         self._loads = [0] * len(actors)
         self._waiting: list[EvaluationPart] = []
-        self._piggybacked: dict[int, EvaluationPart] = {}  # by their requests' numbers
+        # By their requests' numbers.
+        self._piggybacked: dict[int, EvaluationPart] = {}
 
     def add(
         self, actor: int, spans: Sequence[int], w: Sequence[Tensor], cost: int
@@ -126,4 +129,6 @@ class PendingEvaluations:
     def _send(self, part: EvaluationPart) -> None:
         request = part.request
         models = part.sent or self.parameters.of(request.w)
-        part.call = self.actors.send(part.actor, "evaluate", request.number, request.spans, *models)
+        part.call = self.actors.send(
+            part.actor, "evaluate", request.number, request.spans, *models
+        )

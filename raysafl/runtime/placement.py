@@ -69,11 +69,14 @@ def assign_replicates(
     if time_together <= TOLERANCE * mean_time:
         return together
     apart = assign_longest_first(costs, loads)
-    return together if time_together <= TOLERANCE * _time(apart, costs, loads) else apart
+    return (
+        together if time_together <= TOLERANCE * _time(apart, costs, loads) else apart
+    )
 
 
 def _time(shares: list[list[int]], costs: Sequence[int], loads: Sequence[int]) -> int:
     """Return when the last actor is done."""
     return max(
-        load + sum(costs[i] for i in share) for load, share in zip(loads, shares, strict=True)
+        load + sum(costs[i] for i in share)
+        for load, share in zip(loads, shares, strict=True)
     )

@@ -55,7 +55,9 @@ def lean_local_ray() -> Iterator[None]:
             if hasattr(node, start):
                 changes.enter_context(_replaced(node, start, _do_nothing))
             else:
-                _warn_once(f"Node.{start}", "Ray starts a process that a sweep does not need")
+                _warn_once(
+                    f"Node.{start}", "Ray starts a process that a sweep does not need"
+                )
         prestart = os.environ.get(PRESTART_WORKER, "0")
         changes.enter_context(environment(**{PRESTART_WORKER: prestart}))
         yield
@@ -106,7 +108,10 @@ def forget_metric_history(trial: Any) -> None:
         if hasattr(metadata, name):
             setattr(metadata, name, {})
         else:
-            _warn_once(f"Trial.run_metadata.{name}", "the driver's memory grows by 20 kB a trial")
+            _warn_once(
+                f"Trial.run_metadata.{name}",
+                "the driver's memory grows by 20 kB a trial",
+            )
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from raysafl.runtime.ray_private import (
     lean_local_ray,
 )
 
-CONNECT_TIMEOUT_SECONDS = 10  # of the first connection to a cluster's head node
+# Of the first connection to a cluster's head node.
+CONNECT_TIMEOUT_SECONDS = 10
 
 
 @contextmanager
@@ -105,6 +106,8 @@ def _connecting_once(address: str) -> Iterator[None]:
         socket.create_connection(head, timeout=CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         host, port = head
-        raise OSError(f"nothing accepts connections at {host}:{port}: {error}") from error
+        raise OSError(
+            f"nothing accepts connections at {host}:{port}: {error}"
+        ) from error
     with environment(**{CONNECT_SECONDS: "1"}):
         yield

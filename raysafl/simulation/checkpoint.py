@@ -36,7 +36,9 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         simulation: The simulation, with no record pending.
         extra: JSON-like values that `restore` gives back.
     """
-    assert simulation.nothing_pending, "records that wait for an evaluation would be lost"
+    assert simulation.nothing_pending, (
+        "records that wait for an evaluation would be lost"
+    )
     tensors: dict[str, torch.Tensor] = {}
     replicates = []
     for r, replicate in enumerate(simulation.replicates):
@@ -80,7 +82,9 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
         saved = json.loads(metadata["raysafl"])
         seeds = [replicate["seed"] for replicate in saved["replicates"]]
         if seeds != simulation.run.seeds:
-            raise ValueError(f"it holds seeds {seeds}, the run has {simulation.run.seeds}")
+            raise ValueError(
+                f"it holds seeds {seeds}, the run has {simulation.run.seeds}"
+            )
         replicates = [
             Replicate(
                 state=_state_of(tensors, r),

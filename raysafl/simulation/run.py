@@ -54,7 +54,9 @@ class Run(Component):
         gt=0,
         description="number R of replicates, each with a seed of its own",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of the first replicate")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="seed of the first replicate"
+    )
     eval_every: int = Field(
         default=1,
         gt=0,

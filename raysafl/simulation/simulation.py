@@ -39,8 +39,10 @@ from raysafl.core.record import Record
 from raysafl.core.work import Scores, Task, Work
 from raysafl.simulation.run import Run
 
-BYTES_PER_PARAMETER = 4  # parameters are sent as float32
-KINDS = {SERVER: "server", EVERYONE: "central"}  # who trained, if it was not a client
+# Parameters are sent as float32.
+BYTES_PER_PARAMETER = 4
+# Who trained, if it was not a client.
+KINDS = {SERVER: "server", EVERYONE: "central"}
 
 
 @dataclass
@@ -93,7 +95,9 @@ class _RoundInProgress:
     generator: Round
     cohort: Cohort
     calls: int = 0
-    kinds: set[str] = field(default_factory=set)  # who trained: "client", "server", "central"
+    kinds: set[str] = field(
+        default_factory=set
+    )  # who trained: "client", "server", "central"
 
 
 class _PendingEvaluation(NamedTuple):
@@ -133,8 +137,12 @@ class Simulation:
         self.work = work
         self.round = 0
         self._last_record_time = time.monotonic()
-        self._pending: list[_PendingEvaluation] = []  # in the order of their rounds
-        self._complete: list[Record] = []  # records with scores that were not returned yet
+        # In the order of their rounds.
+        self._pending: list[_PendingEvaluation] = []
+        self._complete: list[
+            Record
+            # Records with scores that were not returned yet.
+        ] = []
         self.algorithms = [
             run.algorithm.prepare(
                 Setting(len(sizes), sum(sizes) / len(sizes), server_size, run.local)
@@ -142,8 +150,12 @@ class Simulation:
             for sizes, server_size in work.sizes()
         ]
         self.replicates = [
-            Replicate(seed, algorithm.init(w_P, run.data.clients), run.participation.init())
-            for seed, algorithm, w_P in zip(run.seeds, self.algorithms, work.init(), strict=True)
+            Replicate(
+                seed, algorithm.init(w_P, run.data.clients), run.participation.init()
+            )
+            for seed, algorithm, w_P in zip(
+                run.seeds, self.algorithms, work.init(), strict=True
+            )
         ]
 
     @property
@@ -207,7 +219,9 @@ class Simulation:
                 raise
             for draft in drafts:
                 accuracy, loss = scores[draft.replicate]
-                self._complete.append(replace(draft, test_accuracy=accuracy, test_loss=loss))
+                self._complete.append(
+                    replace(draft, test_accuracy=accuracy, test_loss=loss)
+                )
         records = self._complete
         self._complete = []
         return records
@@ -249,7 +263,9 @@ class Simulation:
         self, requests: Mapping[int, Request], rounds: Mapping[int, _RoundInProgress]
     ) -> dict[int, Update | MeanUpdate | None]:
         """Carry out the requests of several replicates as one batch of tasks."""
-        tasks = {r: self._tasks(r, request, rounds[r]) for r, request in requests.items()}
+        tasks = {
+            r: self._tasks(r, request, rounds[r]) for r, request in requests.items()
+        }
         # One client's update is the mean over it, bit for bit, so it is taken from its
         # row.
         averaged = [
@@ -257,7 +273,9 @@ class Simulation:
             for r, request in requests.items()
             if isinstance(request, TrainMean) and len(request.ids) > 1
         ]
-        trained = self.work.train([task for own in tasks.values() for task in own], averaged)
+        trained = self.work.train(
+            [task for own in tasks.values() for task in own], averaged
+        )
 
         answers: dict[int, Update | MeanUpdate | None] = {}
         start = 0
@@ -275,7 +293,9 @@ class Simulation:
             answers[r] = answer
         return answers
 
-    def _tasks(self, r: int, request: Request, in_progress: _RoundInProgress) -> list[Task]:
+    def _tasks(
+        self, r: int, request: Request, in_progress: _RoundInProgress
+    ) -> list[Task]:
         """Return one task for each client that replicate r's algorithm asks for."""
         if not isinstance(request, Request) or not len(request.ids):
             raise ValueError(
@@ -320,7 +340,9 @@ class Simulation:
         counts = replicate.counts
         counts.steps += int(answer.steps_M.sum())
 
-        num_clients = sum(i >= 0 for i in request.ids)  # SERVER and EVERYONE are negative
+        num_clients = sum(
+            i >= 0 for i in request.ids
+        )  # SERVER and EVERYONE are negative
         vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
         counts.bytes_down += vector_bytes * (1 + request.extra_down)
         counts.bytes_up += vector_bytes * (1 + request.extra_up)
@@ -329,7 +351,9 @@ class Simulation:
         if SERVER in request.ids:
             weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
         if total := weight_M.sum():
-            replicate.train_accuracy = float((answer.accuracy_M * weight_M).sum() / total)
+            replicate.train_accuracy = float(
+                (answer.accuracy_M * weight_M).sum() / total
+            )
             replicate.train_loss = float((answer.loss_M * weight_M).sum() / total)
 
     def _measure_accuracy(self, rounds: Mapping[int, _RoundInProgress]) -> None:
@@ -358,10 +382,14 @@ class Simulation:
 
     def _evaluate(self, rounds: Mapping[int, _RoundInProgress]) -> None:
         """Begin to evaluate the live replicates, and draft their records."""
-        live = {r: self.replicates[r] for r in rounds if not self.replicates[r].diverged}
+        live = {
+            r: self.replicates[r] for r in rounds if not self.replicates[r].diverged
+        }
         if not live:
             return
-        scores = self.work.evaluate({r: rep.state.w_P.float() for r, rep in live.items()})
+        scores = self.work.evaluate(
+            {r: rep.state.w_P.float() for r, rep in live.items()}
+        )
         now = time.monotonic()
         seconds = now - self._last_record_time
         self._last_record_time = now
@@ -376,7 +404,8 @@ class Simulation:
                     round=self.round,
                     kind="+".join(sorted(rounds[r].kinds)),
                     cohort=cohort.ids,
-                    test_accuracy=math.nan,  # until the evaluation has ended
+                    # Until the evaluation has ended.
+                    test_accuracy=math.nan,
                     test_loss=math.nan,
                     train_accuracy=replicate.train_accuracy,
                     train_loss=replicate.train_loss,

@@ -1,1 +1,1 @@
-"""storage."""
+"""What lies in a sweep's folder, here or in an object store, and how it is written."""

@@ -29,13 +29,20 @@ from raysafl.storage.manifest import RUN_ID
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.rows import ROUNDS, read_rows
 
-ROWS_PER_GROUP = 65_536  # a row group is the least that is read to get the rows of one run
+ROWS_PER_GROUP = (
+    # A row group is the least that is read to get the rows of one run.
+    65_536
+)
 PARQUET = {
     "compression": "zstd",
     "compression_level": 19,
     "use_dictionary": ["run_id", "kind"],
-    "column_encoding": dict.fromkeys(["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"),
-    "write_statistics": ["run_id"],  # by which groups without the wanted run are skipped
+    "column_encoding": dict.fromkeys(
+        ["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"
+    ),
+    "write_statistics": [
+        "run_id"
+    ],  # by which groups without the wanted run are skipped
     "write_page_checksum": True,
     "store_schema": False,
 }
@@ -136,7 +143,8 @@ class Compacted:
         entries: dict[str, LedgerEntry] = {}
         for number, line in enumerate(self._lines(), start=1):
             if run_id and f'"{run_id}"'.encode() not in line:
-                continue  # most lines need not be parsed to find one run's
+                # Most lines need not be parsed to find one run's.
+                continue
             try:
                 name, entry = _parsed_line(line)
             except (ValueError, RecursionError) as error:
@@ -170,7 +178,9 @@ class Compacted:
         removed = set(run_ids)
         entries = self.entries(strict=True)
         if removed & entries.keys():
-            self.write_entries({i: entry for i, entry in entries.items() if i not in removed})
+            self.write_entries(
+                {i: entry for i, entry in entries.items() if i not in removed}
+            )
 
     def remove_rows(self, run_ids: Iterable[str]) -> None:
         """Remove the rows of some runs.
@@ -182,14 +192,16 @@ class Compacted:
         if not removed & self.run_ids():
             return
         table = self.rows()
-        others = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string())))
+        others = pc.invert(
+            pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string()))
+        )
         self.write_rows([table.filter(others)])
 
     def move_to_part(self, run_id: str, before_round: int, part: Location) -> None:
         """Move a run's rows before a round into a part, and drop its other rows.
 
-        Only runs that have ended are compacted, so a run is here only if it is run again
-        although its results are there.
+        Only runs that have ended are compacted, so a run is here only if it is run
+        again although its results are there.
 
         Raises:
             ValueError: the file is damaged.
@@ -200,8 +212,8 @@ class Compacted:
         if not len(table):
             return
 
-        # The part is ignored until the rows are out of the compacted file, so a crash in
-        # between changes nothing.
+        # The part is ignored until the rows are out of the compacted file, so a crash
+        # in between changes nothing.
         before = table.filter(pc.less(table["round"], before_round))
         if len(before):
             write_parquet(before, part)

@@ -15,7 +15,8 @@ from raysafl.storage.paths import Location
 from raysafl.storage.rows import read_parts, run_of, sorted_rows
 from raysafl.storage.store import Store
 
-RUNS_AT_ONCE = 256  # runs whose rows are in memory at the same time
+# Runs whose rows are in memory at the same time.
+RUNS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,16 @@ class Compaction:
     bytes_after: int
 
     def __str__(self) -> str:
-        sizes = f"{format_bytes(self.bytes_before)} became {format_bytes(self.bytes_after)}"
+        sizes = (
+            f"{format_bytes(self.bytes_before)} became {format_bytes(self.bytes_after)}"
+        )
         left = (
             f"; {len(self.left)} runs keep their own files, as they have not ended, failed, "
             "or have a checkpoint or a damaged file"
         )
-        return f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
+        return (
+            f"{self.compacted} runs are compacted, {sizes}{left if self.left else ''}"
+        )
 
 
 def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
@@ -57,8 +62,8 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
 
     Args:
         store: the folder of the sweep.
-        rows_of: the runs whose rows are compacted, where the file would otherwise be too
-            large for its purpose; None: all. Ledger entries are always compacted.
+        rows_of: the runs whose rows are compacted, where the file would otherwise be
+            too large for its purpose; None: all. Ledger entries are always compacted.
 
     Raises:
         ValueError: the folder holds no sweep, or a compacted file is damaged.
@@ -102,7 +107,9 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
 def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]:
     """Return the runs that no further attempt changes."""
     unfinished = {file.stem for file in store.checkpoints()}
-    return {run_id for run_id, entry in ledger.items() if entry.status.decided} - unfinished
+    return {
+        run_id for run_id, entry in ledger.items() if entry.status.decided
+    } - unfinished
 
 
 class _CompactedRows:
@@ -114,7 +121,8 @@ class _CompactedRows:
         for part in parts:
             if run_of(part) in new:
                 self.parts[run_of(part)].append(part)
-        self.damaged: set[str] = set()  # runs with a part that cannot be read
+        # Runs with a part that cannot be read.
+        self.damaged: set[str] = set()
 
     def tables(self, run_ids: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of the runs, some runs at a time; runs with damaged parts have
@@ -128,6 +136,10 @@ class _CompactedRows:
             lost = {run_of(part) for part in damaged}
             self.damaged |= lost
 
-            known = pc.invert(pc.is_in(table["run_id"], pa.array(sorted(lost), pa.string())))
-            before = self.compacted.rows([run_id for run_id in some if run_id not in self.parts])
+            known = pc.invert(
+                pc.is_in(table["run_id"], pa.array(sorted(lost), pa.string()))
+            )
+            before = self.compacted.rows(
+                [run_id for run_id in some if run_id not in self.parts]
+            )
             yield sorted_rows(pa.concat_tables([before, table.filter(known)]))

@@ -17,7 +17,8 @@ def atomic_write(path: Location, content: bytes) -> None:
         StorageError: the disk is full, or the object store refuses.
     """
     if isinstance(path, Remote):
-        path.write_bytes(content)  # an object appears when its upload is complete
+        # An object appears when its upload is complete.
+        path.write_bytes(content)
         return
 
     # The name starts with a dot so that readers of the folder skip it, and holds the

@@ -17,8 +17,10 @@ class Status(StrEnum):
     """How a run ended, from the best way to the worst."""
 
     FINISHED = "finished"  # all rounds were run
-    STOPPED = "stopped"  # Tune's scheduler ended the run early
-    DIVERGED = "diverged"  # a replicate's parameters became infinite or NaN
+    # Tune's scheduler ended the run early.
+    STOPPED = "stopped"
+    # a replicate's parameters became infinite or NaN.
+    DIVERGED = "diverged"
     FAILED = "failed"  # an error ended the run
 
     @property

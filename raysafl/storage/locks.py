@@ -27,9 +27,14 @@ from filelock import FileLock, Timeout
 
 from raysafl.storage.paths import Location, Remote, StorageError
 
-BEAT_SECONDS = 5.0  # between two writes of a lock by its holder
-STALE_SECONDS = 30.0  # without a change of the lock, until its holder is taken for dead
-RACE_SECONDS = 1.0  # until the lock is read again, to see whether another process took it too
+# Between two writes of a lock by its holder.
+BEAT_SECONDS = 5.0
+# Without a change of the lock, until its holder is taken for dead.
+STALE_SECONDS = 30.0
+RACE_SECONDS = (
+    # Until the lock is read again, to see whether another process took it too.
+    1.0
+)
 
 
 class RemoteLock:
@@ -48,7 +53,8 @@ class RemoteLock:
             "host": platform.node(),
             "pid": os.getpid(),
         }
-        self._content["token"] = uuid.uuid4().hex  # no other holder has the same
+        # No other holder has the same.
+        self._content["token"] = uuid.uuid4().hex
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -79,7 +85,8 @@ class RemoteLock:
                 if (self._holder() or {}).get("token") == self._content["token"]:
                     self.file.unlink(missing_ok=True)
             except StorageError:
-                pass  # the lock becomes stale, and the next holder takes it then
+                # The lock becomes stale, and the next holder takes it then.
+                pass
         self._machine_lock.release()
 
     def __enter__(self) -> "RemoteLock":
@@ -112,7 +119,9 @@ class RemoteLock:
             if (self._holder() or {}).get("token") != self._content["token"]:
                 raise Timeout(str(self.file))
         self._released.clear()
-        self._thread = threading.Thread(target=self._keep_writing, name="lock", daemon=True)
+        self._thread = threading.Thread(
+            target=self._keep_writing, name="lock", daemon=True
+        )
         self._thread.start()
 
     def _keep_writing(self) -> None:
@@ -122,7 +131,8 @@ class RemoteLock:
             try:
                 self._write(beats)
             except StorageError:
-                continue  # writing results fails too, and the sweep ends with the reason
+                # Writing results fails too, and the sweep ends with the reason.
+                continue
 
     def _write(self, beats: int) -> None:
         self.file.write_bytes(json.dumps(self._content | {"beats": beats}).encode())
@@ -136,7 +146,8 @@ class RemoteLock:
         except ValueError as error:
             if isinstance(error, StorageError):
                 raise
-            return None  # the object was not written by a lock
+            # The object was not written by a lock.
+            return None
         return content if isinstance(content, dict) else None
 
 

@@ -10,8 +10,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from raysafl.core.component import Component
 from raysafl.core.text import nearest
 
-RUN_ID = r"^[\w-]+$"  # a run's id becomes a part of the names of its files
-PAPER = "paper"  # the scale of runs that may be compared with printed numbers
+# A run's id becomes a part of the names of its files.
+RUN_ID = r"^[\w-]+$"
+# The scale of runs that may be compared with printed numbers.
+PAPER = "paper"
 Label = str | int | float | bool | None
 
 
@@ -125,7 +127,9 @@ class Table(Component):
     scale: float = Field(
         default=100.0, description="the factor for the statistic; 100 gives per cent"
     )
-    unit: str = Field(default="%", description="the unit of the statistic after scaling")
+    unit: str = Field(
+        default="%", description="the unit of the statistic after scaling"
+    )
     paper: list[Printed] = Field(
         default_factory=list,
         description="the numbers that the paper prints for the cells",
@@ -158,8 +162,12 @@ class Table(Component):
 class Entry(Component):
     """One run of a sweep, under its labels on the sweep's axes."""
 
-    run_id: str = Field(pattern=RUN_ID, description="the run's id, a hash of its configuration")
-    labels: dict[str, Label] = Field(description="the run's label on each axis of the sweep")
+    run_id: str = Field(
+        pattern=RUN_ID, description="the run's id, a hash of its configuration"
+    )
+    labels: dict[str, Label] = Field(
+        description="the run's label on each axis of the sweep"
+    )
 
 
 class Manifest(Component):
@@ -171,7 +179,9 @@ class Manifest(Component):
 
     name: str = Field(description="the name of the sweep")
     title: str = Field(default="", description="the heading of the report")
-    scale: str = Field(default=PAPER, description="the scale of the runs; paper is the original")
+    scale: str = Field(
+        default=PAPER, description="the scale of the runs; paper is the original"
+    )
     axes: list[str] = Field(description="the names of the labels")
     entries: list[Entry] = Field(description="the runs")
     table: Table = Field(description="how the runs become a table")
@@ -187,11 +197,15 @@ class Manifest(Component):
         default="",
         description="the name of the experiment file, if the sweep came from one",
     )
-    command: str = Field(default="", description="the command that runs the sweep again")
+    command: str = Field(
+        default="", description="the command that runs the sweep again"
+    )
 
     @field_validator("table")
     @classmethod
-    def _printed_at_the_papers_scale_only(cls, table: Table, info: ValidationInfo) -> Table:
+    def _printed_at_the_papers_scale_only(
+        cls, table: Table, info: ValidationInfo
+    ) -> Table:
         return table if info.data.get("scale") == PAPER else table.unprinted()
 
     def select(self, only: Mapping[str, str]) -> list[str]:

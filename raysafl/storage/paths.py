@@ -93,7 +93,9 @@ class Remote:
     @property
     def parents(self) -> list["Remote"]:
         """All folders that hold it, the nearest first and the bucket last."""
-        return [Remote(self.uri, str(key)) for key in PurePosixPath(self.key).parents][:-1]
+        return [Remote(self.uri, str(key)) for key in PurePosixPath(self.key).parents][
+            :-1
+        ]
 
     def resolve(self) -> "Remote":
         """Return the same location, as there are no links in an object store."""
@@ -222,7 +224,9 @@ def parse_location(where: str | Path | Remote) -> Location:
     text = str(where)
     if isinstance(where, Path):
         if re.match(r"(s3|gs|abfs|file):/", text):
-            raise StorageError(f"'{text}' was made a Path, which spoils a URI: give it as text")
+            raise StorageError(
+                f"'{text}' was made a Path, which spoils a URI: give it as text"
+            )
         return where.resolve()
     if "://" not in text:
         return Path(text).resolve()
@@ -266,7 +270,9 @@ def _described(error: Exception) -> str:
     is one.
     """
     text = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
-    hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
+    hint = next(
+        (hint for pattern, hint in HINTS.items() if re.search(pattern, text)), ""
+    )
     return f"{text}; {hint}" if hint else text
 
 
@@ -285,8 +291,12 @@ def explain_full_disk(folder: Location, needed: int | None = None) -> Iterator[N
         if error.errno not in FULL:
             raise
         where = local_folder(folder).absolute()
-        usage = shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists()))
-        wanted = f", {format_bytes(needed)} were to be written" if needed is not None else ""
+        usage = shutil.disk_usage(
+            next(p for p in (where, *where.parents) if p.exists())
+        )
+        wanted = (
+            f", {format_bytes(needed)} were to be written" if needed is not None else ""
+        )
         raise StorageError(
             f"the disk of {error.filename or folder} is full: {format_bytes(usage.free)} of "
             f"{format_bytes(usage.total)} are free{wanted}. Make room there"

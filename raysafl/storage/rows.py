@@ -14,8 +14,11 @@ from raysafl.core.record import COLUMNS, Column, Summary
 from raysafl.storage.files import read_parquet
 from raysafl.storage.paths import Location
 
-RUN_ID = Column("string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY)
-ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}  # of the files in rounds/, in this order
+RUN_ID = Column(
+    "string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY
+)
+# Of the files in rounds/, in this order.
+ROUND_COLUMNS = {"run_id": RUN_ID, **COLUMNS}
 ARROW_TYPES = {
     "string": pa.string(),
     "int32": pa.int32(),
@@ -24,8 +27,10 @@ ARROW_TYPES = {
     "list of int32": pa.list_(pa.int32()),
 }
 ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])
-FILES_AT_ONCE = 256  # files whose content is in memory at the same time
-THREADS = 16  # requests at the same time, as an answer of an object store takes long
+# Files whose content is in memory at the same time.
+FILES_AT_ONCE = 256
+# Requests at the same time, as an answer of an object store takes long.
+THREADS = 16
 
 
 def run_of(part: Location) -> str:
@@ -69,7 +74,9 @@ def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
             try:
                 some.append(_read_part(part, content))
             except ValueError as error:
-                warnings.warn(f"{part} cannot be read and is left out: {error}", stacklevel=4)
+                warnings.warn(
+                    f"{part} cannot be read and is left out: {error}", stacklevel=4
+                )
                 damaged.append(part)
 
         # A table costs 18 KB even if it has few rows, hence one table for many parts.
@@ -77,7 +84,9 @@ def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
     return pa.concat_tables(tables), damaged
 
 
-def read_rows(source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = None) -> pa.Table:
+def read_rows(
+    source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = None
+) -> pa.Table:
     """Read and check the rows in a Parquet file.
 
     Args:
@@ -99,7 +108,9 @@ def read_rows(source: BinaryIO | pa.NativeFile, run_ids: Iterable[str] | None = 
 
 def sorted_rows(table: pa.Table) -> pa.Table:
     """Sort rows by run, replicate and round."""
-    return table.sort_by([(name, "ascending") for name in ("run_id", "replicate", "round")])
+    return table.sort_by(
+        [(name, "ascending") for name in ("run_id", "replicate", "round")]
+    )
 
 
 def _read_part(part: Location, content: bytes) -> pa.Table:

@@ -34,7 +34,9 @@ def make_runs_table(store: Store) -> pd.DataFrame:
         row
         for run_id, entry in store.ledger().items()
         if run_id in labels
-        for row in _run_rows(store.path.name, run_id, entry, labels[run_id], rounds.get(run_id))
+        for row in _run_rows(
+            store.path.name, run_id, entry, labels[run_id], rounds.get(run_id)
+        )
     ]
     return pd.DataFrame(rows, columns=None if rows else ["run_id", "status", "reason"])
 

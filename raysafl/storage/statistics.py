@@ -8,8 +8,10 @@ import pandas as pd
 
 from raysafl.core.record import COLUMNS, Summary, columns_with
 
-MEANS = {"last5": 5, "last10": 10, "rolling20": 20}  # name -> how many of the last rows
-TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)  # test accuracies in per cent
+# Name -> how many of the last rows.
+MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
+# Test accuracies in per cent.
+TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 TOTALS = columns_with(Summary.SUM)
 STATISTICS = {  # of a run, in runs.parquet
     "rounds": "rounds run",
@@ -23,7 +25,9 @@ STATISTICS = {  # of a run, in runs.parquet
     "after_server": "mean test accuracy right after the rounds of the server alone",
     "rise_time": "rounds until the test accuracy is at 90 % of the final",
     "rise_time20": "the same on the accuracy's rolling mean over twenty evaluations (FSL)",
-    **{f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS},
+    **{
+        f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS
+    },
     "final_loss": "test loss of the last evaluated round",
     "arbitrary_ratio": "share of rounds that were no snapshots (FAST's Ratio)",
     **{f"total_{name}": COLUMNS[name].total for name in TOTALS},
@@ -38,7 +42,9 @@ FRACTIONS = (
 )  # tables show them in per cent
 
 
-def rounds_until(rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float) -> float:
+def rounds_until(
+    rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float
+) -> float:
     """Return how many rounds were run when the accuracy first reached a target.
 
     Args:
@@ -74,20 +80,28 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     rise_time20                1 + the first t with b(t) >= 0.9 b(end): FSL smooths its
                                accuracies, and does not say whether before taking the
                                rise time
-    rounds_to_X                1 + the first t with a(t) >= X/100 (FSL's T_0.5 is rounds_to_50);
+    rounds_to_X                1 + the first t with a(t) >= X/100 (FSL's T_0.5 is
+    rounds_to_50);
                                NaN if there is none
-    after_server               mean over the rounds in which only the server trained (the model
+    after_server               mean over the rounds in which only the server trained
+    (the model
                                right after a SAFARI server round); NaN if there were
                                none
     arbitrary_ratio            1 - snapshots / rounds
     """
     accuracy: pd.Series[float] = rows["test_accuracy"].astype(float)
     smooth = accuracy.rolling(20, min_periods=1).mean()
-    final, smooth_final = (float(x.iloc[-1]) if len(x) else math.nan for x in (accuracy, smooth))
+    final, smooth_final = (
+        float(x.iloc[-1]) if len(x) else math.nan for x in (accuracy, smooth)
+    )
     rounds = int(rows["round"].max()) + 1 if len(rows) else 0
     sums = rows.reindex(columns=TOTALS).sum()
     totals = {f"total_{name}": int(sums[name]) for name in TOTALS}
-    best = int(rows["round"].iloc[accuracy.argmax()]) if accuracy.notna().any() else math.nan
+    best = (
+        int(rows["round"].iloc[accuracy.argmax()])
+        if accuracy.notna().any()
+        else math.nan
+    )
     found = {
         "rounds": rounds,
         "final": final,
@@ -100,7 +114,9 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
         "rise_time20": rounds_until(rows, smooth, 0.9 * smooth_final),
         **{f"rounds_to_{t}": rounds_until(rows, accuracy, t / 100) for t in TARGETS},
         "final_loss": float(rows["test_loss"].iloc[-1]) if len(rows) else math.nan,
-        "arbitrary_ratio": 1 - totals["total_snapshots"] / rounds if rounds else math.nan,
+        "arbitrary_ratio": 1 - totals["total_snapshots"] / rounds
+        if rounds
+        else math.nan,
         **totals,
         "total_bytes": totals["total_bytes_down"] + totals["total_bytes_up"],
     }

@@ -125,10 +125,14 @@ class Store:
         found = self.path
         for name in names:
             if not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
-                raise ValueError(f"{name!r} in {self.path} cannot be the name of a file of results")
+                raise ValueError(
+                    f"{name!r} in {self.path} cannot be the name of a file of results"
+                )
             found = found / name
         if self.path.resolve() not in found.resolve().parents:
-            raise ValueError(f"{found} is a link out of {self.path}; results stay inside")
+            raise ValueError(
+                f"{found} is a link out of {self.path}; results stay inside"
+            )
         return found
 
     def checkpoint(self, run_id: str) -> Location:
@@ -142,7 +146,9 @@ class Store:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write `manifest.json`, which says what the sweep is."""
-        atomic_write(self.path / "manifest.json", manifest.model_dump_json(indent=1).encode())
+        atomic_write(
+            self.path / "manifest.json", manifest.model_dump_json(indent=1).encode()
+        )
 
     def manifest(self) -> Manifest:
         """Read `manifest.json`, which says what the sweep is.
@@ -191,7 +197,9 @@ class Store:
         for file in [file for pattern in patterns for file in self._found(pattern)]:
             file.unlink(missing_ok=True)
 
-    def write_part(self, run_id: str, first_round: int, rows: list[dict[str, Any]]) -> None:
+    def write_part(
+        self, run_id: str, first_round: int, rows: list[dict[str, Any]]
+    ) -> None:
         """Write the rows between two checkpoints, or replace them if they were written
         before.
 
@@ -200,7 +208,9 @@ class Store:
             first_round: the number of the first round after the earlier checkpoint.
             rows: the fields of `Record` for each row.
         """
-        table = pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], schema=ROUNDS)
+        table = pa.Table.from_pylist(
+            [{"run_id": run_id, **row} for row in rows], schema=ROUNDS
+        )
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
@@ -252,9 +262,15 @@ class Store:
         They are at least as new as the compacted entries and take precedence.
         """
         files = read_files(self.ledger_files())
-        single = {file.stem: readable_entry(content, str(file)) for file, content in files}
+        single = {
+            file.stem: readable_entry(content, str(file)) for file, content in files
+        }
         entries = {**self.compacted.entries(), **single}
-        return {run_id: entry for run_id, entry in sorted(entries.items()) if entry is not None}
+        return {
+            run_id: entry
+            for run_id, entry in sorted(entries.items())
+            if entry is not None
+        }
 
     def _found(self, pattern: str) -> list[Location]:
         """Return the files that match, sorted. A link that leads out of the folder is
@@ -285,12 +301,15 @@ class Store:
         except StorageError:
             raise
         except ValueError:
-            compacted = set()  # `rounds` warns of the damaged file
+            # `rounds` warns of the damaged file.
+            compacted = set()
         return compacted | {run_of(part) for part in self.parts()}
 
     def write_runs(self, frame: pd.DataFrame) -> None:
         """Write the table of runs and replicates to `runs.parquet`."""
-        write_parquet(pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet"))
+        write_parquet(
+            pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet")
+        )
 
     def runs(self) -> pd.DataFrame:
         """Return the table of runs and replicates in `runs.parquet`.
@@ -300,7 +319,9 @@ class Store:
         """
         file = self.file("runs.parquet")
         try:
-            frame: pd.DataFrame = read_parquet(pa.BufferReader(file.read_bytes())).to_pandas()
+            frame: pd.DataFrame = read_parquet(
+                pa.BufferReader(file.read_bytes())
+            ).to_pandas()
         except StorageError:
             raise
         except Exception as error:  # whatever a damaged file does to its reader

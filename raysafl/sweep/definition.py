@@ -24,8 +24,10 @@ from raysafl.storage.manifest import (
     Table,
 )
 
-Mean = tuple[float, float | None]  # a printed mean and standard deviation
-Make = Callable[[dict[str, Any]], Run]  # from a sampled configuration to a run
+# a printed mean and standard deviation.
+Mean = tuple[float, float | None]
+# From a sampled configuration to a run.
+Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
 SMOKE_ROUNDS = 2
 
@@ -35,7 +37,9 @@ def sample_key(config: Mapping[str, Any]) -> str:
 
     Equal configurations have equal names.
     """
-    text = json.dumps({name: str(value) for name, value in config.items()}, sort_keys=True)
+    text = json.dumps(
+        {name: str(value) for name, value in config.items()}, sort_keys=True
+    )
     return f"sample-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -55,8 +59,12 @@ def _brief(part: Component) -> Any:
     """Shorten every local training inside a component to a few small steps."""
     if isinstance(part, LocalTraining):
         steps = part.epochs + 1 if part.epochs else min(part.steps or 1, 8)
-        return part.replace(epochs=None, steps=steps, batch_size=min(part.batch_size, 16))
-    return part.replace({n: _brief(value) for n, value in part if isinstance(value, Component)})
+        return part.replace(
+            epochs=None, steps=steps, batch_size=min(part.batch_size, 16)
+        )
+    return part.replace(
+        {n: _brief(value) for n, value in part if isinstance(value, Component)}
+    )
 
 
 @dataclass(frozen=True)
@@ -141,13 +149,17 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/\\\x00.][^/\\\x00]*", self.name):
-            raise ValueError(f"a sweep's name becomes a folder; '{self.name}' cannot be one")
+            raise ValueError(
+                f"a sweep's name becomes a folder; '{self.name}' cannot be one"
+            )
         if bool(self.runs) == bool(self.space):
             raise ValueError(
                 f"sweep '{self.name}' needs runs=... or space=..., exactly one of them"
             )
         if self.space and self.base is None and self.make is None:
-            raise ValueError(f"sweep '{self.name}': a space needs base=Run(...) or make=function")
+            raise ValueError(
+                f"sweep '{self.name}': a space needs base=Run(...) or make=function"
+            )
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -180,7 +192,10 @@ class Sweep:
         return bool(self.runs) or (
             self.num_samples == 1
             and self.search_alg is None
-            and all(isinstance(v, dict) and set(v) == {"grid_search"} for v in self.space.values())
+            and all(
+                isinstance(v, dict) and set(v) == {"grid_search"}
+                for v in self.space.values()
+            )
         )
 
     def labelled(self) -> dict[tuple[Label, ...], Run]:
@@ -192,9 +207,17 @@ class Sweep:
             return {}
         if self.space:
             values = itertools.product(*(v["grid_search"] for v in self.space.values()))
-            return {c: self.build(dict(zip(self.space, c, strict=True))) for c in values}
-        pairs = self.runs.items() if isinstance(self.runs, Mapping) else enumerate(self.runs)
-        return {k if isinstance(k, tuple) else (k,): self._shrink(run) for k, run in pairs}
+            return {
+                c: self.build(dict(zip(self.space, c, strict=True))) for c in values
+            }
+        pairs = (
+            self.runs.items()
+            if isinstance(self.runs, Mapping)
+            else enumerate(self.runs)
+        )
+        return {
+            k if isinstance(k, tuple) else (k,): self._shrink(run) for k, run in pairs
+        }
 
     def first(self, only: Mapping[str, str]) -> tuple[str, Run]:
         """Return the first run that has these labels.
@@ -230,11 +253,15 @@ class Sweep:
             return list(self.space)
         return list(self.axes) or ["run"]
 
-    def _printed(self, numbers: Mapping[Any, Mean], statistic: str = "") -> list[Printed]:
+    def _printed(
+        self, numbers: Mapping[Any, Mean], statistic: str = ""
+    ) -> list[Printed]:
         axes = self.axis_names
         return [
             Printed(
-                labels=dict(zip(axes, key if isinstance(key, tuple) else (key,), strict=True)),
+                labels=dict(
+                    zip(axes, key if isinstance(key, tuple) else (key,), strict=True)
+                ),
                 mean=mean,
                 std=std,
                 statistic=statistic,
@@ -246,11 +273,17 @@ class Sweep:
         axes = self.axis_names
         across = axes[-1:] if len(axes) > 1 else []
         down = axes[: len(axes) - len(across)]
-        more = [p for name, numbers in self.more.items() for p in self._printed(numbers, name)]
+        more = [
+            p
+            for name, numbers in self.more.items()
+            for p in self._printed(numbers, name)
+        ]
         table = self.table or Table(rows=down, columns=across)
         return table.replace(paper=self._printed(self.paper), more=more)
 
-    def manifest(self, sampled: Mapping[str, dict[str, Label]] | None = None) -> Manifest:
+    def manifest(
+        self, sampled: Mapping[str, dict[str, Label]] | None = None
+    ) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
         Args:
@@ -272,7 +305,9 @@ class Sweep:
                     f"sweep '{self.name}': labels {tuple(entries[run.id].labels.values())} and "
                     f"{key} name the same run; give each run once"
                 )
-            entries[run.id] = Entry(run_id=run.id, labels=dict(zip(axes, key, strict=True)))
+            entries[run.id] = Entry(
+                run_id=run.id, labels=dict(zip(axes, key, strict=True))
+            )
         for run_id, labels in (sampled or {}).items():
             entries[run_id] = Entry(run_id=run_id, labels=labels)
         return Manifest(

@@ -26,11 +26,15 @@ def load_sweep(path: Path) -> Sweep:
     """
     if not path.is_file():
         near = [str(file) for file in path.parent.glob("*.py")]
-        raise ValueError(f"there is no experiment file {path}: {nearest(str(path), near)}")
+        raise ValueError(
+            f"there is no experiment file {path}: {nearest(str(path), near)}"
+        )
     module = _execute(path)
     sweep = getattr(module, "SWEEP", None)
     if not isinstance(sweep, Sweep):
-        found = sorted(name for name, value in vars(module).items() if isinstance(value, Sweep))
+        found = sorted(
+            name for name, value in vars(module).items() if isinstance(value, Sweep)
+        )
         hint = f" (it defines {', '.join(found)}: rename one)" if found else ""
         raise ValueError(f"{path} defines no sweep: it needs SWEEP = Sweep(...){hint}")
     return sweep
@@ -65,7 +69,9 @@ def _execute(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == path.absolute()]
+        lines = [
+            frame.lineno for frame in frames if Path(frame.filename) == path.absolute()
+        ]
         where = f"{path}:{lines[-1]}" if lines else f"{path}"
         raise ValueError(f"{where} does not import: {_say(error)}") from error
     finally:
@@ -79,4 +85,8 @@ def _say(error: Exception) -> str:
     missing = re.match(r"cannot import name '(\w+)' from 'raysafl'", str(error))
     if missing:
         return f"raysafl has no '{missing[1]}': {nearest(missing[1], raysafl.__all__)}"
-    return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+    return (
+        f"{type(error).__name__}: {error}"
+        if not isinstance(error, ValueError)
+        else str(error)
+    )

@@ -23,7 +23,9 @@ class Display(Protocol):
     def update(self, running: int) -> None:
         """Show a new number of running trials."""
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Show that a run has ended.
 
         Args:
@@ -46,7 +48,9 @@ class QuietDisplay:
     def update(self, running: int) -> None:
         """Show nothing when the number of running trials changes."""
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Show nothing when a run ends."""
 
     def stop(self) -> None:
@@ -73,7 +77,9 @@ class LineDisplay(QuietDisplay):
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Print a run's number, labels, end and accuracy, and an estimate of the time
         left.
 
@@ -105,7 +111,9 @@ class BarDisplay(QuietDisplay):
         self.progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             BarColumn(),
-            TextColumn("{task.fields[running]} running, {task.fields[failed]} failed, time left"),
+            TextColumn(
+                "{task.fields[running]} running, {task.fields[failed]} failed, time left"
+            ),
             TimeRemainingColumn(),
             console=console,
         )
@@ -123,11 +131,15 @@ class BarDisplay(QuietDisplay):
         if self.task is not None:
             self.progress.update(self.task, running=running)
 
-    def add_run(self, label_text: str, status: Status, reason: str, accuracy: float) -> None:
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
         """Advance the bar, and print the reason if the run failed or diverged."""
         self.failed += status.bad
         if status.bad:
-            self.progress.console.print(f"{label_text}: {status}, {reason}", markup=False)
+            self.progress.console.print(
+                f"{label_text}: {status}, {reason}", markup=False
+            )
         if self.task is not None:
             self.progress.update(self.task, advance=1, failed=self.failed)
 

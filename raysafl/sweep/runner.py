@@ -38,7 +38,10 @@ from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
 
-LOADING_SECONDS = 0.2  # most errors in the data of a sweep show before, and then Ray is not started
+LOADING_SECONDS = (
+    # Most errors in the data of a sweep show before, and then Ray is not started.
+    0.2
+)
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
@@ -68,7 +71,9 @@ class Outcome:
     @property
     def bad(self) -> pd.DataFrame:
         """The rows of the replicates that failed or diverged, with the reason."""
-        return self.runs[self.runs["status"].isin([status for status in Status if status.bad])]
+        return self.runs[
+            self.runs["status"].isin([status for status in Status if status.bad])
+        ]
 
     @property
     def ok(self) -> bool:
@@ -169,11 +174,16 @@ class Runner:
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
-            if not store.file("report.html").is_file():  # the driver was killed before it wrote it
+            if not store.file(
+                "report.html"
+                # The driver was killed before it wrote it.
+            ).is_file():
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
-            return Outcome(store, store.manifest(), frame, skipped, missing, tracked, took)
+            return Outcome(
+                store, store.manifest(), frame, skipped, missing, tracked, took
+            )
 
     def _check_folder(self, manifest: Manifest) -> None:
         """Refuse a folder that holds another sweep, or another scale of this one."""
@@ -185,7 +195,9 @@ class Runner:
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
 
-    def _fit(self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int) -> bool:
+    def _fit(
+        self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int
+    ) -> bool:
         """Run the trials, then write the table and the report.
 
         Ray starts while the data are loaded, and stops while the report is written.
@@ -205,20 +217,26 @@ class Runner:
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
             conclude = _nothing
-            raise StorageError(f"{error}. {_how_to_go_on(self.store, len(todo))}") from error
+            raise StorageError(
+                f"{error}. {_how_to_go_on(self.store, len(todo))}"
+            ) from error
         finally:
             try:
                 conclude()
             finally:
                 if tracker is not None and tracker.waiting and not self.quiet:
-                    self._say(f"{tracker.waiting} runs are still to be logged to MLflow")
+                    self._say(
+                        f"{tracker.waiting} runs are still to be logged to MLflow"
+                    )
                 synced = tracker.finish() if tracker is not None else True
         return synced
 
     def _tracker(self, todo: Mapping[str, Run]) -> Tracker:
         uri = self.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote and not self.quiet:
-            self._say(f"MLflow's database cannot lie in an object store; it is {redacted(uri)}")
+            self._say(
+                f"MLflow's database cannot lie in an object store; it is {redacted(uri)}"
+            )
         configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
         return Tracker(self.store, uri, self._say, configs, curve_of_run)
 
@@ -282,7 +300,8 @@ def _how_to_go_on(store: Store, planned: int) -> str:
     need.
     """
     goes_on = "The same command goes on where it was"
-    if store.is_remote:  # the store may be lost, so it is not asked what it holds
+    # The store may be lost, so it is not asked what it holds.
+    if store.is_remote:
         return goes_on
     ended = len(store.ledger())
     if not ended:

@@ -25,7 +25,8 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 
-FLUSH_SECONDS = 30.0  # between two checkpoints: the most work that a crash loses
+# Between two checkpoints: the most work that a crash loses.
+FLUSH_SECONDS = 30.0
 
 
 class Session:
@@ -57,18 +58,27 @@ class Session:
         self.flush_seconds = flush_seconds
         self.simulation = Simulation(run, work)
         self.checkpoint = store.checkpoint(run.id)
-        self.spent = 0.0  # seconds that the run took until the last checkpoint
+        # Seconds that the run took until the last checkpoint.
+        self.spent = 0.0
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if self.checkpoint.is_file():
             self._resume()
 
         # Rows behind the checkpoint were written before a crash and are computed again.
         store.drop_parts(run.id, self.simulation.round)
-        self._interval = self.simulation.round  # the first round behind the checkpoint
-        self._rows: list[dict[str, Any]] = []  # of the rounds behind the checkpoint
+        # The first round behind the checkpoint.
+        self._interval = self.simulation.round
+        # Of the rounds behind the checkpoint.
+        self._rows: list[dict[str, Any]] = []
         self._checkpoint_time = time.monotonic()
-        self.latest: list[Record] = []  # of the last evaluated round, one for each replicate
-        self.writes = 0  # how often rows were written; a reader needs to look only if it grows
+        self.latest: list[
+            Record
+            # Of the last evaluated round, one for each replicate.
+        ] = []
+        self.writes = (
+            # How often rows were written; a reader needs to look only if it grows.
+            0
+        )
 
     def _resume(self) -> None:
         """Restore the simulation and the clock from the checkpoint."""
@@ -110,7 +120,9 @@ class Session:
 
     def _take(self, records: list[Record]) -> None:
         self._rows += [asdict(record) for record in records]
-        self.latest = [r for r in records if r.round == records[-1].round] or self.latest
+        self.latest = [
+            r for r in records if r.round == records[-1].round
+        ] or self.latest
 
     def flush(self) -> None:
         """Write the rows since the last checkpoint, then a new checkpoint."""
@@ -137,7 +149,9 @@ class Session:
         alive = self.latest
         return {
             "round": alive[-1].round + 1 if alive else 0,
-            "test_accuracy": float(np.mean([r.test_accuracy for r in alive] or [np.nan])),
+            "test_accuracy": float(
+                np.mean([r.test_accuracy for r in alive] or [np.nan])
+            ),
             "test_loss": float(np.mean([r.test_loss for r in alive] or [np.nan])),
         }
 
@@ -172,4 +186,6 @@ def in_process(run: Run, store: Store, work: Work) -> None:
     """Run a run to its end in this process, as the reference that trials are compared
     with.
     """
-    Session(run, store, work, {**provenance(), "device": torch.device("cpu").type}).advance(np.inf)
+    Session(
+        run, store, work, {**provenance(), "device": torch.device("cpu").type}
+    ).advance(np.inf)

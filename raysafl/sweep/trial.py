@@ -175,18 +175,24 @@ class Trial(tune.Trainable):
         it.
         """
         at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+        reason = (
+            f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+        )
         config = self.run.model_dump(mode="json") if self.run else None
         entry = LedgerEntry.now(config, Status.FAILED, reason, **self.context.origin)
         self.store.write_ledger(self.key, entry)
         if self.session is not None:
-            with suppress(Exception):  # the evaluation under way may fail as well
+            # The evaluation under way may fail as well.
+            with suppress(Exception):
                 self.session.write_rows()
         self._close()
 
     def _stop(self) -> None:
         try:
-            with suppress(StorageError):  # the sweep ends for it; the last checkpoint stays
+            with suppress(
+                StorageError
+                # The sweep ends for it; the last checkpoint stays.
+            ):
                 if self.session is not None:
                     self.session.flush()
         finally:

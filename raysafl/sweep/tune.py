@@ -29,8 +29,12 @@ from raysafl.sweep.tune_callback import Halt, Watch
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
-REPORT_SECONDS = 2.0  # between a trial's reports to Tune, unless a scheduler needs every round
-TRIAL_RETRIES = 2  # how often a trial whose process was lost is started again
+REPORT_SECONDS = (
+    # Between a trial's reports to Tune, unless a scheduler needs every round.
+    2.0
+)
+# How often a trial whose process was lost is started again.
+TRIAL_RETRIES = 2
 QUIET = {  # Tune prints no tables and writes no logs and snapshots, as the results are in Parquet
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
@@ -119,8 +123,12 @@ class Tuning:
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(
-                metric=self.sweep.metric if self.sweep.scheduler or self.sweep.search_alg else None,
-                mode=self.sweep.mode if self.sweep.scheduler or self.sweep.search_alg else None,
+                metric=self.sweep.metric
+                if self.sweep.scheduler or self.sweep.search_alg
+                else None,
+                mode=self.sweep.mode
+                if self.sweep.scheduler or self.sweep.search_alg
+                else None,
                 num_samples=1 if self.sweep.is_grid else self.sweep.num_samples,
                 search_alg=self.sweep.search_alg or sampler,
                 scheduler=self.sweep.scheduler,
@@ -172,7 +180,9 @@ def _put_datasets(
         ray.exceptions.OutOfDiskError,
     ) as error:
         needed = sum(
-            part.x.nbytes for data in datasets.values() for part in (data.train, data.test)
+            part.x.nbytes
+            for data in datasets.values()
+            for part in (data.train, data.test)
         )
         raise ValueError(
             f"the datasets, {format_bytes(needed)}, do not fit the memory that Ray's processes "
@@ -190,7 +200,9 @@ def _scratch(store: Store) -> Iterator[Path]:
     afterwards.
     """
     if store.is_remote:
-        with tempfile.TemporaryDirectory(prefix="raysafl-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="raysafl-", ignore_cleanup_errors=True
+        ) as folder:
             yield Path(folder) / "tune"
         return
     try:

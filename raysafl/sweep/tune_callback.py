@@ -23,7 +23,10 @@ from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.progress import Display
 from raysafl.tracking import Tracker
 
-WAIT_SECONDS = 60.0  # without a running trial until a warning; starting one may take half of it
+WAIT_SECONDS = (
+    # Without a running trial until a warning; starting one may take half of it.
+    60.0
+)
 log = logging.getLogger(__name__)
 
 
@@ -59,9 +62,17 @@ class Watch(tune.Callback):
         self.hardware = hardware
         self.labels = dict(labels)
         self.sampled = sampled
-        self.last_ran: float | None = time.monotonic()  # when a trial ran; None after the warning
-        self.seen: dict[str, tuple[str, int | None]] = {}  # run id -> trial, how often it wrote
-        self.lost = ""  # why results cannot be written any more; `Halt` then ends the sweep
+        self.last_ran: float | None = (
+            time.monotonic()
+        )  # when a trial ran; None after the warning
+        self.seen: dict[
+            str, tuple[str, int | None]
+            # Run id -> trial, how often it wrote.
+        ] = {}
+        self.lost = (
+            # Why results cannot be written any more; `Halt` then ends the sweep.
+            ""
+        )
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Be pickled by Tune as a callback that does nothing, as nothing is ever
@@ -81,7 +92,10 @@ class Watch(tune.Callback):
         """Warn once if no trial has run for a while, and say what they wait for."""
         if any(trial.status == Trial.RUNNING for trial in trials):
             self.last_ran = time.monotonic()
-        elif self.last_ran is not None and time.monotonic() - self.last_ran > WAIT_SECONDS:
+        elif (
+            self.last_ran is not None
+            and time.monotonic() - self.last_ran > WAIT_SECONDS
+        ):
             self.last_ran = None
             log.warning(
                 "no trial has run for %.0f s: they wait until the cluster has %s (a node was lost, "
@@ -118,7 +132,9 @@ class Watch(tune.Callback):
             entry = self.store.ledger_entry(run_id)
             if not entry and not self.lost:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
-                entry = LedgerEntry.now(_config(self._run(trial)), Status.STOPPED, reason)
+                entry = LedgerEntry.now(
+                    _config(self._run(trial)), Status.STOPPED, reason
+                )
                 self.store.write_ledger(run_id, entry)
             if entry:
                 self._show_end(run_id, entry, result.get("test_accuracy", float("nan")))
@@ -131,7 +147,11 @@ class Watch(tune.Callback):
         """Record a run as failed whose process was lost again and again."""
         run = self._run(trial)
         run_id = run.id if run else sample_key(trial.config)
-        last = str(trial.get_pickled_error() or "its process was lost").strip().splitlines()[-1]
+        last = (
+            str(trial.get_pickled_error() or "its process was lost")
+            .strip()
+            .splitlines()[-1]
+        )
         entry = LedgerEntry.now(_config(run), Status.FAILED, last)
         with self._recording():
             self.store.write_ledger(run_id, entry)
@@ -160,11 +180,17 @@ class Watch(tune.Callback):
     def _run(self, trial: Trial) -> Run | None:
         try:
             return self.make(trial.config)
-        except Exception:  # raised by the user's own function; the trial has recorded it
+        except (
+            Exception
+            # Raised by the user's own function; the trial has recorded it.
+        ):
             return None
 
     def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
-        label = ", ".join(f"{k}={v}" for k, v in self.labels.get(run_id, {}).items()) or run_id
+        label = (
+            ", ".join(f"{k}={v}" for k, v in self.labels.get(run_id, {}).items())
+            or run_id
+        )
         self.display.add_run(label, entry.status, entry.reason, accuracy)
         if self.tracker is not None:
             self.tracker.submit(run_id)

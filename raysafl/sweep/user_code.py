@@ -29,7 +29,9 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
         runs: their components may be the user's.
     """
     components = [component for run in runs for component in run.components()]
-    classes = [kind for component in components for kind in _component_classes(component)]
+    classes = [
+        kind for component in components for kind in _component_classes(component)
+    ]
     owners: list[Any] = [sweep.make, *classes]
     modules = (sys.modules.get(getattr(owner, "__module__", "")) for owner in owners)
     folders = {file.parent for module in modules if (file := _user_file(module))}

@@ -1,1 +1,1 @@
-"""theory."""
+"""What the theorems of the papers say of a run."""

@@ -1,8 +1,9 @@
-"""`raysafl advise`: a run's gradients estimated over a few rounds, and what theorems say of q.
+"""`raysafl advise`: estimate a run's gradients and say which q the papers' theorems allow.
 
-The run is simulated in this process with its first seed. At a few rounds everything the
-theorems speak of is estimated at the global parameters; maxima over these points stand for the
-theorems' suprema. Read the caveats: the bounds are worst cases, the estimates are from below.
+The run is simulated in this process with its first seed. In a few rounds, the
+quantities of the theorems are estimated at the global parameters; maxima over these
+points stand for the theorems' suprema. The bounds are worst cases, and the estimates
+are from below: see `CAVEATS`.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,32 @@ from raysafl.core.work import Task
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
-from raysafl.theory import gradients as d
-from raysafl.theory.bounds import Bound, Condition, fast_q, fast_rates, safari_q, safari_rates
+from raysafl.theory.bounds import (
+    Bound,
+    Condition,
+    fast_q,
+    fast_rates,
+    safari_q,
+    safari_rates,
+)
+from raysafl.theory.gradients import (
+    dissimilarity,
+    gradient_noise,
+    path_noise,
+    server_gap,
+    smoothness,
+    square,
+)
 
-PROBES = 5  # points looked at, start and end among them
-DRAWS = 16  # mini-batches per client for the noise
+# Rounds in which estimates are made, the first and the last among them.
+PROBES = 5
+# Mini-batches per client from which the noise is estimated.
+DRAWS = 16
+# Steps of the power iteration for the smoothness.
 POWER_STEPS = 10
-CALL = 10**6  # of the probing tasks: their batches are those of no round
+# The number of the request of the probing tasks. No round has so many requests, so
+# their batches are those of no round.
+CALL = 10**6
 CAVEATS = (
     "The bounds are worst cases over all problems with these constants, not optimal choices.",
     "sigma_G^2, sigma^2, L are maxima over a few points of one seed: LOWER estimates of suprema.",
@@ -40,48 +60,60 @@ CAVEATS = (
 
 @dataclass(frozen=True)
 class Probe:
-    """What was estimated before one round."""
+    """The estimates before one round. F is the mean of all clients' objectives f_i."""
 
     round: int
     grad2: float  # |grad F|^2
-    xi2: float | None  # |grad f0 - grad F|^2, None without server data
+    # |grad f0 - grad F|^2, None without server data.
+    xi2: float | None
     mean_dissimilarity: float  # FSL's G_t^2
-    sigma_g2: float  # max_i |grad f_i - grad F|^2
-    sigma2: float  # max_i E|g_B - grad f_i|^2
+    # max_i |grad f_i - grad F|^2.
+    sigma_g2: float
+    # max_i E|g_B - grad f_i|^2.
+    sigma2: float
     server_sigma2: float | None
     L: float
-    path_cohort: float  # |1/m sum_i sum_k grad f_i|^2 over those who come
+    # |1/m sum_i sum_k grad f_i|^2 over the cohort.
+    path_cohort: float
     path_all: float  # over all clients
-    path_uniform: float  # over m clients drawn uniformly
+    # Over m clients drawn uniformly.
+    path_uniform: float
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Estimates, premises and bounds. `at_limit`: at the largest rates theorem 4 allows."""
+    """The estimates of all probes, the theorems' premises, and their bounds on q."""
 
     probes: list[Probe]
     K: float
     m: int
     eta_c: float
     eta_s: float
-    eta_s_given: bool  # False: set by theorem 4's eta_c = 2 eta_s / K
-    q: float | None  # the run's own probability of a client round, if it has one
+    # False: it was set by theorem 4's eta_c = 2 eta_s / K.
+    eta_s_given: bool
+    # The run's probability of a client round, if it has one.
+    q: float | None
     safari_rates: list[Condition]
     safari: dict[str, Bound]
     fast_rates: list[Condition]
     fast: dict[str, Bound]
-    stopped: str = ""  # why the run ended early
+    # Why the run ended early; empty if it did not.
+    stopped: str = ""
     caveats: Sequence[str] = field(default=CAVEATS)
 
 
 def over(probes: Sequence[Probe], name: str, how: str = "maxima") -> float:
-    """The maximum or the mean of an estimate over the probes."""
+    """Return the maximum or the mean of an estimate over the probes."""
     values = [float(getattr(probe, name)) for probe in probes]
     return max(values) if how == "maxima" else sum(values) / len(values)
 
 
 def advise(run: Run, rounds: int = 20) -> Advice:
-    """Simulate the first seed for so many rounds (at most the run's) and estimate.
+    """Simulate the first seed of a run for some rounds, and estimate what the theorems need.
+
+    Args:
+        run: the run.
+        rounds: the number of rounds, at most the run's.
 
     Raises:
         ValueError: rounds < 1, or the run's data or model do not fit.
@@ -96,27 +128,32 @@ def advise(run: Run, rounds: int = 20) -> Advice:
     probes = []
     while True:
         if sim.round in due and not sim.replicates[0].diverged:
-            probes.append(probe(run, work, sim))
+            probes.append(estimate(run, work, sim))
         if sim.done or sim.round >= last:
             return conclude(run, work, probes, sim.replicates[0].diverged)
         sim.step()
 
 
-def probe(run: Run, work: Worker, sim: Simulation) -> Probe:
-    """Estimate everything at the simulation's present parameters; it is left untouched."""
-    w_P, key = sim.replicates[0].state.w_P, Key(run.seed, sim.round)
+def estimate(run: Run, work: Worker, sim: Simulation) -> Probe:
+    """Make all estimates at the simulation's present parameters, without changing it."""
+    w_P = sim.replicates[0].state.w_P
+    key = Key(run.seed, sim.round)
     clients_NP = work.gradients(0, w_P.expand(run.data.clients, -1))
     server_P = work.server_gradient(0, w_P)
-    unlike_N = d.dissimilarity(clients_NP)
+    unlike_N = dissimilarity(clients_NP)
     noise = [
         _noise(work, i, w_P, run.local.batch_size, full_P, key)
         for i, full_P in enumerate(clients_NP)
     ]
     start_NP = torch.randn(clients_NP.shape, generator=key.torch("advice smoothness"))
-    L_N = d.smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
+    L_N = smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
     rep = sim.replicates[0]
-    _, cohort = run.participation.pick(rep.policy, run.data.clients, key, rep.train_accuracy)
-    uniform = key("advice uniform").choice(run.data.clients, len(cohort.ids), replace=False)
+    _, cohort = run.participation.pick(
+        rep.policy, run.data.clients, key, rep.train_accuracy
+    )
+    uniform = key("advice uniform").choice(
+        run.data.clients, len(cohort.ids), replace=False
+    )
     paths_NP, extra_N = paths(run, work, w_P, sim.round, torch.tensor(noise))
     server_noise = None
     if server_P is not None:
@@ -124,8 +161,8 @@ def probe(run: Run, work: Worker, sim: Simulation) -> Probe:
         server_noise = _noise(work, SERVER, w_P, size, server_P, key)
     return Probe(
         round=sim.round,
-        grad2=d.square(clients_NP.mean(0)),
-        xi2=None if server_P is None else d.server_gap(server_P, clients_NP),
+        grad2=square(clients_NP.mean(0)),
+        xi2=None if server_P is None else server_gap(server_P, clients_NP),
         mean_dissimilarity=float(unlike_N.mean()),
         sigma_g2=float(unlike_N.max()),
         sigma2=max(noise),
@@ -137,42 +174,62 @@ def probe(run: Run, work: Worker, sim: Simulation) -> Probe:
     )
 
 
-def paths(run: Run, work: Worker, w_P: Tensor, at: int, noise_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Each client's sum of K mini-batch gradients along its local path, and that sum's noise."""
+def paths(
+    run: Run, work: Worker, w_P: Tensor, at: int, noise_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return each client's sum of K mini-batch gradients along its local steps, and its noise.
+
+    Args:
+        run: the run.
+        work: what trains the clients.
+        w_P: the parameters from which all clients start.
+        at: the round.
+        noise_N: the variance of one mini-batch gradient of each client.
+    """
     clients = range(run.data.clients)
     update = work.train(
         [Task(0, i, w_P, run.local, run.seed, at, CALL, None, 0.0) for i in clients]
     ).rows
     rate = run.local.rate(at)
     extra = [
-        d.path_noise(float(noise), int(steps), n, run.local.batch_size)
-        for noise, steps, n in zip(noise_N, update.steps_M, work.sizes()[0][0], strict=True)
+        path_noise(float(noise), int(steps), n, run.local.batch_size)
+        for noise, steps, n in zip(
+            noise_N, update.steps_M, work.sizes()[0][0], strict=True
+        )
     ]
     return update.delta_MP / rate, torch.tensor(extra)
 
 
 def _mean_square(paths_NP: Tensor, extra_N: Tensor, ids: Sequence[int]) -> float:
-    """|mean of these rows|^2 less its noise, not below zero."""
+    """Return |mean of some rows|^2 less its noise, but at least zero."""
     rows = list(ids)
     noise = float(extra_N[rows].sum()) / len(rows) ** 2
-    return max(0.0, d.square(paths_NP[rows].mean(0)) - noise)
+    return max(0.0, square(paths_NP[rows].mean(0)) - noise)
 
 
-def _noise(work: Worker, client: int, w_P: Tensor, size: int, full_P: Tensor, key: Key) -> float:
-    return d.gradient_noise(work.batch_gradients(0, client, w_P, size, DRAWS, key), full_P)
+def _noise(
+    work: Worker, client: int, w_P: Tensor, size: int, full_P: Tensor, key: Key
+) -> float:
+    """Estimate the variance of a mini-batch gradient of a client or of the server."""
+    return gradient_noise(
+        work.batch_gradients(0, client, w_P, size, DRAWS, key), full_P
+    )
 
 
 def server_update(run: Run) -> LocalTraining | None:
-    """How the server trains, if some part of the algorithm says so."""
-    found = (getattr(part, "server_update", None) for part in run.algorithm.components())
+    """Return how the server trains, or None if no part of the algorithm says so."""
+    found = (
+        getattr(part, "server_update", None) for part in run.algorithm.components()
+    )
     return next((sgd for sgd in found if isinstance(sgd, LocalTraining)), None)
 
 
 def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> Advice:
-    """Premises and bounds from the estimates, at the run's rates and at the largest allowed."""
+    """Derive premises and bounds, at the run's learning rates and at the largest allowed."""
     sizes = work.sizes()[0][0]
     K = sum(run.local.num_steps(n) for n in sizes) / len(sizes)
-    sgd, eta_c = server_update(run), run.local.lr
+    sgd = server_update(run)
+    eta_c = run.local.lr
     eta_s = K * eta_c / 2 if sgd is None else sgd.lr
     start = run.participation.init()
     _, cohort = run.participation.pick(start, run.data.clients, Key(run.seed), None)
@@ -199,15 +256,19 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
 
 
 def _bounds(advice: Advice, L: float, how: str) -> None:
-    """Fill in both theorems' bounds on q, G_1 and G_2 as maxima or means."""
-    probes, K, s2 = advice.probes, advice.K, over(advice.probes, "sigma_g2")
-    g1, g2, all_ = (over(probes, name, how) for name in ("grad2", "path_cohort", "path_all"))
+    """Fill in both theorems' bounds on q, with G_1 and G_2 as maxima or as means."""
+    probes = advice.probes
+    K = advice.K
+    s2 = over(probes, "sigma_g2")
+    g1, g2, all_ = (
+        over(probes, name, how) for name in ("grad2", "path_cohort", "path_all")
+    )
     g3 = over(probes, "path_uniform")
     most_s = K * advice.safari_rates[0].limit / 2
     most_c = min(c.limit for c in advice.fast_rates)
-    for told, eta_s, eta_c in (
+    for rates, eta_s, eta_c in (
         ("as configured", advice.eta_s, advice.eta_c),
         ("largest allowed", most_s, most_c),
     ):
-        advice.safari[f"{told}, {how}"] = safari_q(s2, g1, g2, L, eta_s, K)
-        advice.fast[f"{told}, {how}"] = fast_q(s2, all_, g2, g3, L, eta_c, K)
+        advice.safari[f"{rates}, {how}"] = safari_q(s2, g1, g2, L, eta_s, K)
+        advice.fast[f"{rates}, {how}"] = fast_q(s2, all_, g2, g3, L, eta_c, K)

@@ -1,4 +1,4 @@
-"""advice_table."""
+"""The advice of `raysafl advise` as tables for a terminal."""
 
 from typing import Any
 
@@ -21,36 +21,54 @@ ROWS = (
 )
 
 
-def show(advice: Advice, title: str = "") -> Group:
-    """Three tables and the caveats, for a terminal."""
+def advice_table(advice: Advice, title: str = "") -> Group:
+    """Write estimates, premises and bounds as three tables, with the caveats below them.
+
+    Args:
+        advice: from `raysafl.theory.advice.advise`.
+        title: the title of the first table.
+    """
     estimates = Table("estimate", title=title or None)
     for p in advice.probes:
         estimates.add_column(f"round {p.round}", justify="right")
     for label, name in ROWS:
-        estimates.add_row(label, *(_number(getattr(p, name)) for p in advice.probes))
+        estimates.add_row(
+            label, *(_three_digits(getattr(p, name)) for p in advice.probes)
+        )
     premises = Table("theorem", "premise on the rates", "given", "limit", "holds")
-    for theorem, rates in (("SAFARI 4", advice.safari_rates), ("FAST 1", advice.fast_rates)):
+    for theorem, rates in (
+        ("SAFARI 4", advice.safari_rates),
+        ("FAST 1", advice.fast_rates),
+    ):
         for c in rates:
             said = "yes" if c.holds else "NO"
-            premises.add_row(theorem, c.name, _number(c.given), _number(c.limit), said)
+            premises.add_row(
+                theorem, c.name, _three_digits(c.given), _three_digits(c.limit), said
+            )
     bounds = Table("theorem", "rates, G over the points", "q", "meaning")
-    for theorem, sign, found in (("SAFARI 4", "<=", advice.safari), ("FAST 1", ">=", advice.fast)):
+    for theorem, sign, found in (
+        ("SAFARI 4", "<=", advice.safari),
+        ("FAST 1", ">=", advice.fast),
+    ):
         for how, b in found.items():
             value = "-" if b.value is None else f"{sign} {b.value:.4g}"
-            bounds.add_row(theorem, how, value, b.told)
+            bounds.add_row(theorem, how, value, b.meaning)
     given = "" if advice.eta_s_given else " (not given: set to K eta_c / 2)"
     own = "" if advice.q is None else f", the run's own q = {advice.q:g}"
     rates_line = (
         f"K = {advice.K:g}, m = {advice.m}, eta_c = {advice.eta_c:g}, "
         f"eta_s = {advice.eta_s:g}{given}{own}"
     )
-    lines = [rates_line, *([f"The run ended early: {advice.stopped}"] if advice.stopped else [])]
+    lines = [
+        rates_line,
+        *([f"The run ended early: {advice.stopped}"] if advice.stopped else []),
+    ]
     notes = ["Caveats:", *(f"- {caveat}" for caveat in advice.caveats)]
     return Group(estimates, *lines, premises, bounds, *suggestion(advice), *notes)
 
 
 def suggestion(advice: Advice) -> list[str]:
-    """What follows, in words."""
+    """Say in words what follows from the advice."""
     out = []
     if not all(c.holds for c in advice.safari_rates):
         out.append(
@@ -65,7 +83,9 @@ def suggestion(advice: Advice) -> list[str]:
             f"rounds at least {1 - within.value:.3g} of the time."
         )
     if xi2 and max(xi2) > over(advice.probes, "sigma_g2"):
-        out.append("xi^2 exceeds sigma_G^2: the server's data is no better than one client's.")
+        out.append(
+            "xi^2 exceeds sigma_G^2: the server's data is no better than one client's."
+        )
     if not xi2:
         out.append("The server holds no data: theorem 4 does not apply.")
     if not all(c.holds for c in advice.fast_rates):
@@ -73,5 +93,6 @@ def suggestion(advice: Advice) -> list[str]:
     return out
 
 
-def _number(value: Any) -> str:
+def _three_digits(value: Any) -> str:
+    """Write a number with three digits, or a dash if there is none."""
     return "-" if value is None else f"{value:.3g}"

@@ -1,4 +1,8 @@
-"""bounds."""
+"""What the theorems of SAFARI and FAST demand of the learning rates and of q.
+
+Sources: SAFARI, theorem 4 (docs/papers.md#safari), and FAST, theorem 1
+(docs/papers.md#fast).
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Condition:
-    """One premise of a theorem: given <= limit, or given == limit."""
+    """One premise of a theorem: given <= limit, or given == limit.
+
+    Attributes:
+        name: the premise as a formula.
+        given: the value of its left side.
+        limit: the value of its right side.
+        equal: whether both must be equal.
+    """
 
     name: str
     given: float
@@ -15,7 +26,7 @@ class Condition:
 
     @property
     def holds(self) -> bool:
-        """To a relative 1e-6."""
+        """Return whether the premise holds, up to a relative error of 1e-6."""
         if self.equal:
             return math.isclose(self.given, self.limit, rel_tol=1e-6)
         return self.given <= self.limit * (1 + 1e-6)
@@ -23,22 +34,28 @@ class Condition:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on q. `value` is None where the theorem says nothing; `told` says why or what."""
+    """A bound on q.
+
+    Attributes:
+        value: the bound; None where the theorem says nothing.
+        meaning: what the bound says, or why there is none.
+    """
 
     value: float | None
-    told: str
+    meaning: str
 
 
 def safari_rates(
     L: float, eta_c: float, eta_s: float, K: float, as_printed: bool = True
 ) -> list[Condition]:
-    """Premises of SAFARI's theorem 4 on the rates of clients and server, K local steps.
+    """Return the premises of SAFARI's theorem 4 on the rates of clients and server, K local steps.
 
-    Printed: eta_c <= 1/(4 sqrt(30 L K)), the root over all. The proof (before eq. 47) needs
-    1/2 - 30 L^2 K^2 eta_c^2 >= 1/4, that is eta_c <= 1/(2 sqrt(30) L K); units tell too that
-    L K stands outside the root. Default: the printed 4, L K outside: sufficient, twice as strict
-    as needed. `as_printed=False` is what the proof needs. Both imply 1/(8 L K), used at eq. 41.
-    eta_s <= 1/L keeps the factor 1 - L eta_s of eq. 54 from changing sign.
+    Printed: eta_c <= 1/(4 sqrt(30 L K)), the root over all. The proof (before eq. 47)
+    needs 1/2 - 30 L^2 K^2 eta_c^2 >= 1/4, that is eta_c <= 1/(2 sqrt(30) L K); units
+    tell too that L K stands outside the root. Default: the printed 4, L K outside:
+    sufficient, twice as strict as needed. `as_printed=False` is what the proof needs.
+    Both imply 1/(8 L K), used at eq. 41. eta_s <= 1/L keeps the factor 1 - L eta_s of
+    eq. 54 from changing sign.
     """
     limit = 1 / ((4 if as_printed else 2) * math.sqrt(30) * L * K)
     name = f"eta_c <= 1/({4 if as_printed else 2} sqrt(30) L K)"
@@ -60,20 +77,23 @@ def safari_q(
 ) -> Bound:
     """SAFARI, theorem 4: clients may come with probability at most this q.
 
-    q <= 1 / ((4 sigma_G^2 - 4 G_2 (1/(2 K^2) - 2 L eta_s / K^2)) / ((1 - L eta_s) G_1) + 1)
+    q <= 1 / ((4 sigma_G^2 - 4 G_2 (1/(2 K^2) - 2 L eta_s / K^2)) / ((1 - L eta_s) G_1)
+    + 1)
 
-    with G_1 = max over server rounds of |grad F(x_r)|^2 and G_2 = max over client rounds of
-    |1/m sum_i sum_k grad F_i(x_rk^i)|^2. The theorem prints eta_s^2 where eq. 54-55, the last
-    line of the proof and section A.1 have eta_s; eta_s follows from eq. 50 and is used here;
-    `as_printed=True` squares it. Eq. 55 puts maxima where the sums of eq. 54 need means: with
-    maxima the bound is necessary for eq. 54, with means over rounds sufficient. The caller
-    chooses by what is passed as g1 and g2.
+    with G_1 = max over server rounds of |grad F(x_r)|^2 and G_2 = max over client
+    rounds of |1/m sum_i sum_k grad F_i(x_rk^i)|^2. The theorem prints eta_s^2 where eq.
+    54-55, the last line of the proof and section A.1 have eta_s; eta_s follows from eq.
+    50 and is used here; `as_printed=True` squares it. Eq. 55 puts maxima where the sums
+    of eq. 54 need means: with maxima the bound is necessary for eq. 54, with means over
+    rounds sufficient. The caller chooses by what is passed as g1 and g2.
 
-    Assumes L-smooth f_i, unbiased gradients of bounded variance (the server's for F itself),
-    and |grad f_i - grad F|^2 <= sigma_G^2 for every i.
+    Assumes L-smooth f_i, unbiased gradients of bounded variance (the server's for F
+    itself), and |grad f_i - grad F|^2 <= sigma_G^2 for every i.
     """
     if L * eta_s >= 1:
-        return Bound(None, f"says nothing: L eta_s = {L * eta_s:.3g}, and it needs less than 1")
+        return Bound(
+            None, f"says nothing: L eta_s = {L * eta_s:.3g}, and it needs less than 1"
+        )
     step = eta_s**2 if as_printed else eta_s
     need = 4 * sigma_g2 - 4 * g2 * (1 / (2 * K**2) - 2 * L * step / K**2)
     gain = (1 - L * eta_s) * g1
@@ -82,12 +102,16 @@ def safari_q(
     return Bound(gain / (gain + need), "client rounds with at most this probability")
 
 
-def fast_rates(L: float, eta_c: float, K: float, m: int, n: int, q: float) -> list[Condition]:
-    """Premises of FAST's theorem 1 on the client rate; m clients of a snapshot, n otherwise.
+def fast_rates(
+    L: float, eta_c: float, K: float, m: int, n: int, q: float
+) -> list[Condition]:
+    """Return the premises of FAST's theorem 1 on the clients' learning rate.
 
-    eta_c <= min(1/(8 L K), (n q + m (1 - q)) / (5 m n L K)). The proof (before eqs. 11 and 22)
-    needs eta_c <= 1/(2 sqrt(30) L K) too, printed once with K L under the root; it is the
-    stricter of the two, and not in the theorem's statement.
+    m clients come in a snapshot, and n in other rounds.
+
+    eta_c <= min(1/(8 L K), (n q + m (1 - q)) / (5 m n L K)). The proof (before eqs. 11
+    and 22) needs eta_c <= 1/(2 sqrt(30) L K) too, printed once with K L under the root;
+    it is the stricter of the two, and not in the theorem's statement.
     """
     return [
         Condition("eta_c <= 1/(8 L K)", eta_c, 1 / (8 * L * K)),
@@ -96,7 +120,11 @@ def fast_rates(L: float, eta_c: float, K: float, m: int, n: int, q: float) -> li
             eta_c,
             (n * q + m * (1 - q)) / (5 * m * n * L * K),
         ),
-        Condition("eta_c <= 1/(2 sqrt(30) L K) (proof)", eta_c, 1 / (2 * math.sqrt(30) * L * K)),
+        Condition(
+            "eta_c <= 1/(2 sqrt(30) L K) (proof)",
+            eta_c,
+            1 / (2 * math.sqrt(30) * L * K),
+        ),
     ]
 
 
@@ -105,13 +133,14 @@ def fast_q(
 ) -> Bound:
     """FAST, theorem 1: snapshots (uniform rounds) with probability at least this q.
 
-    q >= A / (A + B),  A = (2 L K eta_c - 1) G_2 + 2 K^2 sigma_G^2,  B = G_1 - 2 L K eta_c G_3
+    q >= A / (A + B),  A = (2 L K eta_c - 1) G_2 + 2 K^2 sigma_G^2,  B = G_1 - 2 L K
+    eta_c G_3
 
-    with, by appendix A.2 after eq. 24, the maxima over rounds of |1/s sum_i sum_k grad F_i|^2:
-    G_1 over all M clients and G_3 over the m of a snapshot, in snapshot rounds; G_2 over the n
-    that come, in arbitrary rounds. It is (1 - q) A <= q B solved for q, which the ratio is only
-    where A + B > 0; the other cases are told apart here. As in SAFARI's eq. 55 the proof needs
-    means for G_1 and G_2 where it has maxima.
+    with, by appendix A.2 after eq. 24, the maxima over rounds of |1/s sum_i sum_k grad
+    F_i|^2: G_1 over all M clients and G_3 over the m of a snapshot, in snapshot rounds;
+    G_2 over the n that come, in arbitrary rounds. It is (1 - q) A <= q B solved for q,
+    which the ratio is only where A + B > 0; the other cases are told apart here. As in
+    SAFARI's eq. 55 the proof needs means for G_1 and G_2 where it has maxima.
 
     Assumes L-smooth F and f_i, unbiased client gradients of bounded variance,
     |grad f_i - grad F|^2 <= sigma_G^2 for every i, and snapshots that are uniform.
@@ -119,7 +148,11 @@ def fast_q(
     a = (2 * L * K * eta_c - 1) * g2 + 2 * K**2 * sigma_g2
     b = g1 - 2 * L * K * eta_c * g3
     if a <= 0:
-        return Bound(0.0, "no snapshot demanded: arbitrary rounds descend by themselves")
+        return Bound(
+            0.0, "no snapshot demanded: arbitrary rounds descend by themselves"
+        )
     if b < 0:
-        return Bound(None, "says nothing: no q satisfies it, since G_1 < 2 L K eta_c G_3")
+        return Bound(
+            None, "says nothing: no q satisfies it, since G_1 < 2 L K eta_c G_3"
+        )
     return Bound(a / (a + b), "snapshots with at least this probability")

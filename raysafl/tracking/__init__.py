@@ -1,6 +1,7 @@
 """MLflow as a copy of the results. Parquet is the truth, and nothing is lost without MLflow.
 
-Logging while a sweep runs, at the end of a run, and `raysafl sync` all use `Projection`.
+Logging while a sweep runs, at the end of a run, and `raysafl sync` all use
+`Projection`.
 """
 
 from raysafl.tracking.client import default_uri, ping

@@ -15,8 +15,8 @@ from raysafl.storage.paths import Location, local_folder
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# These variables are set unless the user has set them. MLflow's own seven retries would wait four
-# minutes for a server that is down.
+# These variables are set unless the user has set them. MLflow's own seven retries would
+# wait four minutes for a server that is down.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -24,14 +24,23 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
-__all__ = ["artifacts", "connect", "database", "default_uri", "disconnect", "explained", "ping"]
+__all__ = [
+    "artifacts",
+    "connect",
+    "database",
+    "default_uri",
+    "disconnect",
+    "explained",
+    "ping",
+]
 __all__ += ["reason", "redacted"]
 
 
 def default_uri(root: Location) -> str:
     """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
 
-    A database cannot lie in an object store: for `s3://a/b` it is in `results/s3/a/b` here.
+    A database cannot lie in an object store: for `s3://a/b` it is in `results/s3/a/b`
+    here.
     """
     file = local_folder(root).resolve() / "mlflow.db"
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{file}"
@@ -69,7 +78,8 @@ def connect(uri: str) -> "MlflowClient":
         logging.getLogger(name).setLevel(logging.ERROR)
     with _first(uri):
         client = MlflowClient(tracking_uri=uri)
-        # The first request makes the tables of a new database, or finds that a server is down.
+        # The first request makes the tables of a new database, or finds that a server
+        # is down.
         client.search_experiments(max_results=1)
     return client
 
@@ -83,7 +93,9 @@ def explained(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        raise ValueError(f"MLflow at {redacted(uri)} cannot be used: {reason(error)}") from error
+        raise ValueError(
+            f"MLflow at {redacted(uri)} cannot be used: {reason(error)}"
+        ) from error
 
 
 def ping(uri: str) -> int:
@@ -103,7 +115,8 @@ def ping(uri: str) -> int:
 def disconnect(client: "MlflowClient") -> None:
     """Close the client's connections to SQLite.
 
-    MLflow has no method for it, so its private store is looked up; without it nothing happens.
+    MLflow has no method for it, so its private store is looked up; without it nothing
+    happens.
     """
     store = getattr(getattr(client, "_tracking_client", None), "store", None)
     engine = getattr(store, "engine", None)
@@ -120,5 +133,9 @@ def _first(uri: str) -> Iterator[None]:
     file = database(uri)
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_name(f".{file.name}.lock"), timeout=60) if file else nullcontext():
+    with (
+        FileLock(file.with_name(f".{file.name}.lock"), timeout=60)
+        if file
+        else nullcontext()
+    ):
         yield

@@ -20,8 +20,8 @@ def begun_runs(store: Store, planned: Iterable[str], ended: Iterable[str]) -> li
 def ledger_tags(entry: LedgerEntry) -> dict[str, str]:
     """Return the tags that a ledger entry gives.
 
-    The reason is always among them, if only as an empty text, so that it overwrites the reason
-    of an earlier try.
+    The reason is always among them, if only as an empty text, so that it overwrites the
+    reason of an earlier try.
     """
     names = ("status", "reason", "commit", "host", "device")
     given = {name: str(value) for name in names if (value := getattr(entry, name))}
@@ -63,4 +63,8 @@ def description(store: Store, limit: int) -> str:
     parts = [f"# {manifest.title or manifest.name}", manifest.notes]
     text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
     end = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"
-    return text if len(text) <= limit else text[: limit - len(end)].rpartition("\n")[0] + end
+    return (
+        text
+        if len(text) <= limit
+        else text[: limit - len(end)].rpartition("\n")[0] + end
+    )

@@ -13,7 +13,14 @@ from raysafl.storage.statistics import summarise
 
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
-STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]  # with a spread
+STATISTICS = [
+    "final",
+    "last5",
+    "last10",
+    "rolling20",
+    "best",
+    "after_server",
+]  # with a spread
 
 
 def curves(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,7 +46,10 @@ def finite(lines: pd.DataFrame) -> Iterator[tuple[int, str, float]]:
 def elapsed(rows: pd.DataFrame) -> dict[int, int]:
     """Return the milliseconds from the start of a run to the end of each round."""
     seconds = rows.groupby("round")["seconds"].max().fillna(0.0).cumsum()
-    return {int(r): int(1000 * s) for r, s in zip(seconds.index, seconds.tolist(), strict=True)}
+    return {
+        int(r): int(1000 * s)
+        for r, s in zip(seconds.index, seconds.tolist(), strict=True)
+    }
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:

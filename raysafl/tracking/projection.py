@@ -32,13 +32,18 @@ from raysafl.tracking.saved_view import saved_view
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run, RunTag
 
-Curve = Callable[[pd.DataFrame, str], bytes]  # draws a run's rows, with a title, as a PNG file
-Configs = Mapping[str, Mapping[str, Any]]  # the JSON of runs by their ids
+Curve = Callable[
+    [pd.DataFrame, str], bytes
+]  # draws a run's rows, with a title, as a PNG file
+# The JSON of runs by their ids.
+Configs = Mapping[str, Mapping[str, Any]]
 
 # 60 rounds of 15 curves stay below MLflow's limit of 1,000 metrics per request.
 ROUNDS_PER_BATCH = 60
-TEXT = 8000  # largest number of characters of a tag in MLflow
-PARAM = 6000  # largest number of characters of a parameter in MLflow
+# Largest number of characters of a tag in MLflow.
+TEXT = 8000
+# Largest number of characters of a parameter in MLflow.
+PARAM = 6000
 
 # Tags by which runs are found and by which it is known what has been logged.
 KIND = "raysafl.kind"
@@ -55,24 +60,29 @@ NOTE = "mlflow.note.content"
 class Projection:
     """Brings MLflow to what a sweep's folder holds; this may be repeated at any time.
 
-    Runs are found by tags, so they are never doubled. What has been logged is not logged again.
-    A run whose rows are not those that were logged, because it was deleted and run anew, is
-    replaced.
+    Runs are found by tags, so they are never doubled. What has been logged is not
+    logged again. A run whose rows are not those that were logged, because it was
+    deleted and run anew, is replaced.
 
     Args:
         store: the folder of the sweep.
         uri: MLflow's URI.
-        configs: the configurations of runs that have not ended, by run id; those of ended runs
-            are in their ledger entries.
+        configs: the configurations of runs that have not ended, by run id; those of
+            ended runs are in their ledger entries.
         curve: draws the figure of a run; None: no figures.
     """
 
     def __init__(
-        self, store: Store, uri: str, configs: Configs | None = None, curve: Curve | None = None
+        self,
+        store: Store,
+        uri: str,
+        configs: Configs | None = None,
+        curve: Curve | None = None,
     ) -> None:
         self.store = store
         self.manifest = store.manifest()
-        # How many runs have been looked at. The tracker takes a rising number as progress.
+        # How many runs have been looked at. The tracker takes a rising number as
+        # progress.
         self.num_looked_at = 0
         self._configs = configs or {}
         self._curve = curve
@@ -80,10 +90,18 @@ class Projection:
         self._experiment = self._open_experiment(artifacts(uri))
         self._run_labels = self.manifest.labels()
         self._mlflow_ids: dict[str, str] = {}  # MLflow's id of each run
-        self._unchanged: dict[str, Run] = {}  # runs as MLflow has them, until they are changed
-        self._parent = ""  # MLflow's id of the parent run
-        self._ended: set[str] = set()  # runs whose end has been logged
-        self._last_end = 0  # when the last of the runs ended, in milliseconds since 1970
+        self._unchanged: dict[
+            str, Run
+            # Runs as MLflow has them, until they are changed.
+        ] = {}
+        # MLflow's id of the parent run.
+        self._parent = ""
+        # Runs whose end has been logged.
+        self._ended: set[str] = set()
+        self._last_end = (
+            # When the last of the runs ended, in milliseconds since 1970.
+            0
+        )
         self._find_runs()
         self._open_parent()
 
@@ -96,7 +114,8 @@ class Projection:
 
         Args:
             run_id: the run.
-            live: whether a run that has not ended is still running, and not interrupted.
+            live: whether a run that has not ended is still running, and not
+                interrupted.
         """
         self.num_looked_at += 1
         if run_id in self._ended:
@@ -117,7 +136,10 @@ class Projection:
     ) -> None:
         """Log a run that has ended, unless all of it has been logged."""
         stamp = self._stamp(run_id, rows, ending)
-        if run.data.tags.get(STAMP) == stamp and run.info.status in ("FINISHED", "FAILED"):
+        if run.data.tags.get(STAMP) == stamp and run.info.status in (
+            "FINISHED",
+            "FAILED",
+        ):
             self._ended.add(run_id)
             return
         self._upload(run, self._files(run_id, rows, ending))
@@ -142,7 +164,9 @@ class Projection:
             self.sync_run(run_id, live=False)
         parent = self._client.get_run(self._parent)
         self._log(parent, status_counts(ledger.values()))
-        self._upload(parent, {file.name: file.read_bytes() for file in report_files(self.store)})
+        self._upload(
+            parent, {file.name: file.read_bytes() for file in report_files(self.store)}
+        )
         self._describe(parent)
         done = set(planned) <= ledger.keys()
         status = mlflow_status(ledger.values()) if done else "KILLED"
@@ -155,10 +179,14 @@ class Projection:
         text = description(self.store, TEXT)
         self._tag(parent, {NOTE: text} | source_tags(manifest))
         view = saved_view(
-            self._parent, manifest.axes, manifest.table.statistic, parent.info.start_time
+            self._parent,
+            manifest.axes,
+            manifest.table.statistic,
+            parent.info.start_time,
         )
         known = self._client.get_experiment(self._experiment).tags
-        # The page of an experiment shows two lines, in which a heading would be too large.
+        # The page of an experiment shows two lines, in which a heading would be too
+        # large.
         for name, value in {NOTE: text.removeprefix("# "), VIEW: view}.items():
             if known.get(name) != value:
                 self._client.set_experiment_tag(self._experiment, name, value)
@@ -174,14 +202,18 @@ class Projection:
         found = client.get_experiment_by_name(name)
         if found and found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
-        # If the database was moved, the experiment's artifacts lie elsewhere: it is renamed.
+        # If the database was moved, the experiment's artifacts lie elsewhere: it is
+        # renamed.
         if found and location and found.artifact_location != location:
-            client.rename_experiment(found.experiment_id, f"{name} (moved {found.experiment_id})")
+            client.rename_experiment(
+                found.experiment_id, f"{name} (moved {found.experiment_id})"
+            )
             client.delete_experiment(found.experiment_id)
             found = None
         if found:
             return str(found.experiment_id)
-        # With this tag MLflow's page opens on the runs, and not on traces of language models.
+        # With this tag MLflow's page opens on the runs, and not on traces of language
+        # models.
         tags = {"mlflow.experimentKind": "custom_model_development"}
         return client.create_experiment(name, artifact_location=location, tags=tags)
 
@@ -203,7 +235,11 @@ class Projection:
         """Make the parent run, or mark it as running again."""
         if not self._parent:
             starts = [points.started(e) for e in self.store.ledger().values()]
-            tags = {SWEEP: self.manifest.name, KIND: "parent", NOTE: description(self.store, TEXT)}
+            tags = {
+                SWEEP: self.manifest.name,
+                KIND: "parent",
+                NOTE: description(self.store, TEXT),
+            }
             made = self._create(self.manifest.name, tags, [s for s in starts if s])
             self._parent = made.info.run_id
         else:
@@ -218,14 +254,19 @@ class Projection:
             run_name=name[:250],
         )
 
-    def _child(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry | None) -> "Run":
+    def _child(
+        self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry | None
+    ) -> "Run":
         """Return the MLflow run of these rows; make it if there is none or if it holds others."""
         if run_id in self._mlflow_ids:
             mlflow_id = self._mlflow_ids[run_id]
             run = self._unchanged.pop(run_id, None) or self._client.get_run(mlflow_id)
             tags = run.data.tags
             logged = points.digest(rows, int(tags.get(LOGGED, -1)))
-            if run.info.lifecycle_stage == "active" and tags.get(DIGEST, logged) == logged:
+            if (
+                run.info.lifecycle_stage == "active"
+                and tags.get(DIGEST, logged) == logged
+            ):
                 return run
             if run.info.lifecycle_stage == "active":
                 # Without this tag, restoring the experiment would bring the run back.
@@ -247,12 +288,22 @@ class Projection:
     def _title(self, run_id: str) -> str:
         """Return a run's name: its labels, words as they are, numbers with their axis."""
         labels = self._labels(run_id).items()
-        return ", ".join(v if isinstance(v, str) else f"{k}={v}" for k, v in labels) or run_id
+        return (
+            ", ".join(v if isinstance(v, str) else f"{k}={v}" for k, v in labels)
+            or run_id
+        )
 
     def _tags(self, run_id: str) -> dict[str, str]:
         """Return the tags that a run has from the beginning."""
-        labels = {f"label.{axis}": str(value) for axis, value in self._labels(run_id).items()}
-        own = {PARENT: self._parent, SWEEP: self.manifest.name, RUN: run_id, KIND: "child"}
+        labels = {
+            f"label.{axis}": str(value) for axis, value in self._labels(run_id).items()
+        }
+        own = {
+            PARENT: self._parent,
+            SWEEP: self.manifest.name,
+            RUN: run_id,
+            KIND: "child",
+        }
         return labels | own | source_tags(self.manifest)
 
     def _stamp(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry) -> str:
@@ -263,7 +314,9 @@ class Projection:
             self._tags(run_id),
             self._curve is None,
         ]
-        return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[
+            :16
+        ]
 
     def _log_run(
         self,
@@ -282,11 +335,15 @@ class Projection:
         for batch, marked in batches:
             self._client.log_batch(run.info.run_id, batch, tags=_run_tags(marked))
         metrics += _fresh(run, summary)
-        self._client.log_batch(run.info.run_id, metrics, fresh, _run_tags({**marks, **tags}))
+        self._client.log_batch(
+            run.info.run_id, metrics, fresh, _run_tags({**marks, **tags})
+        )
 
     def _params(self, run_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's parameters: its configuration, and its labels, for use in charts."""
-        labels = {f"label.{axis}": value for axis, value in self._labels(run_id).items()}
+        labels = {
+            f"label.{axis}": value for axis, value in self._labels(run_id).items()
+        }
         return labels | flatten(config or self._configs.get(run_id) or {})
 
     def _rounds(
@@ -294,8 +351,8 @@ class Projection:
     ) -> list[tuple[list["Metric"], dict[str, str]]]:
         """Return the points of the new rounds in batches.
 
-        Each batch comes with the tags that say up to which round it goes. There is at least one
-        batch, which may be empty.
+        Each batch comes with the tags that say up to which round it goes. There is at
+        least one batch, which may be empty.
         """
         from mlflow.entities import Metric
 
@@ -310,7 +367,9 @@ class Projection:
                 for step, name, value in points.finite(batch)
             ]
             last = int(batch.index[-1])
-            batches.append((metrics, {LOGGED: str(last), DIGEST: points.digest(rows, last)}))
+            batches.append(
+                (metrics, {LOGGED: str(last), DIGEST: points.digest(rows, last)})
+            )
         return batches or [([], {})]
 
     def _log(self, run: "Run", values: Mapping[str, float]) -> None:
@@ -331,7 +390,9 @@ class Projection:
             self._client.set_terminated(run.info.run_id, status, end)
         self._tag(run, {"status": "running" if status == "RUNNING" else "interrupted"})
 
-    def _files(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry) -> dict[str, bytes]:
+    def _files(
+        self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry
+    ) -> dict[str, bytes]:
         """Return a run's files: its configuration, and a figure if it has several replicates.
 
         MLflow itself draws the curve of a single replicate.
@@ -355,7 +416,9 @@ def _fresh(run: "Run", values: Mapping[str, float]) -> list["Metric"]:
 
     now = _now()
     known = run.data.metrics
-    fresh = {k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v}
+    fresh = {
+        k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v
+    }
     return [Metric(_key(name), value, now, 0) for name, value in fresh.items()]
 
 

@@ -1,7 +1,7 @@
 """A saved view of MLflow's pages: all runs of a sweep, with their numbers and curves.
 
-MLflow stores a saved view as a tag of the experiment. Without it, the page shows the parent
-run alone.
+MLflow stores a saved view as a tag of the experiment. Without it, the page shows the
+parent run alone.
 """
 
 import json
@@ -11,10 +11,19 @@ from typing import Any
 from raysafl.tracking.metrics import STATISTICS
 
 NAME = "Sweep"
-KEY = "raysafl"  # an address that ends in `?viewStateShareKey=raysafl` opens the view
+# An address that ends in `?viewStateShareKey=raysafl` opens the view.
+KEY = "raysafl"
 TAG = f"mlflow.sharedViewState.{KEY}"
-LINES = ("test_accuracy", "test_loss", "train_accuracy", "q", "server_rounds", "bytes_down")
-RUNS = 100  # largest number of runs in one chart
+LINES = (
+    "test_accuracy",
+    "test_loss",
+    "train_accuracy",
+    "q",
+    "server_rounds",
+    "bytes_down",
+)
+# Largest number of runs in one chart.
+RUNS = 100
 
 
 def saved_view(parent: str, labels: Sequence[str], statistic: str, created: int) -> str:
@@ -28,7 +37,8 @@ def saved_view(parent: str, labels: Sequence[str], statistic: str, created: int)
     """
     section = "raysafl-charts"
     charts: list[dict[str, Any]] = [
-        _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step") for name in LINES
+        _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step")
+        for name in LINES
     ]
     charts.insert(1, _chart("BAR", statistic, section))
     state = {
@@ -51,7 +61,12 @@ def saved_view(parent: str, labels: Sequence[str], statistic: str, created: int)
         ],
         "hideEmptyCharts": True,
     }
-    view = {"name": NAME, "createdAt": created, "updatedAt": created, "state": json.dumps(state)}
+    view = {
+        "name": NAME,
+        "createdAt": created,
+        "updatedAt": created,
+        "state": json.dumps(state),
+    }
     return json.dumps(view)
 
 

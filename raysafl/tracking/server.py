@@ -25,8 +25,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # Seconds to wait until the server answers; it takes 20 on a busy machine.
 PATIENCE = 120.0
-# One worker without the job queue takes 0.4 GiB in 2 processes instead of 2.3 GiB in 16.
-ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+# One worker without the job queue takes 0.4 GiB in 2 processes instead of 2.3 GiB in
+# 16.
+ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 
 
 def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
@@ -43,7 +47,9 @@ def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
     """
     uri = default_uri(root)
     if uri.startswith(("http://", "https://")):
-        print(f"MLflow UI: {redacted(uri)} (a server of its own, named by MLFLOW_TRACKING_URI)")
+        print(
+            f"MLflow UI: {redacted(uri)} (a server of its own, named by MLFLOW_TRACKING_URI)"
+        )
         return
     file = database(uri)
     if file and not file.is_file():
@@ -70,7 +76,9 @@ def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
 
 
 @contextmanager
-def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def server(
+    uri: str, host: str, port: int
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run MLflow's server for as long as the block runs, then end it with all its children.
 
     Args:
@@ -82,7 +90,8 @@ def server(uri: str, host: str, port: int) -> Iterator[tuple[subprocess.Popen[by
         The process of the server, which answers, and its URL.
 
     Raises:
-        RuntimeError: it does not start, or ends on its own; the message has the end of its log.
+        RuntimeError: it does not start, or ends on its own; the message has the end of
+            its log.
     """
     url = _url(ANYWHERE.get(host, host), port)
     with tempfile.TemporaryFile() as log:
@@ -117,7 +126,13 @@ def _command(uri: str, host: str, port: int) -> list[str]:
         "--uvicorn-opts": "--log-level warning",
         **({"--artifacts-destination": destination} if destination else {}),
     }
-    return [sys.executable, "-m", "mlflow", "server", *itertools.chain(*options.items())]
+    return [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        *itertools.chain(*options.items()),
+    ]
 
 
 def _url(host: str, port: int) -> str:
@@ -135,9 +150,13 @@ def _free_port(host: str, first: int, tries: int = 100) -> int:
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
-                raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+                raise ValueError(
+                    f"cannot listen on {host}:{port}: {error.strerror}"
+                ) from error
             return port
-    raise ValueError(f"ports {first} to {first + tries - 1} are all taken; choose another")
+    raise ValueError(
+        f"ports {first} to {first + tries - 1} are all taken; choose another"
+    )
 
 
 @contextmanager

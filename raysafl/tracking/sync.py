@@ -11,13 +11,17 @@ from raysafl.tracking.projection import Curve, Projection
 
 
 def sync(
-    path: Location, uri: str | None, say: Callable[[str], None], curve: Curve | None = None
+    path: Location,
+    uri: str | None,
+    say: Callable[[str], None],
+    curve: Curve | None = None,
 ) -> int:
     """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
 
     Args:
         path: the folder.
-        uri: MLflow's URI; None: the database beside the sweeps, or `MLFLOW_TRACKING_URI`.
+        uri: MLflow's URI; None: the database beside the sweeps, or
+            `MLFLOW_TRACKING_URI`.
         say: is told what was done, one line per sweep.
         curve: draws the figure of a run; None: no figures.
 
@@ -29,7 +33,9 @@ def sync(
     """
     sweeps = find_sweeps(path)
     if not sweeps:
-        raise ValueError(f"{path} holds no sweep, nor a folder that does: no manifest.json")
+        raise ValueError(
+            f"{path} holds no sweep, nor a folder that does: no manifest.json"
+        )
     total = 0
     for store in sweeps:
         target = uri or default_uri(store.path.resolve().parent)
@@ -41,7 +47,9 @@ def sync(
     return total
 
 
-def _sync_sweep(store: Store, uri: str, say: Callable[[str], None], curve: Curve | None) -> int:
+def _sync_sweep(
+    store: Store, uri: str, say: Callable[[str], None], curve: Curve | None
+) -> int:
     with explained(uri), closing(Projection(store, uri, curve=curve)) as projection:
         runs = projection.sync_sweep()
     say(f"{store.path}: {runs} runs in MLflow at {redacted(uri)}")

@@ -13,8 +13,8 @@ from raysafl.tracking.projection import Configs, Curve, Projection
 class Tracker:
     """Keeps MLflow up to date with a sweep's folder, which must hold its manifest.
 
-    If MLflow fails, `say` is told so once, from the thread, and nothing more is logged. The
-    results in Parquet are complete without it.
+    If MLflow fails, `say` is told so once, from the thread, and nothing more is logged.
+    The results in Parquet are complete without it.
 
     Args:
         store: the folder of the sweep.
@@ -60,7 +60,8 @@ class Tracker:
         """Log what is left, then the sweep as a whole.
 
         Args:
-            patience: seconds without progress on any run after which MLflow is given up.
+            patience: seconds without progress on any run after which MLflow is given
+                up.
 
         Returns:
             Whether all was logged.

@@ -31,8 +31,10 @@ ENGINES: dict[str, type[Loop] | type[Linear]] = {
     "graph": Graph,
 }
 
-MEASURED_TASKS = 8  # stacked in a measurement, unless their samples are more than STEP
-REPEATS = 3  # timed calls of an engine, of which the fastest counts
+# Stacked in a measurement, unless their samples are more than STEP.
+MEASURED_TASKS = 8
+# Timed calls of an engine, of which the fastest counts.
+REPEATS = 3
 
 # How far an engine's gradient may be from the loop's, as a fraction of the largest
 # entry. An error above it is more than float32's rounding: half precision, or a bug.
@@ -58,7 +60,9 @@ def make_engine(name: str, model: FlatModel) -> Engine:
         1
     """
     if name not in ENGINES:
-        raise ValueError(f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}")
+        raise ValueError(
+            f"there is no engine {name!r}; {nearest(name, ['auto', *ENGINES])}"
+        )
     if issubclass(ENGINES[name], Linear) and model.linear_shape is None:
         raise ValueError(
             f"engine {name!r} is for float32 models of one linear layer (Logistic), "
@@ -88,7 +92,9 @@ def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
     if x_NB.is_cuda:
         device = torch.cuda.get_device_name()
     shape = "x".join(map(str, x_NB.shape[1:]))
-    key = f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
+    key = (
+        f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
+    )
 
     file = cache_file()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +140,8 @@ def _measure(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> dict[str, float]:
     x_TB = x_NB[task_T % len(x_NB)]
     y_TB = y_NB[task_T % len(x_NB)]
     weight_TB = torch.full_like(y_TB, 1 / y_TB.shape[1], dtype=w_P.dtype)
-    batch = (w_TP, x_TB, y_TB, weight_TB, task_T)  # a task's number is its dropout seed
+    # A task's number is its dropout seed.
+    batch = (w_TP, x_TB, y_TB, weight_TB, task_T)
 
     reference_TP = ENGINES["loop"](model).gradients(*batch).g_TP
     largest = reference_TP.abs().max()
@@ -146,7 +153,10 @@ def _measure(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> dict[str, float]:
             LOG.info("engine %s cannot train %s: %s", name, model.digest, error)
             continue
         # The loop stays in even if its gradients are NaN, which no comparison accepts.
-        if name == "loop" or (result.g_TP - reference_TP).abs().max() <= TOLERANCE * largest:
+        if (
+            name == "loop"
+            or (result.g_TP - reference_TP).abs().max() <= TOLERANCE * largest
+        ):
             times[name] = seconds / tasks
     LOG.info("engines for %s, seconds per task and step: %s", model.digest, times)
     return times
@@ -161,6 +171,7 @@ def _timed(engine: Engine, batch: tuple[Tensor, ...]) -> tuple[float, Gradients]
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
         result = engine.gradients(*batch)
-        float(result.loss_TB.sum())  # waits until a GPU has finished
+        # Waits until a GPU has finished.
+        float(result.loss_TB.sum())
         best = min(best, time.perf_counter() - begin)
     return best, result

@@ -29,9 +29,12 @@ STEP = 4096
 class Gradients(NamedTuple):
     """What an engine returns for T tasks of B samples each."""
 
-    g_TP: Tensor  # gradients of the weighted cross-entropies
-    loss_TB: Tensor  # each sample's cross-entropy, without its weight
-    correct_TB: Tensor  # whether each sample was classified correctly
+    # Gradients of the weighted cross-entropies.
+    g_TP: Tensor
+    # Each sample's cross-entropy, without its weight.
+    loss_TB: Tensor
+    # Whether each sample was classified correctly.
+    correct_TB: Tensor
 
 
 class Engine(Protocol):
@@ -48,7 +51,12 @@ class Engine(Protocol):
         """
 
     def gradients(
-        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        self,
+        w_TP: Tensor,
+        x_TB: Tensor,
+        y_TB: Tensor,
+        weight_TB: Tensor,
+        seed_T: Tensor | None,
     ) -> Gradients:
         """Compute each task's gradient of its weighted cross-entropy.
 
@@ -82,7 +90,12 @@ class Loop:
         return 1
 
     def gradients(
-        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        self,
+        w_TP: Tensor,
+        x_TB: Tensor,
+        y_TB: Tensor,
+        weight_TB: Tensor,
+        seed_T: Tensor | None,
     ) -> Gradients:
         """Compute each task's gradient by a backward pass of its own; see `Engine`."""
         rows = []
@@ -99,7 +112,9 @@ class Loop:
                 loss = (loss_B * weight_B).sum()
                 # materialize_grads: a parameter that the loss does not depend on has
                 # zeros
-                parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+                parts = torch.autograd.grad(
+                    loss, list(leaves.values()), materialize_grads=True
+                )
             g_P = torch.cat([part.reshape(-1) for part in parts])
             rows.append((g_P, loss_B.detach(), logits_BC.argmax(-1) == y_B))
         return Gradients(*(_stack_rows(column) for column in zip(*rows, strict=True)))
@@ -143,7 +158,12 @@ class Vmap(Loop):
         return max(1, min(STACK, STEP // width))
 
     def gradients(
-        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        self,
+        w_TP: Tensor,
+        x_TB: Tensor,
+        y_TB: Tensor,
+        weight_TB: Tensor,
+        seed_T: Tensor | None,
     ) -> Gradients:
         """Compute all tasks' gradients in one vectorised backward pass; see `Engine`.
 
@@ -183,13 +203,20 @@ class Graph(Vmap):
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
-        self.recorded: dict[tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]] = {}
+        self.recorded: dict[
+            tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]
+        ] = {}
         # All graphs share one pool of memory. That is safe because the results of a
         # graph are copied before the next one runs.
         self._pool: Any = None
 
     def gradients(
-        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        self,
+        w_TP: Tensor,
+        x_TB: Tensor,
+        y_TB: Tensor,
+        weight_TB: Tensor,
+        seed_T: Tensor | None,
     ) -> Gradients:
         """Replay the graph for these shapes, which is recorded at their first use.
 

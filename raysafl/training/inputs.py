@@ -106,7 +106,8 @@ class Inputs:
         """Return x * scale + shift as float32; tokens as they are."""
         if x.dtype == torch.int64:
             return x
-        x = x.to(torch.float32, copy=True)  # the stored samples must not change
+        # The stored samples must not change.
+        x = x.to(torch.float32, copy=True)
         x = x if self.scale == 1 else x.mul_(self.scale)
         return x.add_(self.shift) if self.shift else x
 
@@ -117,5 +118,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     The array may be a read-only view of Ray's object store, of which torch warns.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        warnings.filterwarnings(
+            "ignore", message="The given NumPy array is not writable"
+        )
         return torch.from_numpy(array)

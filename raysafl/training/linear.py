@@ -24,8 +24,10 @@ from raysafl.training.inputs import Inputs, Stored
 class Tally(NamedTuple):
     """What tasks saw while they were trained, one entry a task."""
 
-    loss_T: NDArray[np.float64]  # sum of the samples' cross-entropies
-    correct_T: NDArray[np.int64]  # how many samples were classified correctly
+    # Sum of the samples' cross-entropies.
+    loss_T: NDArray[np.float64]
+    # How many samples were classified correctly.
+    correct_T: NDArray[np.int64]
     samples_T: NDArray[np.int64]  # how many samples it saw
 
 
@@ -51,7 +53,12 @@ class Linear:
         return STACK
 
     def gradients(
-        self, w_TP: Tensor, x_TB: Tensor, y_TB: Tensor, weight_TB: Tensor, seed_T: Tensor | None
+        self,
+        w_TP: Tensor,
+        x_TB: Tensor,
+        y_TB: Tensor,
+        weight_TB: Tensor,
+        seed_T: Tensor | None,
     ) -> Gradients:
         """Compute all tasks' gradients by the closed form above; see `Engine`."""
         w_TCD, b_TC = self._weights_and_biases(w_TP)
@@ -66,7 +73,9 @@ class Linear:
         loss_TB = -log_TCB.gather(1, y_T1B).squeeze(1)
 
         error_TCB = log_TCB.exp_()
-        error_TCB.scatter_add_(1, y_T1B, torch.full_like(y_T1B, -1, dtype=error_TCB.dtype))
+        error_TCB.scatter_add_(
+            1, y_T1B, torch.full_like(y_T1B, -1, dtype=error_TCB.dtype)
+        )
         error_TCB *= weight_TB.unsqueeze(1)
 
         g_TP = torch.empty_like(w_TP)
@@ -128,13 +137,17 @@ class Fused(Linear):
         delta_TP = torch.stack([task.w_P for task in tasks])
 
         def train_share(share: slice) -> Tally:
-            return self._train(tasks[share], plans[share], delta_TP[share].numpy(), data)
+            return self._train(
+                tasks[share], plans[share], delta_TP[share].numpy(), data
+            )
 
         threads = torch.get_num_threads()
         if threads == 1:
             return delta_TP, train_share(slice(None))
         with ThreadPoolExecutor(threads) as pool:
-            tallies = list(pool.map(train_share, [slice(i, i + 1) for i in range(len(tasks))]))
+            tallies = list(
+                pool.map(train_share, [slice(i, i + 1) for i in range(len(tasks))])
+            )
         return delta_TP, Tally(*map(np.concatenate, zip(*tallies, strict=True)))
 
     def score(self, w_RP: Tensor, data: Stored) -> Tensor:
@@ -199,7 +212,9 @@ def _round_up(number: int, block: int) -> int:
     return -(-number // block) * block
 
 
-def _terms(tasks: Sequence[Task], classes: int, inputs: int) -> tuple[NDArray[Any], ...]:
+def _terms(
+    tasks: Sequence[Task], classes: int, inputs: int
+) -> tuple[NDArray[Any], ...]:
     """Write what steps add to the loss's gradient as shrink * w + pull.
 
     That is prox (w - w_start) + offset + weight_decay w, so that

@@ -29,7 +29,8 @@ from raysafl.training.inputs import Inputs, draw_batches
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
 
-GRADIENT_BATCH = 250  # samples of a task in one pass of `LocalTrainer.gradients`
+# Samples of a task in one pass of `LocalTrainer.gradients`.
+GRADIENT_BATCH = 250
 
 
 class LocalTrainer:
@@ -59,7 +60,10 @@ class LocalTrainer:
         batch_size: int = 32,
     ) -> None:
         for part in (dataset.train, dataset.test):
-            if len(part.y) and not 0 <= part.y.min() <= part.y.max() < dataset.num_classes:
+            if (
+                len(part.y)
+                and not 0 <= part.y.min() <= part.y.max() < dataset.num_classes
+            ):
                 raise ValueError(
                     f"labels of '{dataset.name}' must be 0 to "
                     f"{dataset.num_classes - 1}, not {part.y.min()} to {part.y.max()}"
@@ -117,7 +121,9 @@ class LocalTrainer:
         generator_before = self._generator_state()
         plans = [self._plan(task) for task in tasks]
         stacks = _stacks(tasks, plans, self._max_stack(tasks))
-        parts = (self._train([tasks[i] for i in s], [plans[i] for i in s]) for s in stacks)
+        parts = (
+            self._train([tasks[i] for i in s], [plans[i] for i in s]) for s in stacks
+        )
         if len(stacks) == 1:
             update = Update(*(column.cpu() for column in next(parts)))
         else:
@@ -244,7 +250,9 @@ class LocalTrainer:
         rate_T = torch.tensor([task.sgd.rate(task.round) for task in tasks]) * steps_T
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
-    def _dropout_seeds(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Tensor:
+    def _dropout_seeds(
+        self, tasks: list[Task], plans: list[NDArray[np.int64]]
+    ) -> Tensor:
         """Draw a dropout seed for each step and task, [K, T]; zeros without dropout."""
         seed_KT = torch.zeros(len(plans[0]), len(tasks), dtype=torch.int64)
         for t, task in enumerate(tasks if self.model.has_dropout else []):
@@ -272,7 +280,9 @@ class LocalTrainer:
         return total_TP
 
 
-def _concatenated(parts: Iterable[Update], num_tasks: int, num_parameters: int) -> Update:
+def _concatenated(
+    parts: Iterable[Update], num_tasks: int, num_parameters: int
+) -> Update:
     """Copy the rows of all parts into one update on the CPU.
 
     The parts are made one at a time, so that only one is in memory beside the whole.
@@ -295,7 +305,9 @@ def _concatenated(parts: Iterable[Update], num_tasks: int, num_parameters: int) 
 
 
 def _stacks(
-    tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], max_stack: Callable[[int], int]
+    tasks: Sequence[Task],
+    plans: Sequence[NDArray[np.int64]],
+    max_stack: Callable[[int], int],
 ) -> list[list[int]]:
     """Group tasks that take their steps together.
 
@@ -318,7 +330,11 @@ def _stacks(
     stacks: list[list[int]] = []
     for i in sorted(range(len(plans)), key=longest_first):
         last = stacks[-1] if stacks else []
-        if not last or len(last) == max_stack(plans[i].shape[1]) or kind(last[0]) != kind(i):
+        if (
+            not last
+            or len(last) == max_stack(plans[i].shape[1])
+            or kind(last[0]) != kind(i)
+        ):
             stacks.append([])
         stacks[-1].append(i)
     return stacks

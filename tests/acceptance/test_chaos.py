@@ -13,7 +13,10 @@ from raysafl.storage.store import Store
 def test_a_sweep_whose_parts_are_killed_ends_with_the_rows_of_an_undisturbed_one(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    most, seed = pytestconfig.getoption("--chaos"), pytestconfig.getoption("--chaos-seed")
+    most, seed = (
+        pytestconfig.getoption("--chaos"),
+        pytestconfig.getoption("--chaos-seed"),
+    )
     chaos, repeat = Chaos(seed), 0
     try:
         while chaos.kills.total() < most:

@@ -18,7 +18,16 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 
-FACTS = ["run_id", "replicate", "round", "kind", "cohort", "test_accuracy", "test_loss", "steps"]
+FACTS = [
+    "run_id",
+    "replicate",
+    "round",
+    "kind",
+    "cohort",
+    "test_accuracy",
+    "test_loss",
+    "steps",
+]
 MEGABYTES = 4
 
 
@@ -28,7 +37,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True) if os.getuid() == 0 else None
+    done = (
+        subprocess.run(mount, capture_output=True, text=True)
+        if os.getuid() == 0
+        else None
+    )
     if done is None or done.returncode:
         pytest.skip(f"cannot mount a small disk: {done.stderr if done else 'not root'}")
     try:
@@ -62,7 +75,9 @@ class Fills(Algorithm):
         return (yield from FedAvg().round(state, ids, key))
 
 
-def test_a_write_to_a_full_disk_says_how_much_and_leaves_the_old_file(disk: Path) -> None:
+def test_a_write_to_a_full_disk_says_how_much_and_leaves_the_old_file(
+    disk: Path,
+) -> None:
     atomic_write(disk / "file", b"old")
     ballast = fill(disk)
     with pytest.raises(StorageError) as error:
@@ -84,10 +99,16 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     run = tiny.replace(algorithm=Fills(folder=str(disk)), rounds=6)
     sweep = Sweep("full", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
     runner = Runner(
-        sweep, disk / "s", Hardware(cpus=0.5), track=False, quiet=True, flush_seconds=0.0
+        sweep,
+        disk / "s",
+        Hardware(cpus=0.5),
+        track=False,
+        quiet=True,
+        flush_seconds=0.0,
     )
     with pytest.raises(
-        StorageError, match=r"the disk of .* is full.*Make room there.*The same command goes on"
+        StorageError,
+        match=r"the disk of .* is full.*Make room there.*The same command goes on",
     ) as error:
         runner.run()
     assert not any(e.status == "failed" for e in runner.store.ledger().values())
@@ -97,10 +118,16 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     assert again.ok and "Traceback" not in str(error.value)
     assert len(Store(tmp_path / "then").ledger()) < 3
     whole = Sweep("whole", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
-    elsewhere = Runner(whole, tmp_path / "w", Hardware(cpus=0.5), track=False, quiet=True).run()
-    pd.testing.assert_frame_equal(again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS])
+    elsewhere = Runner(
+        whole, tmp_path / "w", Hardware(cpus=0.5), track=False, quiet=True
+    ).run()
+    pd.testing.assert_frame_equal(
+        again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS]
+    )
     fill(disk)
-    with pytest.raises(StorageError, match="is full"):  # from the start: nothing is changed
+    with pytest.raises(
+        StorageError, match="is full"
+    ):  # from the start: nothing is changed
         Runner(sweep, disk / "t", Hardware(cpus=0.5), track=False, quiet=True).run()
 
 
@@ -123,28 +150,47 @@ exec "$@"
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="root mounts disks")
-def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("unshare"), reason="root mounts disks"
+)
+def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(
+    tmp_path: Path,
+) -> None:
     """In a mount namespace of its own: /dev/shm of 16 MB, and 60 MB for what does not fit."""
     (tmp_path / "large.py").write_text(LARGE)
-    ray = Path(tempfile.mkdtemp(prefix="r"))  # short: its sockets' names have 107 characters
-    raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()", "run", "large.py"]
+    ray = Path(
+        tempfile.mkdtemp(prefix="r")
+    )  # short: its sockets' names have 107 characters
+    raysafl = [
+        sys.executable,
+        "-c",
+        "from raysafl.cli.app import main; main()",
+        "run",
+        "large.py",
+    ]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SMALL, "sh", *raysafl],
         cwd=tmp_path,
-        env={**os.environ, "RAY_TMPDIR": str(ray), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            **os.environ,
+            "RAY_TMPDIR": str(ray),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
         capture_output=True,
         text=True,
         timeout=300,
     )
     shutil.rmtree(ray, ignore_errors=True)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stderr
+    assert (
+        "Error: the datasets, 256 MB, do not fit the memory that Ray's" in done.stderr
+    )
     assert "--shm-size" in done.stderr and "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(0, "0 B"), (999, "999 B"), (3_400_000, "3.4 MB"), (2e15, "2e+03 TB")]
+    ("count", "words"),
+    [(0, "0 B"), (999, "999 B"), (3_400_000, "3.4 MB"), (2e15, "2e+03 TB")],
 )
 def test_sizes_are_said_in_words(count: float, words: str) -> None:
     assert format_bytes(count) == words

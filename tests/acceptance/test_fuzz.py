@@ -1,7 +1,8 @@
 """Mutated input: configurations, labels, Parquet, traces, checkpoints, ledgers, manifests.
 
-Whatever is in them, the answer is the value itself or one clear error (a `ValueError` that names
-the file), or a warning that names the file that is left out; nothing is changed on disk.
+Whatever is in them, the answer is the value itself or one clear error (a `ValueError`
+that names the file), or a warning that names the file that is left out; nothing is
+changed on disk.
 """
 
 import json
@@ -46,7 +47,19 @@ JSON = st.recursive(
     max_leaves=5,
 )
 NAMES = st.sampled_from(
-    ["../x", "/etc/passwd", "", ".", "..", "a/b", "a\\b", "*", "x\0y", "\ud800", "a" * 9]
+    [
+        "../x",
+        "/etc/passwd",
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a\\b",
+        "*",
+        "x\0y",
+        "\ud800",
+        "a" * 9,
+    ]
 )
 
 
@@ -61,7 +74,9 @@ def spoiled(draw: st.DrawFn, content: bytes) -> bytes:
         case "cut":
             return content[:at]
         case "insert":
-            return content[:at] + draw(st.binary(min_size=1, max_size=16)) + content[at:]
+            return (
+                content[:at] + draw(st.binary(min_size=1, max_size=16)) + content[at:]
+            )
         case "zeros":
             size = draw(st.integers(1, 64))
             return content[:at] + bytes(size) + content[at + size :]
@@ -75,7 +90,11 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The way to every value in JSON."""
     yield path
     items = (
-        tree.items() if isinstance(tree, dict) else enumerate(tree) if type(tree) is list else []
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if type(tree) is list
+        else []
     )
     for key, value in items:
         yield from places(value, (*path, key))
@@ -119,7 +138,9 @@ def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def files(store: Store) -> dict[str, bytes]:
     assert isinstance(store.path, Path)
-    return {str(f): f.read_bytes() for f in sorted(store.path.rglob("*")) if f.is_file()}
+    return {
+        str(f): f.read_bytes() for f in sorted(store.path.rglob("*")) if f.is_file()
+    }
 
 
 def tried(action: Callable[[], Any], *named: str) -> Any:
@@ -131,7 +152,9 @@ def tried(action: Callable[[], Any], *named: str) -> Any:
         except ValueError as error:
             assert str(error) and all(name in str(error) for name in named), str(error)
             return None
-    assert all(name in str(w.message) for w in said for name in named), [str(w) for w in said]
+    assert all(name in str(w.message) for w in said for name in named), [
+        str(w) for w in said
+    ]
     return None if said else result
 
 
@@ -150,7 +173,9 @@ def reported(store: Store) -> None:
 
 @given(st.data())
 @fuzz
-def test_a_mutated_configuration_is_a_run_or_a_clear_error(run: Run, data: st.DataObject) -> None:
+def test_a_mutated_configuration_is_a_run_or_a_clear_error(
+    run: Run, data: st.DataObject
+) -> None:
     text = json.dumps(data.draw(mutated(json.loads(run.to_json()))))
     found = tried(lambda: Run.from_json(text))
     assert found is None or Run.from_json(found.to_json()).id == found.id
@@ -163,7 +188,11 @@ def test_text_that_is_no_configuration_is_a_clear_error(text: str) -> None:
     assert tried(lambda: Manifest.from_json(text)) is None
 
 
-@given(path=st.lists(st.text(max_size=6), max_size=3).map(".".join), value=JSON, data=st.data())
+@given(
+    path=st.lists(st.text(max_size=6), max_size=3).map(".".join),
+    value=JSON,
+    data=st.data(),
+)
 @fuzz
 def test_a_change_of_anything_to_anything_is_a_run_or_a_clear_error(
     run: Run, path: str, value: Any, data: st.DataObject
@@ -176,7 +205,9 @@ def test_a_change_of_anything_to_anything_is_a_run_or_a_clear_error(
 
 @given(label=st.text(max_size=6), value=st.text(max_size=6))
 @fuzz
-def test_any_label_chooses_runs_or_is_a_clear_error(whole: Store, label: str, value: str) -> None:
+def test_any_label_chooses_runs_or_is_a_clear_error(
+    whole: Store, label: str, value: str
+) -> None:
     manifest = whole.manifest()
     for axis in (label, "x"):
         chosen = tried(lambda axis=axis: manifest.select({axis: value}), axis)
@@ -226,7 +257,9 @@ def test_rows_of_other_types_or_runs_are_left_out_with_the_name_of_their_file(
     before = part.read_bytes()
     frame = pd.read_parquet(part)
     name = data.draw(st.sampled_from(sorted(frame)))
-    values = data.draw(st.sampled_from([None, "text", -1, 2.5, 10**12, [1], float("inf"), b"x"]))
+    values = data.draw(
+        st.sampled_from([None, "text", -1, 2.5, 10**12, [1], float("inf"), b"x"])
+    )
     if data.draw(st.booleans()):
         frame = frame.drop(columns=name)
     else:
@@ -257,7 +290,9 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
     file = tmp_path / "checkpoints" / f"{run.id}.safetensors"
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(bad)
-    session = tried(lambda: Session(run, store, work, {}), file.name, "delete this file")
+    session = tried(
+        lambda: Session(run, store, work, {}), file.name, "delete this file"
+    )
     assert file.read_bytes() == bad
     if session is not None:
         assert told(dump(session.simulation, spent=1.0, started="then")) == told(good)
@@ -303,7 +338,9 @@ def test_a_mutated_manifest_is_a_sweep_or_a_clear_error_with_its_name(
         manifest = tried(whole.manifest, str(file))
         assert file.read_bytes() == bad
         if manifest is not None:
-            assert not any("/" in entry.run_id or "." in entry.run_id for entry in manifest.entries)
+            assert not any(
+                "/" in entry.run_id or "." in entry.run_id for entry in manifest.entries
+            )
             tried(lambda: (write_runs_table(whole), reported(whole)))
     finally:
         file.write_bytes(before)
@@ -322,7 +359,9 @@ def test_a_mutated_trace_is_a_policy_or_a_clear_error_with_its_name(
     file = tmp_path / f"trace.{kind}"
     file.write_text(TRACE)
     if kind == "parquet":
-        pd.DataFrame({"client": [0, 1, 2], "start": [0, 1, 3], "end": [3, 4, 6]}).to_parquet(file)
+        pd.DataFrame(
+            {"client": [0, 1, 2], "start": [0, 1, 3], "end": [3, 4, 6]}
+        ).to_parquet(file)
     bad = data.draw(spoiled(file.read_bytes()))
     file.write_bytes(bad)
 

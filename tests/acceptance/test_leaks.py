@@ -55,7 +55,8 @@ def used() -> dict[str, float]:
         "handles": me.num_fds(),
         "processes": len(ours),
         "driver MB": me.memory_info().rss / 2**20,
-        "largest worker MB": max((p.memory_info().rss for p in ours), default=0) / 2**20,
+        "largest worker MB": max((p.memory_info().rss for p in ours), default=0)
+        / 2**20,
         "store MB": (total.get(store, 0) - free.get(store, 0)) / 2**20,
     }
 
@@ -81,12 +82,18 @@ def watched() -> Iterator[list[dict[str, float]]]:
         watcher.join()
 
 
-def test_five_hundred_trials_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_hundred_trials_leak_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended, saved = list[Trial](), list[str]()  # what Tune keeps, and its snapshots
     save = TuneController.save_to_dir
-    monkeypatch.setattr(Watch, "on_experiment_end", lambda _, trials, **info: ended.extend(trials))
     monkeypatch.setattr(
-        TuneController, "save_to_dir", lambda self: [save(self), saved.append("snapshot")]
+        Watch, "on_experiment_end", lambda _, trials, **info: ended.extend(trials)
+    )
+    monkeypatch.setattr(
+        TuneController,
+        "save_to_dir",
+        lambda self: [save(self), saved.append("snapshot")],
     )
     runs = {(i,): trivial(i) for i in range(TRIALS)}
     sweep = Sweep("small", runs, axes=("i",))
@@ -95,7 +102,11 @@ def test_five_hundred_trials_leak_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             outcome = Runner(
                 sweep, tmp_path / "s", Hardware(trials=2), quiet=True, track=False
             ).run()
-        alive = [p for p in psutil.Process().children(recursive=True) if "Clients" in p.name()]
+        alive = [
+            p
+            for p in psutil.Process().children(recursive=True)
+            if "Clients" in p.name()
+        ]
         assert outcome.ok and len(outcome.runs) == TRIALS and not alive
     busy = [sample for sample in samples if sample["largest worker MB"] > TRAINS]
     first, last = busy[len(busy) // 4], busy[-1]
@@ -115,6 +126,8 @@ from raysafl.runtime.ray_session import ray_session
 with ray_session(None):
     print(*[p.name() for p in psutil.Process().children(recursive=True)], sep="\\n")
 """
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    )
     names = done.stdout.splitlines()
     assert "raylet" in names and "ray::IDLE" not in names

@@ -32,7 +32,9 @@ Env = dict[str, str]
 @contextmanager
 def own_ray() -> Iterator[Env]:
     """The environment of a Ray of our own; its folder is short, as Unix sockets want it."""
-    with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="rs", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         token = Path(folder) / "token"
         token.write_text("a token of this test only, which is long enough")
         token.chmod(0o600)
@@ -87,7 +89,9 @@ def cluster(*nodes: dict[str, int], **more: str) -> Iterator[Nodes]:
 class Driver:
     """A sweep of cluster/sweeps.py that runs in its own process; ended with the block."""
 
-    def __init__(self, env: Env, name: str, out: Path, address: str, **hardware: Any) -> None:
+    def __init__(
+        self, env: Env, name: str, out: Path, address: str, **hardware: Any
+    ) -> None:
         command = [sys.executable, str(HERE / "sweeps.py"), name, str(out), address]
         self.log = out / "log"
         with self.log.open("w") as log:
@@ -109,7 +113,9 @@ class Driver:
 
 
 def seen(out: Path, who: str) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in (out / "seen").glob(f"{who}-*.json")]
+    return [
+        json.loads(file.read_text()) for file in (out / "seen").glob(f"{who}-*.json")
+    ]
 
 
 def eventually(what: Callable[[], Any], seconds: float = 90) -> Any:
@@ -133,12 +139,14 @@ def test_half_gpus_pack_two_to_a_gpu_and_actors_see_theirs_only(
 ) -> None:
     """Four runs of two half GPUs wait for each other, so all eight actors live at once."""
     hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5}
-    with Driver(two_by_two.env, "pack", tmp_path, two_by_two.address, **hardware) as driver:
+    with Driver(
+        two_by_two.env, "pack", tmp_path, two_by_two.address, **hardware
+    ) as driver:
         assert driver.end() == "exit code 0"
     actors = seen(tmp_path, "clients")
-    assert {(a["run"], len(a["gpus"]), a["visible"] == str(a["gpus"][0])) for a in actors} == {
-        (i, 1, True) for i in range(4)
-    }
+    assert {
+        (a["run"], len(a["gpus"]), a["visible"] == str(a["gpus"][0])) for a in actors
+    } == {(i, 1, True) for i in range(4)}
     assert len(actors) == 8
     load = Counter((a["node"], a["gpus"][0]) for a in actors)
     assert len({node for node, _ in load}) == 2
@@ -150,7 +158,9 @@ def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
 ) -> None:
     """With actors outside of placement groups each of four trials held 1 of 3 GPUs for ever."""
     hardware = {"actors": 3, "cpus": 0.5, "gpus": 1}
-    with Driver(two_by_two.env, "gang", tmp_path, two_by_two.address, **hardware) as driver:
+    with Driver(
+        two_by_two.env, "gang", tmp_path, two_by_two.address, **hardware
+    ) as driver:
         assert driver.end() == "exit code 0"
     gangs = defaultdict(set)
     for a in seen(tmp_path, "clients"):
@@ -158,13 +168,17 @@ def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
     assert [len(gangs[i]) for i in range(4)] == [3] * 4  # three GPUs each, none twice
 
 
-def test_without_logical_gpus_a_gpu_that_torch_does_not_see_fails_the_run(tmp_path: Path) -> None:
+def test_without_logical_gpus_a_gpu_that_torch_does_not_see_fails_the_run(
+    tmp_path: Path,
+) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("torch sees a GPU here")
     with cluster({"num_gpus": 1}, RAYSAFL_LOGICAL_GPUS="0") as nodes:
-        with Driver(nodes.env, "gang", tmp_path, nodes.address, cpus=0.5, gpus=1) as driver:
+        with Driver(
+            nodes.env, "gang", tmp_path, nodes.address, cpus=0.5, gpus=1
+        ) as driver:
             said = driver.end()
     assert "Ray gave GPU 0 of" in said and "--gpus 0" in said and "exit code 1" in said
 
@@ -181,16 +195,23 @@ def check_rows(out: Path, name: str) -> None:
     for run in sweep(name, str(out / "seen")).labelled().values():
         quick = run.replace({"algorithm.seconds": 0.0})
         dataset = quick.data.load()
-        in_process(quick, reference, Worker(quick.data, dataset, quick.model, quick.seeds))
+        in_process(
+            quick, reference, Worker(quick.data, dataset, quick.model, quick.seeds)
+        )
         mine, expected = store.rounds(run.id), reference.rounds(quick.id)
         assert len(expected) == run.rounds * run.replicates
         pd.testing.assert_frame_equal(mine[FACTS], expected[FACTS])
-        assert mine["cohort"].map(list).tolist() == expected["cohort"].map(list).tolist()
+        assert (
+            mine["cohort"].map(list).tolist() == expected["cohort"].map(list).tolist()
+        )
 
 
 def test_nodes_killed_in_mid_sweep_change_no_row(tmp_path: Path) -> None:
     """First a node with a client actor only, then one with a coordinator."""
-    gang, rounds = {"actors": 2, "cpus": 0.5, "gpus": 1, "trials": 1}, tmp_path / "results/rounds"
+    gang, rounds = (
+        {"actors": 2, "cpus": 0.5, "gpus": 1, "trials": 1},
+        tmp_path / "results/rounds",
+    )
     with (
         cluster(*[{"num_gpus": 1}] * 3) as nodes,
         Driver(nodes.env, "long", tmp_path, nodes.address, **gang) as driver,
@@ -201,12 +222,16 @@ def test_nodes_killed_in_mid_sweep_change_no_row(tmp_path: Path) -> None:
         assert len(actors) == 2  # the gang spans two nodes
         nodes.tell(f"kill {(actors - {boss['node']}).pop()}")
         second = eventually(
-            lambda: [c for c in seen(tmp_path, "coordinator") if c["run"] == boss["run"] + 1]
+            lambda: [
+                c for c in seen(tmp_path, "coordinator") if c["run"] == boss["run"] + 1
+            ]
         )
         nodes.tell('add {"num_gpus": 1}')
         eventually(lambda: len({p.name[:12] for p in rounds.glob("*.parquet")}) == 2)
         nodes.tell(f"kill {second[0]['node']}")
-        assert driver.end().endswith("exit code 0")  # before it, Ray's words on the lost nodes
+        assert driver.end().endswith(
+            "exit code 0"
+        )  # before it, Ray's words on the lost nodes
     check_rows(tmp_path, "long")
 
 
@@ -227,10 +252,18 @@ AUTOSCALED = {
     },
     "head_node_type": "ray.head.default",
     "available_node_types": {
-        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        "ray.head.default": {
+            "resources": {"CPU": 0},
+            "node_config": {},
+            "max_workers": 0,
+        },
         **{
             kind: {
-                "resources": {"CPU": 8, "GPU": 2, kind: 1},  # by which its nodes are told apart
+                "resources": {
+                    "CPU": 8,
+                    "GPU": 2,
+                    kind: 1,
+                },  # by which its nodes are told apart
                 "node_config": {},
                 "max_workers": 2,
                 "priority": priority,
@@ -281,7 +314,12 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
                 [
                     *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
                     *("--port", address.partition(":")[2], "--num-cpus", "0"),
-                    *("--autoscaling-config", str(config), "--include-dashboard", "false"),
+                    *(
+                        "--autoscaling-config",
+                        str(config),
+                        "--include-dashboard",
+                        "false",
+                    ),
                 ],
                 env={**env, **scaling},
                 check=True,
@@ -311,11 +349,16 @@ def _end_all(folder: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(tmp_path: Path) -> None:
+def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(
+    tmp_path: Path,
+) -> None:
     hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5, "autoscale": True}
     with autoscaled() as (env, address), (tmp_path / "nodes").open("w") as file:
         counter = subprocess.Popen(
-            [sys.executable, "-c", COUNT, address], env=env, stdout=file, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", COUNT, address],
+            env=env,
+            stdout=file,
+            stderr=subprocess.DEVNULL,
         )
 
         def now() -> str:
@@ -330,6 +373,8 @@ def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(tmp_path:
             counter.kill()
             counter.wait()
     seen_nodes = set((tmp_path / "nodes").read_text().splitlines())
-    assert "head spot spot" in seen_nodes  # four trials of one GPU each: two nodes of two
+    assert (
+        "head spot spot" in seen_nodes
+    )  # four trials of one GPU each: two nodes of two
     assert not any("on_demand" in line for line in seen_nodes)
     assert len({a["node"] for a in seen(tmp_path, "clients")}) == 2

@@ -26,14 +26,20 @@ def test_a_smoke_run_measures_in_processes_of_its_own_and_keeps_other_axes(
     first = json.loads((tmp_path / "scaling.json").read_text())
     scaling.main([*short, "--only", "replicates", "--repeats", "1"])
     both = json.loads((tmp_path / "scaling.json").read_text())
-    assert both["population"] == first["population"] and both["replicates"]["points"] == [1, 3]
+    assert both["population"] == first["population"] and both["replicates"][
+        "points"
+    ] == [1, 3]
     assert first["population"]["points"] == [100, 1_000_000]
     ((few,), (many,)) = first["population"]["taken"]
     assert min(few["seconds"], many["seconds"], few["memory"]) > 0
     assert few["parameters"] == many["parameters"] == 650 and many["engine"] == "fused"
     table = (tmp_path / "scaling.md").read_text()
     assert re.search(r"^\| 1,000,000 \| [\d.,]+ \| [\d.,]+ \| [\d.,]+ \|$", table, re.M)
-    assert "## Population" in table and "## Replicates" in table and "## Trials" not in table
+    assert (
+        "## Population" in table
+        and "## Replicates" in table
+        and "## Trials" not in table
+    )
     assert (tmp_path / "scaling.png").read_bytes().startswith(PNG)
     (tmp_path / "scaling.md").unlink()
     scaling.main(["--redraw", "--out", str(tmp_path)])
@@ -52,18 +58,24 @@ def test_every_axis_is_measured_tabulated_and_drawn(scaling: ModuleType) -> None
         for name, axis in scaling.AXES.items()
     }
     assert list(measured) == list(report.PANELS) == list(report.TITLES)
-    table = report.table(measured, {name: axis.told for name, axis in scaling.AXES.items()})
+    table = report.table(
+        measured, {name: axis.told for name, axis in scaling.AXES.items()}
+    )
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert len(rows) == sum(2 + len(axis.small) for axis in scaling.AXES.values())
     assert "| MLP 32 | 2,410 |" in table and "| logistic | 1 |" in table
     assert report.figure(measured).startswith(PNG)
 
 
-def test_further_trials_cost_what_is_beyond_the_first_sweep(scaling: ModuleType) -> None:
+def test_further_trials_cost_what_is_beyond_the_first_sweep(
+    scaling: ModuleType,
+) -> None:
     report = importlib.import_module("scaling_report")
     axis = {
         "points": [1, 10, 100],
-        "taken": [[{"seconds": s} for s in row] for row in ([9, 10, 30], [19, 19, 19], [60])],
+        "taken": [
+            [{"seconds": s} for s in row] for row in ([9, 10, 30], [19, 19, 19], [60])
+        ],
     }
     assert report.further(axis) == [1.0, 50 / 99]
     assert report.span(report.each(axis, lambda s, n: s / n)) == [
@@ -71,5 +83,9 @@ def test_further_trials_cost_what_is_beyond_the_first_sweep(scaling: ModuleType)
         "1.9 (1.9-1.9)",
         "0.6",
     ]
-    assert [report.number(v) for v in (12345.6, 99.4, 0.01234)] == ["12,346", "99.4", "0.0123"]
+    assert [report.number(v) for v in (12345.6, 99.4, 0.01234)] == [
+        "12,346",
+        "99.4",
+        "0.0123",
+    ]
     assert [report.short(v) for v in (1e6, 2000, 0.5)] == ["1M", "2k", "0.5"]

@@ -27,9 +27,21 @@ from raysafl.tracking.server import _command
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"
-LOADERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "torch", "yaml", "np"}
+LOADERS = {
+    "pickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+    "torch",
+    "yaml",
+    "np",
+}
 LOADING = {"read_pickle", "unsafe_load", "full_load"}
-ALLOWED = {("messages.py", "ray.cloudpickle.loads(header)")}  # between a trial's own processes
+ALLOWED = {
+    ("messages.py", "ray.cloudpickle.loads(header)")
+}  # between a trial's own processes
 RUNNING = {"eval", "exec", "compile", "__import__"}
 
 
@@ -50,12 +62,21 @@ def test_nothing_in_the_package_reads_what_can_run_code() -> None:
     ]
     trees = {call: ast.parse(call[1], mode="eval").body for call in calls}
     assert len(calls) > 1000
-    found = {c for c, tree in trees.items() if isinstance(tree, ast.Call) and runs_code(tree)}
+    found = {
+        c for c, tree in trees.items() if isinstance(tree, ast.Call) and runs_code(tree)
+    }
     assert found == ALLOWED
 
 
 @pytest.mark.parametrize(
-    "code", ["pickle.loads(b)", "torch.load(f)", "yaml.load(t)", "eval(t)", "pd.read_pickle(f)"]
+    "code",
+    [
+        "pickle.loads(b)",
+        "torch.load(f)",
+        "yaml.load(t)",
+        "eval(t)",
+        "pd.read_pickle(f)",
+    ],
 )
 def test_a_call_that_can_run_code_is_caught(code: str) -> None:
     (node,) = (n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call))
@@ -81,20 +102,30 @@ class Bomb:
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_pickles_planted_in_a_results_folder_are_never_loaded(tiny: Run, tmp_path: Path) -> None:
+def test_pickles_planted_in_a_results_folder_are_never_loaded(
+    tiny: Run, tmp_path: Path
+) -> None:
     trap, out = tmp_path / "exploded", tmp_path / "s"
     bomb = pickle.dumps(Bomb(trap))
     tune = out / "tune"
     (out / "checkpoints").mkdir(parents=True)
     (tune / "0000").mkdir(parents=True)
-    for name in ("tuner.pkl", "trainable.pkl", "search_gen_state-1.json", "0000/error.pkl"):
+    for name in (
+        "tuner.pkl",
+        "trainable.pkl",
+        "search_gen_state-1.json",
+        "0000/error.pkl",
+    ):
         (tune / name).write_bytes(bomb)
     (tune / "experiment_state-2026-01-01_00-00-00.json").write_bytes(bomb)
     bad = out / "checkpoints" / f"{tiny.id}.safetensors"
     bad.write_bytes(bomb)
     runner = Runner(Sweep("s", [tiny]), out, Hardware(cpus=0.5), quiet=True)
     outcome = runner.run()
-    assert "cannot be used" in outcome.runs["reason"][0] and str(bad) in outcome.runs["reason"][0]
+    assert (
+        "cannot be used" in outcome.runs["reason"][0]
+        and str(bad) in outcome.runs["reason"][0]
+    )
     bad.unlink()
     assert runner.run().ok
     assert sync(out, None, lambda message: None) == 1
@@ -103,7 +134,9 @@ def test_pickles_planted_in_a_results_folder_are_never_loaded(tiny: Run, tmp_pat
     assert trap.exists()
 
 
-def test_names_that_lead_out_of_the_results_are_refused(tiny: Run, tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_results_are_refused(
+    tiny: Run, tmp_path: Path
+) -> None:
     for name in ("../x", "a/b", "..", ".x", "", "a\\b", "a\0b"):
         with pytest.raises(ValueError, match="a sweep's name becomes a folder"):
             Sweep(name, [tiny])
@@ -111,12 +144,16 @@ def test_names_that_lead_out_of_the_results_are_refused(tiny: Run, tmp_path: Pat
     store.create()
     for name in ("../x", "..", "", "/etc/passwd", "a/b", "a\0b", "a\\b"):
         for use in (store.ledger_entry, store.run_lock, store.checkpoint):
-            with pytest.raises(ValueError, match="cannot be the name of a file of results"):
+            with pytest.raises(
+                ValueError, match="cannot be the name of a file of results"
+            ):
                 use(f"{name}/.." if name == "" else f"../{name}")
         with pytest.raises(ValueError, match="run_id"):
             Entry(run_id=name, labels={})
     table = Table(rows=["x"])
-    good = Manifest(name="s", axes=["x"], entries=[Entry(run_id="aa", labels={})], table=table)
+    good = Manifest(
+        name="s", axes=["x"], entries=[Entry(run_id="aa", labels={})], table=table
+    )
     text = good.to_json().replace('"aa"', '"../../../etc/passwd"')
     (tmp_path / "s" / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=r"manifest\.json cannot be read: .*run_id"):
@@ -167,13 +204,21 @@ def test_links_out_of_a_results_folder_are_not_followed(
     for act in (finished.rounds, *acts):
         with pytest.raises(ValueError, match="is a link out of"):
             act()
-    assert kept.read_bytes() == b"mine" and secret.read_text() == '{"status": "finished"}'
+    assert (
+        kept.read_bytes() == b"mine" and secret.read_text() == '{"status": "finished"}'
+    )
 
 
-def test_a_results_folder_that_is_itself_a_link_works(finished: Store, tmp_path: Path) -> None:
+def test_a_results_folder_that_is_itself_a_link_works(
+    finished: Store, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "s")
     linked = Store(tmp_path / "link")
-    assert len(linked.rounds()) == 8 and linked.manifest().name == "s" and folder.papers(linked)
+    assert (
+        len(linked.rounds()) == 8
+        and linked.manifest().name == "s"
+        and folder.papers(linked)
+    )
 
 
 def listening(pid: int) -> Iterator[str]:
@@ -199,9 +244,15 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.skipif(not Path("/proc/net/tcp").is_file(), reason="sockets are listed by Linux only")
+@pytest.mark.skipif(
+    not Path("/proc/net/tcp").is_file(), reason="sockets are listed by Linux only"
+)
 def test_a_ray_of_our_own_listens_on_loopback_only() -> None:
-    ours = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    ours = {
+        "0100007F",
+        "0000000000000000FFFF00000100007F",
+        "00000000000000000000000001000000",
+    }
     found = list(listening(os.getpid()))
     assert len(found) >= 3 and set(found) <= ours
 
@@ -214,7 +265,9 @@ def test_a_ray_of_our_own_has_no_process_that_only_a_cluster_needs() -> None:
         with suppress(OSError):  # it has just ended
             lines.append(Path(f"/proc/{pid}/cmdline").read_text())
     assert any("raylet" in line for line in lines)
-    assert not [line for line in lines if "monitor.py" in line]  # logs to the driver, new nodes
+    assert not [
+        line for line in lines if "monitor.py" in line
+    ]  # logs to the driver, new nodes
 
 
 @pytest.mark.usefixtures("ray_local")
@@ -224,23 +277,39 @@ def test_secrets_are_in_no_file_and_no_argument(
     for name in ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN"):
         monkeypatch.setenv(name, SECRET)
     command = f"raysafl run f.py --tracking-uri https://me:{SECRET}@host --out s3://b?key={SECRET}"
-    sweep = Sweep("s", {"good": tiny, "bad": tiny.replace(algorithm=Telling())}, axes=("x",))
+    sweep = Sweep(
+        "s", {"good": tiny, "bad": tiny.replace(algorithm=Telling())}, axes=("x",)
+    )
     said = io.StringIO()
     console = Console(file=said, width=300)
-    runner = Runner(sweep, tmp_path / "s", Hardware(cpus=0.5), command=command, console=console)
+    runner = Runner(
+        sweep, tmp_path / "s", Hardware(cpus=0.5), command=command, console=console
+    )
     outcome = runner.run()
     assert "https://host/x is down" in said.getvalue() and SECRET not in said.getvalue()
-    assert sorted(outcome.runs["status"]) == ["failed", "failed", "finished", "finished"]
-    assert "--tracking-uri https://host --out s3://b" in (tmp_path / "s" / "table.md").read_text()
+    assert sorted(outcome.runs["status"]) == [
+        "failed",
+        "failed",
+        "finished",
+        "finished",
+    ]
+    assert (
+        "--tracking-uri https://host --out s3://b"
+        in (tmp_path / "s" / "table.md").read_text()
+    )
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {"mlflow.db", "manifest.json", "table.md"} <= {file.name for file in files}
     assert [file.name for file in files if SECRET.encode() in file.read_bytes()] == []
-    assert SECRET not in " ".join(_command(f"postgresql://me:{SECRET}@host/db", "127.0.0.1", 5000))
+    assert SECRET not in " ".join(
+        _command(f"postgresql://me:{SECRET}@host/db", "127.0.0.1", 5000)
+    )
 
 
 def test_an_error_of_a_store_shows_no_secret() -> None:
     with pytest.raises(StorageError) as error:
         Store(
-            parse_location(f"s3://me:{SECRET}@bucket/x?endpoint_override=http://127.0.0.1:1")
+            parse_location(
+                f"s3://me:{SECRET}@bucket/x?endpoint_override=http://127.0.0.1:1"
+            )
         ).create()
     assert SECRET not in str(error.value) and "s3://bucket/x" in str(error.value)

@@ -1,7 +1,7 @@
 """Update rules against closed forms on quadratics and against their limits.
 
-`Quadratics` is `Work` for clients with f_i(w) = 1/2 |w - a_i|^2: K gradient steps from w leave
-w_i = a_i + (1 - lr)^K (w - a_i), which makes every rule computable by hand.
+`Quadratics` is `Work` for clients with f_i(w) = 1/2 |w - a_i|^2: K gradient steps from
+w leave w_i = a_i + (1 - lr)^K (w - a_i), which makes every rule computable by hand.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,9 @@ def answer(request: Request) -> Any:
     return Update(torch.stack(rows), *columns)
 
 
-def play(algorithm: Algorithm, cohorts: Sequence[Sequence[int]], seed: int = 0) -> State:
+def play(
+    algorithm: Algorithm, cohorts: Sequence[Sequence[int]], seed: int = 0
+) -> State:
     state = algorithm.init(START, len(OPTIMA))
     for t, ids in enumerate(cohorts):
         turn = algorithm.round(state, ids, Key(seed, t))
@@ -99,19 +101,29 @@ def test_fedavg_at_full_participation_converges_to_the_mean_of_the_optima() -> N
     torch.testing.assert_close(w_P, OPTIMA.mean(0))  # equal curvature: no drift
 
 
-def test_without_client_2_fedavg_settles_away_from_the_optimum_and_safari_alternates() -> None:
+def test_without_client_2_fedavg_settles_away_from_the_optimum_and_safari_alternates() -> (
+    None
+):
     alone = play(FedAvg(), [[0, 1]] * 200).w_P
-    torch.testing.assert_close(alone, OPTIMA[:2].mean(0))  # biased, however long it runs
-    full = LocalTraining(lr=0.5, batch_size=1, steps=3)  # both kinds of round contract by 1/8
+    torch.testing.assert_close(
+        alone, OPTIMA[:2].mean(0)
+    )  # biased, however long it runs
+    full = LocalTraining(
+        lr=0.5, batch_size=1, steps=3
+    )  # both kinds of round contract by 1/8
     ends = [
         play(SAFARI(client_prob=0.5, server_update=full), [[0, 1]] * 60, seed).w_P
         for seed in range(400)
     ]
-    middle = (OPTIMA[:2].mean(0) + SERVER_OPTIMUM) / 2  # the stationary mean of that mixture
+    middle = (
+        OPTIMA[:2].mean(0) + SERVER_OPTIMUM
+    ) / 2  # the stationary mean of that mixture
     torch.testing.assert_close(torch.stack(ends).mean(0), middle, rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize("inner", [FedAvg(), FedAvg(momentum=0.5), FedAvg(prox=0.2)], ids=repr)
+@pytest.mark.parametrize(
+    "inner", [FedAvg(), FedAvg(momentum=0.5), FedAvg(prox=0.2)], ids=repr
+)
 def test_safari_with_q_1_is_its_inner_algorithm(inner: Algorithm) -> None:
     a, b = play(SAFARI(inner=inner, client_prob=1), COHORTS), play(inner, COHORTS)
     assert torch.equal(a.w_P, b.w_P) and a.server.keys() == b.server.keys()
@@ -127,7 +139,9 @@ def test_safari_takes_client_rounds_with_frequency_q() -> None:
     state = safari.init(START, 3)
     asked = [next(safari.round(state, [0], Key(7, t))).ids for t in range(n)]
     clients = sum(ids == [0] for ids in asked)
-    assert abs(clients - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5  # four standard deviations
+    assert (
+        abs(clients - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5
+    )  # four standard deviations
 
 
 def test_a_server_round_leaves_the_inner_algorithms_memory_alone() -> None:
@@ -158,5 +172,7 @@ def test_variants_with_their_parameter_at_zero_are_fedavg(
 
 @pytest.mark.parametrize("q", [-0.1, 1.1])
 def test_q_outside_0_to_1_is_refused_with_what_is_allowed(q: float) -> None:
-    with pytest.raises(ValueError, match=rf"client_prob: .*than or equal to [01] \(given: {q}\)"):
+    with pytest.raises(
+        ValueError, match=rf"client_prob: .*than or equal to [01] \(given: {q}\)"
+    ):
         SAFARI(client_prob=q)

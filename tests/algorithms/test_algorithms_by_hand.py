@@ -1,6 +1,7 @@
 """Two rounds with changing cohorts against the papers' algorithms written out client by client.
 
-The references below follow the papers' own sign: change_i = w_i - w, added to the model.
+The references below follow the papers' own sign: change_i = w_i - w, added to the
+model.
 """
 
 from itertools import pairwise
@@ -78,7 +79,9 @@ def test_mifa_averages_the_latest_updates(over: str) -> None:
     w, g = START, {}
     for ids in COHORTS:
         g |= {i: w - local(i, w) for i in ids}
-        w = w - 0.5 * torch.stack([*g.values()]).sum(0) / (M if over == "all" else len(g))
+        w = w - 0.5 * torch.stack([*g.values()]).sum(0) / (
+            M if over == "all" else len(g)
+        )
     torch.testing.assert_close(play(MIFA(lr=0.5, over=over), COHORTS).w_P, w)
 
 
@@ -125,7 +128,9 @@ def test_fedamplify_amplifies_the_way_of_every_p_rounds() -> None:
     torch.testing.assert_close(play(FedAmplify(P=2, eta=1.7), COHORTS).w_P, w)
 
 
-def test_afl_starts_each_client_from_a_model_of_its_own_age_and_divides_by_its_steps() -> None:
+def test_afl_starts_each_client_from_a_model_of_its_own_age_and_divides_by_its_steps() -> (
+    None
+):
     models, delays = [START], []
     for t, ids in enumerate(COHORTS * 5):
         step = torch.zeros(2)
@@ -144,7 +149,10 @@ def test_afl_starts_each_client_from_a_model_of_its_own_age_and_divides_by_its_s
 def test_afl_weighs_a_client_of_more_steps_no_more() -> None:
     turn = AFL(lr=2.0).round(State(START), [0, 1], Key(0, 0))
     next(turn)
-    delta, one = torch.tensor([[6.0, 0.0], [0.0, 1.0]], dtype=torch.float64), torch.ones(2)
+    delta, one = (
+        torch.tensor([[6.0, 0.0], [0.0, 1.0]], dtype=torch.float64),
+        torch.ones(2),
+    )
     with pytest.raises(StopIteration) as end:
         turn.send(Update(delta, torch.tensor([6, 1]), one, one, one, one))
     assert (START - end.value.value.w_P).tolist() == [1.0, 1.0]
@@ -159,7 +167,9 @@ def server_optimiser(optimiser: torch.optim.Optimizer, w: Tensor) -> Tensor:
 
 def test_fedadagrad_is_torchs_adagrad_on_the_mean_update() -> None:
     w = START.clone().requires_grad_()
-    torch_one = torch.optim.Adagrad([w], lr=0.3, initial_accumulator_value=0.01, eps=0.1)
+    torch_one = torch.optim.Adagrad(
+        [w], lr=0.3, initial_accumulator_value=0.01, eps=0.1
+    )
     ours = play(FedAdagrad(lr=0.3, tau=0.1), COHORTS).w_P
     torch.testing.assert_close(ours, server_optimiser(torch_one, w))
 
@@ -197,7 +207,9 @@ IDENTITIES: list[tuple[Algorithm, Algorithm]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), IDENTITIES, ids=repr)
-def test_at_full_participation_two_algorithms_are_one(one: Algorithm, other: Algorithm) -> None:
+def test_at_full_participation_two_algorithms_are_one(
+    one: Algorithm, other: Algorithm
+) -> None:
     torch.testing.assert_close(play(one, [ALL] * 6).w_P, play(other, [ALL] * 6).w_P)
 
 
@@ -235,9 +247,13 @@ def test_centralised_takes_the_mean_gradient_at_each_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "up", "down"), [(SCAFFOLD(), 1, 1), (FedDyn(), 0, 0), (MIFA(), 0, 0)], ids=repr
+    ("algorithm", "up", "down"),
+    [(SCAFFOLD(), 1, 1), (FedDyn(), 0, 0), (MIFA(), 0, 0)],
+    ids=repr,
 )
-def test_only_scaffold_sends_more_than_fedavg(algorithm: Algorithm, up: int, down: int) -> None:
+def test_only_scaffold_sends_more_than_fedavg(
+    algorithm: Algorithm, up: int, down: int
+) -> None:
     request = next(algorithm.round(algorithm.init(START, M), [0, 1], Key(0, 0)))
     assert isinstance(request, Train)
     assert (request.extra_up, request.extra_down) == (up, down)

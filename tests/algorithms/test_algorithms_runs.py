@@ -42,7 +42,14 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
 RULES: list[Algorithm] = [
-    *(FedAvg(), FedAvgM(momentum=0.5), FedProx(mu=0.1), FedAdagrad(lr=0.1), FedAdam(), FedYogi()),
+    *(
+        FedAvg(),
+        FedAvgM(momentum=0.5),
+        FedProx(mu=0.1),
+        FedAdagrad(lr=0.1),
+        FedAdam(),
+        FedYogi(),
+    ),
     *(FedDyn(alpha=0.1), SCAFFOLD(), MIFA(), MIFA(over="seen"), FedVARP(), FedAU(K=4)),
     *(FedAmplify(P=3, eta=1.5), AFL(lr=15.0), AFL(lr=15.0, max_delay=2)),
 ]
@@ -52,7 +59,12 @@ WRAPPED: list[Algorithm] = [
     for wrap in (SAFARI(inner=rule, client_prob=0.5), FSL(inner=rule, gamma=0.5))
 ]
 OTHERS: list[Algorithm] = [
-    *(FSL(), FSL(pretrain=5), FSLParallel(), SAFARI(inner=FSL(inner=SCAFFOLD(), pretrain=2))),
+    *(
+        FSL(),
+        FSL(pretrain=5),
+        FSLParallel(),
+        SAFARI(inner=FSL(inner=SCAFFOLD(), pretrain=2)),
+    ),
     *(
         FSL(inner=SAFARI(client_prob=0.5)),
         ServerOnly(),
@@ -95,7 +107,10 @@ def test_every_algorithm_learns_and_goes_on_bitwise_from_any_checkpoint(
         steps(again, RUN.rounds - cut)
         for a, b in zip(whole.replicates, again.replicates, strict=True):
             assert torch.equal(a.state.w_P, b.state.w_P)
-            for x, y in ((a.state.server, b.state.server), (a.state.clients, b.state.clients)):
+            for x, y in (
+                (a.state.server, b.state.server),
+                (a.state.clients, b.state.clients),
+            ):
                 assert x.keys() == y.keys()
                 assert all(torch.equal(x[k], y[k]) for k in x)  # type: ignore[index]
 
@@ -117,7 +132,9 @@ def one_round(algorithm: Algorithm, state: State, ids: Sequence[int], t: int) ->
 
 
 @pytest.mark.parametrize("rule", [SCAFFOLD(), FedDyn(), MIFA(), FedVARP()], ids=repr)
-def test_memory_is_kept_only_of_clients_seen_and_of_each_its_own(rule: Algorithm) -> None:
+def test_memory_is_kept_only_of_clients_seen_and_of_each_its_own(
+    rule: Algorithm,
+) -> None:
     state = rule.init(START, 10_000)
     assert not state.clients
     for t, ids in enumerate([[0, 1], [1, 3], [3, 0]]):
@@ -157,7 +174,9 @@ def test_scaffold_doubles_the_bytes_both_ways_and_feddyn_does_not() -> None:
     assert (feddyn.bytes_up, feddyn.bytes_down) == (fedavg.bytes_up, fedavg.bytes_down)
 
 
-def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_central() -> None:
+def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_central() -> (
+    None
+):
     record = steps(simulation(Centralised()), RUN.rounds)[0]
     split = WORKER.splits[0]
     union = split.of(EVERYONE)
@@ -177,7 +196,9 @@ def test_clients_may_start_from_models_of_their_own() -> None:
             self.__dict__ = WORKER.__dict__
 
         def train(self, tasks, averaged=()):  # type: ignore[no-untyped-def]
-            seen.append(len({tuple(task.w_P.tolist()) for task in tasks if task.replicate == 0}))
+            seen.append(
+                len({tuple(task.w_P.tolist()) for task in tasks if task.replicate == 0})
+            )
             return train(tasks, averaged)
 
     sim.work = Spy()

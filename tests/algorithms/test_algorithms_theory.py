@@ -32,14 +32,21 @@ from raysafl import (
 )
 
 EXACT = {"rtol": 0, "atol": 1e-8}
-CYCLE = [[0, 1], [0], [0, 2], [0, 3]]  # arbitrary: client 0 comes always, the others in turn
+CYCLE = [
+    [0, 1],
+    [0],
+    [0, 2],
+    [0, 3],
+]  # arbitrary: client 0 comes always, the others in turn
 
 
 def near(state: State, point: torch.Tensor) -> float:
     return float((state.w_P - point).norm())
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedAvgM(momentum=0.5), FedAvg(lr=0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), FedAvgM(momentum=0.5), FedAvg(lr=0.5)], ids=repr
+)
 def test_fedavg_with_everyone_settles_where_updates_balance_and_misses_the_optimum(
     algorithm: Algorithm,
 ) -> None:
@@ -49,9 +56,13 @@ def test_fedavg_with_everyone_settles_where_updates_balance_and_misses_the_optim
 
 
 @pytest.mark.parametrize(
-    "algorithm", [SCAFFOLD(), SCAFFOLD(lr=0.5), FedDyn(alpha=1.0), FedDyn(alpha=0.5)], ids=repr
+    "algorithm",
+    [SCAFFOLD(), SCAFFOLD(lr=0.5), FedDyn(alpha=1.0), FedDyn(alpha=0.5)],
+    ids=repr,
 )
-@pytest.mark.parametrize("cohorts", [[ALL] * 800, halves(2000)], ids=["everyone", "half"])
+@pytest.mark.parametrize(
+    "cohorts", [[ALL] * 800, halves(2000)], ids=["everyone", "half"]
+)
 def test_scaffold_and_feddyn_reach_the_optimum(
     algorithm: Algorithm, cohorts: list[list[int]]
 ) -> None:
@@ -72,8 +83,12 @@ def test_mifa_settles_under_cyclic_participation_where_fedavg_does_with_everyone
     assert near(play(FedAvg(lr=0.5), CYCLE * 300, sgd), drift_point(sgd)) > 0.2
 
 
-def test_mifa_with_one_local_step_reaches_the_optimum_under_cyclic_participation() -> None:
-    torch.testing.assert_close(play(MIFA(), CYCLE * 300, ONE_STEP).w_P, optimum(), **EXACT)
+def test_mifa_with_one_local_step_reaches_the_optimum_under_cyclic_participation() -> (
+    None
+):
+    torch.testing.assert_close(
+        play(MIFA(), CYCLE * 300, ONE_STEP).w_P, optimum(), **EXACT
+    )
 
 
 def test_fedvarp_loses_the_noise_of_sampling_that_fedavg_keeps() -> None:
@@ -84,7 +99,9 @@ def test_fedvarp_loses_the_noise_of_sampling_that_fedavg_keeps() -> None:
 def test_fedau_takes_away_the_bias_of_cyclic_participation_at_small_rates() -> None:
     slow = LocalTraining(lr=0.005, batch_size=1, steps=1)
     fedau, fedavg = (play(a, CYCLE * 1000, slow) for a in (FedAU(), FedAvg()))
-    often = optimum([0, 0, 0, 0, 0, 1, 2, 3])  # client 0 has 2.5 of 4 weights, the others 0.5
+    often = optimum(
+        [0, 0, 0, 0, 0, 1, 2, 3]
+    )  # client 0 has 2.5 of 4 weights, the others 0.5
     assert near(fedau, optimum()) < 0.03 and near(fedavg, often) < 0.03
     assert float((often - optimum()).norm()) > 0.2
 
@@ -97,10 +114,14 @@ def test_fedau_cut_at_1_is_fedavg_over_all_clients() -> None:
     torch.testing.assert_close(cut.w_P, expected.w_P)
 
 
-def test_feddyns_h_is_the_mean_of_the_clients_and_theirs_are_their_last_gradients() -> None:
+def test_feddyns_h_is_the_mean_of_the_clients_and_theirs_are_their_last_gradients() -> (
+    None
+):
     many = LocalTraining(lr=0.1, batch_size=1, steps=400)  # the local problem solved
     state = play(FedDyn(alpha=1.0), [ALL, ALL], many)
-    torch.testing.assert_close(torch.stack([*state.clients.values()]).mean(0), state.server["h"])
+    torch.testing.assert_close(
+        torch.stack([*state.clients.values()]).mean(0), state.server["h"]
+    )
     before = play(FedDyn(alpha=1.0), [ALL], many)
     for i in ALL:
         end = local(i, before.w_P, many, -before.clients[i], 1.0)
@@ -111,7 +132,9 @@ def test_scaffolds_control_variates_become_the_gradients_at_the_optimum() -> Non
     state = play(SCAFFOLD(), [ALL] * 500)
     for i in ALL:
         torch.testing.assert_close(state.clients[i], gradient(i, optimum()), **EXACT)
-    torch.testing.assert_close(state.server["c"], torch.zeros(2, dtype=torch.float64), **EXACT)
+    torch.testing.assert_close(
+        state.server["c"], torch.zeros(2, dtype=torch.float64), **EXACT
+    )
 
 
 def test_centralised_reaches_the_optimum_whoever_comes() -> None:

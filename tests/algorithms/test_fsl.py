@@ -5,7 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.quadratics import ALL, LOCAL, SERVER_A, START, answer, drift_point, local, play
+from helpers.quadratics import (
+    ALL,
+    LOCAL,
+    SERVER_A,
+    START,
+    answer,
+    drift_point,
+    local,
+    play,
+)
 
 from raysafl import (
     FSL,
@@ -44,17 +53,23 @@ def ready(algorithm: FSL) -> FSL:
 def test_defaults_are_those_of_section_4a(
     num_clients: int, samples: float, n0: int, batch: int, epochs: int, k: int, k0: int
 ) -> None:
-    setting = Setting(num_clients, samples, n0, LocalTraining(lr=0.01, batch_size=batch, epochs=1))
+    setting = Setting(
+        num_clients, samples, n0, LocalTraining(lr=0.01, batch_size=batch, epochs=1)
+    )
     fsl = FSL().prepare(setting)
     assert (fsl.epochs, fsl.batch_size) == (epochs, batch)
     assert fsl.rate == pytest.approx(0.01 * k / k0)
     assert isinstance(fsl.inner, FedAvg) and fsl.inner.lr is None  # sqrt(S)
 
 
-def test_defaults_cover_as_many_samples_where_local_training_is_given_in_steps() -> None:
+def test_defaults_cover_as_many_samples_where_local_training_is_given_in_steps() -> (
+    None
+):
     by_steps = LocalTraining(lr=0.01, batch_size=50, steps=48)
     by_epochs = LocalTraining(lr=0.01, batch_size=50, epochs=1)
-    one, other = (FSL().prepare(Setting(45, 2400, 225, s)) for s in (by_steps, by_epochs))
+    one, other = (
+        FSL().prepare(Setting(45, 2400, 225, s)) for s in (by_steps, by_epochs)
+    )
     assert (one.epochs, one.rate) == (other.epochs, other.rate)
 
 
@@ -132,14 +147,18 @@ def test_the_parallel_form_adds_both_changes_from_the_same_start() -> None:
 
 @pytest.mark.parametrize("kind", [FSL, FSLParallel])
 @pytest.mark.parametrize("inner", [FedAvg(), FedAvgM(), SCAFFOLD(), MIFA()], ids=repr)
-def test_gamma_0_is_the_inner_algorithm_bitwise(kind: type[FSL], inner: Algorithm) -> None:
+def test_gamma_0_is_the_inner_algorithm_bitwise(
+    kind: type[FSL], inner: Algorithm
+) -> None:
     fsl = kind(inner=inner, gamma=0)
     a, b = play(ready(fsl), COHORTS), play(inner, COHORTS)
     assert torch.equal(a.w_P, b.w_P) and a.server.keys() == b.server.keys()
     assert not fsl.uses_server_data and kind(inner=inner).uses_server_data
 
 
-def test_server_learning_draws_the_limit_from_the_clients_to_the_servers_optimum() -> None:
+def test_server_learning_draws_the_limit_from_the_clients_to_the_servers_optimum() -> (
+    None
+):
     line = [
         play(ready(FSL(inner=FedAvg(), gamma=gamma)), [ALL] * 200).w_P
         for gamma in (0.0, 0.1, 0.4, 1.5)
@@ -162,7 +181,9 @@ def test_pretraining_comes_once_before_the_first_round_and_leaves_no_trace() -> 
 
 
 def test_pretraining_waits_inside_safari_for_the_first_client_round() -> None:
-    safari = SAFARI(inner=FSL(pretrain=3), client_prob=0.5, server_update=LOCAL).prepare(SETTING)
+    safari = SAFARI(
+        inner=FSL(pretrain=3), client_prob=0.5, server_update=LOCAL
+    ).prepare(SETTING)
     kinds, state = [], safari.init(START, 4)
     for t in range(12):
         before = "pretrain" in state.server
@@ -182,4 +203,6 @@ def test_prepare_reaches_the_inner_algorithms() -> None:
 
 def test_without_server_data_gamma_0_is_prepared_all_the_same() -> None:
     fsl = FSL(gamma=0).prepare(Setting(4, 1, 0, LOCAL))
-    torch.testing.assert_close(play(fsl, COHORTS).w_P, play(FedAvg(lr=None), COHORTS).w_P)
+    torch.testing.assert_close(
+        play(fsl, COHORTS).w_P, play(FedAvg(lr=None), COHORTS).w_P
+    )

@@ -1,7 +1,7 @@
 """Everything with everything: each algorithm with each policy, and the wrappers around each.
 
-One table drives it, so a new algorithm or policy joins by a line here; a test says if one is
-missing.
+One table drives it, so a new algorithm or policy joins by a line here; a test says if
+one is missing.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,9 @@ POLICIES: dict[str, Participation] = {
 def policies(folder: Path) -> dict[str, Participation]:
     """All policies, with a trace in a file and a snapshot around each."""
     file = folder / "trace.csv"
-    file.write_text("client,start,end\n" + "".join(f"{i},{i % 3},100\n" for i in range(10)))
+    file.write_text(
+        "client,start,end\n" + "".join(f"{i},{i % 3},100\n" for i in range(10))
+    )
     plain = POLICIES | {"trace": Trace(file=str(file))}
     around = {
         f"snapshot of {name}": Snapshot(base=policy, uniform=Uniform(m=2), **how)
@@ -135,7 +137,9 @@ def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
     wrapper: str, inner: Algorithm, tiny: Run
 ) -> None:
     policy = Snapshot(base=POLICIES["markov"], uniform=Uniform(m=2), adapt=5.0)
-    run = tiny.replace(algorithm=WRAPPERS[wrapper](inner), participation=policy, replicates=1)
+    run = tiny.replace(
+        algorithm=WRAPPERS[wrapper](inner), participation=policy, replicates=1
+    )
     whole, first, second = (simulation(run) for _ in range(3))
     expected = play(whole)
     records = [record for _ in range(2) for record in first.step()]
@@ -146,7 +150,9 @@ def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
 
 
 def kinds(of: type[Algorithm] | type[Participation], module: str) -> set[str]:
-    return {name for name, kind in of.kinds().items() if kind.__module__.startswith(module)}
+    return {
+        name for name, kind in of.kinds().items() if kind.__module__.startswith(module)
+    }
 
 
 def test_the_tables_above_leave_nothing_out() -> None:

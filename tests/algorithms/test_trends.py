@@ -1,6 +1,7 @@
 """The papers' trends on real digits, five seeds each, with effect sizes and not just signs.
 
-An effect is the difference of means over the pooled standard deviation of the seeds (Cohen's d).
+An effect is the difference of means over the pooled standard deviation of the seeds
+(Cohen's d).
 """
 
 import numpy as np
@@ -75,7 +76,9 @@ def test_safari_gain_grows_with_the_servers_data() -> None:
 
 def test_safari_gain_grows_with_absent_clients_and_vanishes_for_iid_clients() -> None:
     def gain(s: int, p: int) -> Accuracies:
-        return last10(safari(s, p, 100)) - last10(safari(s, p, 100).replace(algorithm=FedAvg()))
+        return last10(safari(s, p, 100)) - last10(
+            safari(s, p, 100).replace(algorithm=FedAvg())
+        )
 
     gains = [gain(s, 1) for s in (0, 2, 4)]  # paired: the same seeds, the same cohorts
     assert effect(gains[1], gains[0]) > 2 and effect(gains[2], gains[1]) > 2
@@ -114,7 +117,9 @@ def test_fsl_beats_data_sharing_beats_fedavg(classes: int) -> None:
     )
     fedavg, sharing = last10(base), last10(base.replace({"data.share": 1.0}))
     fsl = last10(base.replace(algorithm=FSL(gamma=1.0)))
-    assert effect(sharing, fedavg) > 4  # measured 17.8 and 5.2 (85.3 and 86.6 against 42.5, 73.0)
+    assert (
+        effect(sharing, fedavg) > 4
+    )  # measured 17.8 and 5.2 (85.3 and 86.6 against 42.5, 73.0)
     assert effect(fsl, sharing) > 1.5  # measured 2.8 and 2.8 (88.9 and 90.3 points)
 
 
@@ -130,7 +135,9 @@ def test_arbitrary_participation_hurts_fedavg_and_snapshots_recover_most_of_it(
     def fedavg(policy: Participation) -> Accuracies:
         return last10(
             Run(
-                data=Federation(dataset=Digits(), clients=30, partition=Dirichlet(alpha=0.1)),
+                data=Federation(
+                    dataset=Digits(), clients=30, partition=Dirichlet(alpha=0.1)
+                ),
                 model=Logistic(),
                 algorithm=FedAvg(),
                 participation=policy,
@@ -143,6 +150,8 @@ def test_arbitrary_participation_hurts_fedavg_and_snapshots_recover_most_of_it(
     arbitrary, uniform = Arbitrary(dist=DISTRIBUTIONS[name], m=5), Uniform(m=5)
     best, worst = fedavg(uniform), fedavg(arbitrary)
     mixed = fedavg(Snapshot(base=arbitrary, uniform=uniform, snapshot_prob=0.5))
-    assert effect(best, worst) > 2  # measured 5.6, 18.7, 4.0 (90.4 against 87.4, 75.7, 86.8)
+    assert (
+        effect(best, worst) > 2
+    )  # measured 5.6, 18.7, 4.0 (90.4 against 87.4, 75.7, 86.8)
     recovered = (mixed.mean() - worst.mean()) / (best.mean() - worst.mean())
     assert recovered > 0.5  # measured 0.90, 0.97, 0.73

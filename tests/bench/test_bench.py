@@ -10,14 +10,31 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from raysafl import CNN, Digits, FedAvg, Federation, Key, LocalTraining, Logistic, Run, Uniform
+from raysafl import (
+    CNN,
+    Digits,
+    FedAvg,
+    Federation,
+    Key,
+    LocalTraining,
+    Logistic,
+    Run,
+    Uniform,
+)
 from raysafl.bench import STANDARD, Plan, bench
 from raysafl.bench.child import Job
 from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
 from raysafl.bench.show import headline, rows
 from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
-from raysafl.bench.workloads import EMPTY, S1, TRIVIAL, Workload, samples_per_round, steady_rounds
+from raysafl.bench.workloads import (
+    EMPTY,
+    S1,
+    TRIVIAL,
+    Workload,
+    samples_per_round,
+    steady_rounds,
+)
 from raysafl.cli import app as cli
 from raysafl.models import FlatModel
 from raysafl.runtime import Worker
@@ -52,14 +69,18 @@ def test_a_workload_is_as_large_as_counted_by_hand(
     shape = (3, 32, 32) if name == "W2" else (1, 28, 28)
     assert FlatModel(run.model, shape, 10).num_parameters == parameters
     assert samples_per_round(run, samples) == seen
-    assert run.participation.m * run.local.num_steps(samples // run.data.clients) == steps
+    assert (
+        run.participation.m * run.local.num_steps(samples // run.data.clients) == steps
+    )
     assert len(range(run.rounds)[steady_rounds(run)]) == timed
 
 
 def test_s1_is_the_experiment_of_safari_table_8() -> None:
     sweep = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py")
     assert [run.id for run in S1] == [run.id for run in sweep.labelled().values()]
-    assert len(S1) == 24 and all(run.replicates == 5 and run.rounds == 150 for run in S1)
+    assert len(S1) == 24 and all(
+        run.replicates == 5 and run.rounds == 150 for run in S1
+    )
 
 
 def test_empty_rounds_train_one_sample_a_client_and_trivial_runs_differ() -> None:
@@ -76,13 +97,17 @@ def seeded(run: Run) -> Draws:
         return torch.from_numpy(picks[picks >= 0])
 
     def cohort(round: int) -> list[int]:
-        return run.participation.pick(None, run.data.clients, Key(run.seed, round), None)[1].ids
+        return run.participation.pick(
+            None, run.data.clients, Key(run.seed, round), None
+        )[1].ids
 
     return Draws(cohort, order)
 
 
 @pytest.mark.parametrize("model", [Logistic(), CNN(channels=[4], hidden=8)])
-def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(model: Logistic | CNN) -> None:
+def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(
+    model: Logistic | CNN,
+) -> None:
     run = SMALL.replace(model=model)
     dataset = run.data.load()
     loop = PlainLoop(run, dataset, seeded(run))
@@ -90,9 +115,13 @@ def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(model: Logistic | CNN
     for _ in range(run.rounds):
         accuracy = loop.step()
         (record,) = simulation.step()
-        assert accuracy == pytest.approx(record.test_accuracy, abs=1 / len(dataset.test))
+        assert accuracy == pytest.approx(
+            record.test_accuracy, abs=1 / len(dataset.test)
+        )
     w_P = nn.utils.parameters_to_vector(loop.w)
-    torch.testing.assert_close(w_P, simulation.replicates[0].state.w_P, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        w_P, simulation.replicates[0].state.w_P, rtol=1e-4, atol=1e-5
+    )
     assert loop.evaluate()[1] == pytest.approx(record.test_loss, rel=1e-4)
 
 
@@ -114,7 +143,9 @@ def test_two_parts_of_the_plain_loop_are_one_run_s_clients_and_test_set() -> Non
     assert asked == [7, 5, 2]
 
 
-def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory() -> None:
+def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory() -> (
+    None
+):
     jobs = [Job(what="plain", runs=[SMALL]), Job(what="ours", runs=[SMALL])]
     plain, ours = together(jobs)
     for result in (plain, ours):
@@ -129,7 +160,12 @@ def test_every_other_turn_is_backwards() -> None:
     said: list[str] = []
     jobs = [Job(what="ours", runs=[SMALL])]
     results = interleaved({"a": jobs, "b": jobs}, 2, said.append)
-    assert [line.partition(":")[0] for line in said] == ["a [1/2]", "b [1/2]", "b [2/2]", "a [2/2]"]
+    assert [line.partition(":")[0] for line in said] == [
+        "a [1/2]",
+        "b [1/2]",
+        "b [2/2]",
+        "a [2/2]",
+    ]
     assert [len(results[name]) for name in ("a", "b")] == [2, 2]
 
 
@@ -145,11 +181,19 @@ def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
     def took(*seconds: float) -> list[list[Result]]:
         return [[Result([9.0, s], 0.5, 100.0, {})] for s in seconds]
 
-    two_plain = [[Result([9.0, s], 0.5, 100.0, {}) for s in pair] for pair in ((2.0, 1.0),) * 3]
+    two_plain = [
+        [Result([9.0, s], 0.5, 100.0, {}) for s in pair] for pair in ((2.0, 1.0),) * 3
+    ]
     results = {"plain": took(3, 3, 30), "two plain": two_plain}
-    found = _actors(run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)})
-    assert found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
-    assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)  # the second turn's: 8/3, 5/6, 3/20
+    found = _actors(
+        run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)}
+    )
+    assert (
+        found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
+    )
+    assert found["share_of_ceiling"] == (5 / 4) / (
+        3 / 2
+    )  # the second turn's: 8/3, 5/6, 3/20
 
 
 def test_memory_of_descendants_is_counted() -> None:
@@ -179,8 +223,21 @@ MINI = Plan(
     trivial=(SMALL, SMALL.replace(seed=1)),
 )
 KEYS = {
-    *("two_actors_speedup", "two_processes_ceiling", "replicates8_over_1", "s1_over_ideal"),
-    *("empty_round_ms", "trivial_trial_s", "machine", "cores", "date", "commit", "versions"),
+    *(
+        "two_actors_speedup",
+        "two_processes_ceiling",
+        "replicates8_over_1",
+        "s1_over_ideal",
+    ),
+    *(
+        "empty_round_ms",
+        "trivial_trial_s",
+        "machine",
+        "cores",
+        "date",
+        "commit",
+        "versions",
+    ),
 }
 
 
@@ -190,23 +247,33 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> Non
     found = bench(["W1", "replicates"], repeats=1, plan=MINI, say=said.append)
     one = found["W1"]
     assert found.keys() >= KEYS
-    assert one["speedup_vs_plain"] == one["plain_seconds_per_round"] / one["seconds_per_round"]
+    assert (
+        one["speedup_vs_plain"]
+        == one["plain_seconds_per_round"] / one["seconds_per_round"]
+    )
     assert [one["seconds_per_round"]] == one["repeats"]["ours"]
     samples = 4 * 1437 / 10
     assert one["samples_per_s"] == pytest.approx(samples / one["seconds_per_round"])
-    assert one["accuracy"] > 0.6 and one["plain_accuracy"] > 0.6 and one["peak_rss_mb"] > 50
+    assert (
+        one["accuracy"] > 0.6
+        and one["plain_accuracy"] > 0.6
+        and one["peak_rss_mb"] > 50
+    )
     assert found["replicates8_over_1"] == found["replicates"]["two_actors"]["ratio"] > 0
-    assert [found[key] for key in ("s1_over_ideal", "empty_round_ms", "two_actors_speedup")] == [
-        None
-    ] * 3
+    assert [
+        found[key] for key in ("s1_over_ideal", "empty_round_ms", "two_actors_speedup")
+    ] == [None] * 3
     assert "W1 plain [1/1]" in " ".join(said)
     names = [row.name for row in rows(found)]
-    assert names == ["W1: over the plain loop", "8 replicates of W4 over one, two actors"]
+    assert names == [
+        "W1: over the plain loop",
+        "8 replicates of W4 over one, two actors",
+    ]
     assert f"torch {torch.__version__.partition('+')[0]}" in headline(found)
 
 
 def test_the_command_takes_as_many_turns_as_the_function() -> None:
-    assert inspect.signature(cli.bench).parameters["repeats"].default == REPEATS
+    assert inspect.signature(cli.bench_command).parameters["repeats"].default == REPEATS
 
 
 @pytest.mark.acceptance
@@ -214,7 +281,9 @@ def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     found = bench(["empty", "S1"], repeats=1, plan=MINI)
     assert found["empty_round_ms"] == max(found["empty"].values()) > 0
     assert found["s1_over_ideal"] > 0
-    assert found["s1"]["accuracy"]["sweep"] == pytest.approx(found["s1"]["accuracy"]["bare"])
+    assert found["s1"]["accuracy"]["sweep"] == pytest.approx(
+        found["s1"]["accuracy"]["bare"]
+    )
     assert found["W1"] is None and found["trivial_trial_s"] is None
 
 

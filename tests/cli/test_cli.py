@@ -36,8 +36,12 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
     with cli.console.capture() as said, cli.errors.capture() as wrong:
         result = CliRunner().invoke(cli.app, list(arguments))
         code = result.exit_code
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            monkeypatch.setattr(cli, "app", lambda: (_ for _ in ()).throw(result.exception))
+        if result.exception is not None and not isinstance(
+            result.exception, SystemExit
+        ):
+            monkeypatch.setattr(
+                cli, "app", lambda: (_ for _ in ()).throw(result.exception)
+            )
             with pytest.raises(SystemExit) as end:
                 cli.main()
             code = int(end.value.code or 0)
@@ -49,16 +53,29 @@ def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) ->
     with socket.socket() as mute:
         mute.bind(("", 0))  # it does not listen
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        command = [str(Path(sys.executable).with_name("raysafl")), "quickstart", "--address"]
+        command = [
+            str(Path(sys.executable).with_name("raysafl")),
+            "quickstart",
+            "--address",
+        ]
         done = subprocess.run(
-            [*command, address], capture_output=True, text=True, cwd=tmp_path, timeout=120
+            [*command, address],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
         )
     assert done.returncode == 2, done.stderr
-    assert "nothing accepts connections" in " ".join(done.stderr.split()) and not done.stdout
+    assert (
+        "nothing accepts connections" in " ".join(done.stderr.split())
+        and not done.stdout
+    )
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_run_report_sync_and_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_report_sync_and_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
     options = ("--scale", "smoke", "--cpus", "0.5")
@@ -70,7 +87,9 @@ def test_run_report_sync_and_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert code == 0 and "2 runs were finished before" in said and "[1/" not in said
     Path("results/mine-smoke/table.md").unlink()
     code, said = call(monkeypatch, "report", "results/mine-smoke")
-    assert code == 0 and Path("results/mine-smoke/table.md").is_file() and "SAFARI" in said
+    assert (
+        code == 0 and Path("results/mine-smoke/table.md").is_file() and "SAFARI" in said
+    )
     code, said = call(monkeypatch, "sync", "results")
     assert code == 0 and "2 runs are in MLflow" in said
 
@@ -82,7 +101,9 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     monkeypatch.chdir(tmp_path)
     wild = EXPERIMENT.replace("lr=0.1, batch_size=32", "lr=1e38, batch_size=8")
     Path("wild.py").write_text(wild)
-    code, said = call(monkeypatch, "run", "wild.py", "--cpus", "0.5", "--only", "method=FedAvg")
+    code, said = call(
+        monkeypatch, "run", "wild.py", "--cpus", "0.5", "--only", "method=FedAvg"
+    )
     assert code == 1
     assert "diverged, round" in said and "lower the learning rates" in said
 
@@ -91,13 +112,22 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     ("arguments", "message"),
     [
         (["run", "nowhere.py"], "there is no experiment file nowhere.py"),
-        (["run", "mine.py", "--scale", "papr"], "unknown scale 'papr': did you mean 'paper'"),
-        (["run", "mine.py", "--only", "method"], "--only takes LABEL=VALUE, not 'method'"),
+        (
+            ["run", "mine.py", "--scale", "papr"],
+            "unknown scale 'papr': did you mean 'paper'",
+        ),
+        (
+            ["run", "mine.py", "--only", "method"],
+            "--only takes LABEL=VALUE, not 'method'",
+        ),
         (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
         (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
-        (["run", "q.py"], "client_prob: Input should be less than or equal to 1 (given: 1.5)"),
+        (
+            ["run", "q.py"],
+            "client_prob: Input should be less than or equal to 1 (given: 1.5)",
+        ),
         (["report", "."], "holds no sweep"),
         (["sync", "."], "no sweep"),
     ],
@@ -115,18 +145,28 @@ def test_a_mistake_gives_exit_code_2_and_one_message_without_a_traceback(
     assert message in said and "Traceback" not in said
 
 
-def test_list_names_every_family_with_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_names_every_family_with_a_line_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     code, said = call(monkeypatch, "list", "--json")
     families = json.loads(said)
     assert code == 0
-    assert families["algorithm"].keys() >= {"FedAvg", "Safari"}
-    assert families["partition"]["ClassesPerClient"].startswith("Each client holds p classes")
+    assert families["algorithm"].keys() >= {"FedAvg", "SAFARI"}
+    assert families["partition"]["ClassesPerClient"]["summary"].startswith(
+        "Each client holds p classes"
+    )
+    safari = families["algorithm"]["SAFARI"]
+    assert safari["kind"] == "Safari"
+    prob = safari["fields"]["client_prob"]
+    assert prob["type"] == "float" and prob["default"] == "0.8" and prob["description"]
     code, said = call(monkeypatch, "list")
     assert code == 0 and "StratifiedServer" in said
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_doctor_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, said = call(monkeypatch, "doctor", "--root", str(tmp_path / "results"))
     assert code == 0 and "FAIL" not in said
     for part in ("torch ", "CPU cores", "digits (embedded)", "can be written", "Ray "):
@@ -149,6 +189,10 @@ def test_doctor_says_how_to_mend_what_does_not_work(
 def test_the_installed_command_starts_and_answers(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("raysafl")
     done = subprocess.run(
-        [str(command), "list"], capture_output=True, text=True, cwd=tmp_path, env=os.environ
+        [str(command), "list"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ,
     )
     assert done.returncode == 0 and "FedAvg" in done.stdout

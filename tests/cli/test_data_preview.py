@@ -22,8 +22,12 @@ from raysafl import (
     Sweep,
     Uniform,
 )
-from raysafl.cli.data_preview import entropy, show
-from raysafl.report.figures.federation import MANY, label_histogram, participation_raster
+from raysafl.cli.data_preview import entropy, preview
+from raysafl.report.figures.federation import (
+    MANY,
+    label_histogram,
+    participation_raster,
+)
 
 BASE = Run(
     data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
@@ -57,7 +61,7 @@ def share_of(png: bytes, colour: str) -> float:
 
 
 def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
-    table, files = show(SWEEP, tmp_path / "pictures", {})
+    table, files = preview(SWEEP, tmp_path / "pictures", {})
     names = [file.name for file in files]
     assert names == [
         "labels-1.png", "labels-2.png", "participation-1.png", "participation-2.png",
@@ -65,7 +69,9 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
     assert all(pixels(file.read_bytes()).shape[1] > 900 for file in files)
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table)
-    first, second = [line for line in console.export_text().splitlines() if "absent" in line]
+    first, second = [
+        line for line in console.export_text().splitlines() if "absent" in line
+    ]
     cells = [cell.strip() for cell in first.split("│")[1:-1]]
     assert cells[:3] == ["data one class, who absent", "2", "10"]
     assert cells[4:7] == ["1", "0.00 (3.32)", "50"]
@@ -74,21 +80,27 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
 
 
 def test_labels_choose_runs(tmp_path: Path) -> None:
-    _, files = show(SWEEP, tmp_path, {"data": "skewed"}, rounds=3)
+    _, files = preview(SWEEP, tmp_path, {"data": "skewed"}, rounds=3)
     assert [file.name for file in files] == ["labels-1.png", "participation-1.png"]
-    with pytest.raises(ValueError, match="no run has data=skewd: did you mean 'skewed'"):
-        show(SWEEP, tmp_path, {"data": "skewd"})
+    with pytest.raises(
+        ValueError, match="no run has data=skewd: did you mean 'skewed'"
+    ):
+        preview(SWEEP, tmp_path, {"data": "skewd"})
 
 
 def test_a_sampled_sweep_shows_its_base(tmp_path: Path) -> None:
     sampled = Sweep(name="s", space={"local.lr": object()}, base=BASE)
-    _, files = show(sampled, tmp_path, {})
+    _, files = preview(sampled, tmp_path, {})
     assert len(files) == 2
-    with pytest.raises(ValueError, match="samples its runs, so there is no labels to choose by"):
-        show(sampled, tmp_path, {"x": "1"})
+    with pytest.raises(
+        ValueError, match="samples its runs, so there is no labels to choose by"
+    ):
+        preview(sampled, tmp_path, {"x": "1"})
     made = Sweep(name="s", space={"local.lr": object()}, make=lambda config: BASE)
-    with pytest.raises(ValueError, match="samples its runs, so there is nothing to show"):
-        show(made, tmp_path, {})
+    with pytest.raises(
+        ValueError, match="samples its runs, so there is nothing to show"
+    ):
+        preview(made, tmp_path, {})
 
 
 def test_entropy_is_zero_for_one_class_and_log2_for_equal_ones() -> None:
@@ -129,11 +141,15 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
-    code, said = call(monkeypatch, "data", "show", "mine.py", "--label", "method=SAFARI")
+    code, said = call(
+        monkeypatch, "data", "show", "mine.py", "--label", "method=SAFARI"
+    )
     assert code == 0 and "method SAFARI" in said and "FedAvg" not in said
     assert "Written: data/mine/labels-1.png, data/mine/participation-1.png" in said
     assert Path("data/mine/labels-1.png").is_file()
-    code, said = call(monkeypatch, "data", "show", "mine.py", "--out", "x", "--rounds", "5")
+    code, said = call(
+        monkeypatch, "data", "show", "mine.py", "--out", "x", "--rounds", "5"
+    )
     assert code == 0 and Path("x/participation-1.png").is_file()
 
 

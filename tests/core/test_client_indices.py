@@ -49,7 +49,9 @@ def arrays(lists: list[list[int]]) -> list[Ints]:
 
 
 def same(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(
+        np.array_equal(x, y) for x, y in zip(a, b, strict=True)
+    )
 
 
 def plain(values: int) -> Dataset:
@@ -61,10 +63,14 @@ def plain(values: int) -> Dataset:
 def of_size(parts: ClientIndices) -> int:
     """Bytes of the arrays that are there."""
     own = [a for a in vars(parts).values() if isinstance(a, np.ndarray)]
-    return sum(a.base.nbytes if a.base is not None and 0 in a.strides else a.nbytes for a in own)
+    return sum(
+        a.base.nbytes if a.base is not None and 0 in a.strides else a.nbytes
+        for a in own
+    )
 
 
-# --- as lists -------------------------------------------------------------------------------
+# --- as lists
+# -------------------------------------------------------------------------------
 
 
 @given(LISTS, st.integers(-20, 20), st.integers(-20, 20))
@@ -125,7 +131,9 @@ def test_a_split_answers_for_clients_server_and_everyone() -> None:
     split = Split(arrays([[3, 1], [], [2]]), np.array([7, 8, 9]))
     told = {0: [3, 1], 1: [], 2: [2], SERVER: [7, 8, 9], EVERYONE: [3, 1, 2]}
     assert {i: split.of(i).tolist() for i in told} == told
-    assert {i: split.size(i) for i in told} == {i: len(held) for i, held in told.items()}
+    assert {i: split.size(i) for i in told} == {
+        i: len(held) for i, held in told.items()
+    }
 
 
 class Masks(Partition):
@@ -136,14 +144,19 @@ class Masks(Partition):
 
 
 def test_a_partition_that_gives_no_positions_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"positions of samples, .* whole numbers, not bool"):
+    with pytest.raises(
+        ValueError, match=r"positions of samples, .* whole numbers, not bool"
+    ):
         Federation(clients=2, partition=Masks()).split(DIGITS, 0)
 
 
-# --- the partitions, as they were when lists held them --------------------------------------
+# --- the partitions, as they were when lists held them
+# --------------------------------------
 
 
-def choose_one_by_one(num_classes: int, clients: int, p: int, rng: np.random.Generator) -> Any:
+def choose_one_by_one(
+    num_classes: int, clients: int, p: int, rng: np.random.Generator
+) -> Any:
     """ClassesPerClient's rule as it is told: client after client, the least held classes first."""
     held = np.zeros((clients, num_classes), bool)
     for client in range(clients):
@@ -165,7 +178,9 @@ def test_classes_chosen_at_once_are_those_chosen_one_by_one(
 
 
 @given(st.integers(1, 200), st.data(), st.integers(0, 10**6))
-def test_iid_is_a_shuffle_cut_into_even_pieces(n: int, data: st.DataObject, seed: int) -> None:
+def test_iid_is_a_shuffle_cut_into_even_pieces(
+    n: int, data: st.DataObject, seed: int
+) -> None:
     clients = data.draw(st.integers(1, n))
     parts = Iid().spread(np.zeros(n, np.int64), 1, clients, Key(seed)("partition"))
     pieces = np.array_split(Key(seed)("partition").permutation(n), clients)
@@ -182,9 +197,9 @@ def digest(split: Split) -> str:
 
 CASES: dict[str, Callable[[], Split]] = {
     "iid": lambda: Federation(clients=7).split(DIGITS, 0),
-    "iid, server": lambda: Federation(clients=100, server=IidServer(n0=100), seed=3).split(
-        DIGITS, 0
-    ),
+    "iid, server": lambda: Federation(
+        clients=100, server=IidServer(n0=100), seed=3
+    ).split(DIGITS, 0),
     "p = 1": lambda: Federation(partition=ClassesPerClient(p=1)).split(DIGITS, 0),
     "p = 2, stratified": lambda: Federation(
         clients=25, partition=ClassesPerClient(p=2), server=StratifiedServer(n0=55)
@@ -192,14 +207,17 @@ CASES: dict[str, Callable[[], Split]] = {
     "p = 7, shared": lambda: Federation(
         partition=ClassesPerClient(p=7), server=IidServer(n0=60), share=0.5, seed=None
     ).split(DIGITS, 4),
-    "Dirichlet(0.1)": lambda: Federation(partition=Dirichlet(alpha=0.1)).split(DIGITS, 0),
+    "Dirichlet(0.1)": lambda: Federation(partition=Dirichlet(alpha=0.1)).split(
+        DIGITS, 0
+    ),
     "Dirichlet(0.01), given": lambda: Federation(
         clients=40,
         partition=Dirichlet(alpha=0.01),
         server=FromClients(c=5, per_client=3, copies=False),
     ).split(DIGITS, 0),
     "Dirichlet(0.5), unbalanced": lambda: Federation(
-        partition=Dirichlet(alpha=0.5, balanced=False), server=FromClients(c=3, per_client=1)
+        partition=Dirichlet(alpha=0.5, balanced=False),
+        server=FromClients(c=3, per_client=1),
     ).split(DIGITS, 0),
     "natural": lambda: Federation(clients=20, partition=ByUser()).split(
         Synthetic(users=40).load(), 0
@@ -224,7 +242,8 @@ def test_splits_are_those_that_the_tables_were_made_with(case: str) -> None:
     assert digest(CASES[case]()) == PINNED[case]
 
 
-# --- more clients than samples --------------------------------------------------------------
+# --- more clients than samples
+# --------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -240,7 +259,10 @@ def test_overlapping_clients_hold_distinct_samples_that_depend_on_seed_and_clien
 ) -> None:
     server = None if n0 is None else IidServer(n0=n0)
     federation = Federation(
-        clients=clients, partition=Overlapping(samples=samples), server=server, seed=seed
+        clients=clients,
+        partition=Overlapping(samples=samples),
+        server=server,
+        seed=seed,
     )
     split, again = federation.split(DIGITS, 0), federation.split(DIGITS, 1)
     more = federation.replace(clients=clients + 1).split(DIGITS, 0)
@@ -248,7 +270,11 @@ def test_overlapping_clients_hold_distinct_samples_that_depend_on_seed_and_clien
     first = [split.of(i) for i in ids]
     assert len(split.clients) == clients and {split.size(i) for i in ids} == {samples}
     for i, held in zip(ids, first, strict=True):
-        assert held.dtype == np.int64 and len(held) == samples and (np.diff(held) > 0).all()
+        assert (
+            held.dtype == np.int64
+            and len(held) == samples
+            and (np.diff(held) > 0).all()
+        )
         assert held[0] >= 0 and held[-1] < len(DIGITS.train)
         assert not np.isin(held, split.server).any()
         assert np.array_equal(held, again.of(i)) and np.array_equal(held, more.of(i))
@@ -256,15 +282,21 @@ def test_overlapping_clients_hold_distinct_samples_that_depend_on_seed_and_clien
 
 
 def test_overlapping_clients_draw_every_sample_equally_often() -> None:
-    split = Federation(clients=4000, partition=Overlapping(samples=5)).split(plain(40), 0)
+    split = Federation(clients=4000, partition=Overlapping(samples=5)).split(
+        plain(40), 0
+    )
     counts = np.bincount(split.of(EVERYONE), minlength=40)
     sd = np.sqrt(4000 * (5 / 40) * (1 - 5 / 40))
     assert counts.sum() == 20_000 and np.abs(counts - 500).max() < 4 * sd
 
 
 def test_two_overlapping_clients_share_as_many_samples_as_the_docstring_says() -> None:
-    split = Federation(clients=2000, partition=Overlapping(samples=30)).split(plain(300), 0)
-    shared = [len(np.intersect1d(split.of(2 * i), split.of(2 * i + 1))) for i in range(1000)]
+    split = Federation(clients=2000, partition=Overlapping(samples=30)).split(
+        plain(300), 0
+    )
+    shared = [
+        len(np.intersect1d(split.of(2 * i), split.of(2 * i + 1))) for i in range(1000)
+    ]
     assert abs(np.mean(shared) - 30**2 / 300) < 4 * np.std(shared) / np.sqrt(1000)
 
 
@@ -285,28 +317,38 @@ def test_overlapping_clients_get_the_servers_samples_and_give_it_copies() -> Non
     assert len(split.server) == 15 and split.size(999_999) == 26
     for i in (0, 123_456, 999_999):
         held = split.of(i)
-        assert np.array_equal(held[:20], own.of(i)) and np.isin(held[20:], split.server).all()
+        assert (
+            np.array_equal(held[:20], own.of(i))
+            and np.isin(held[20:], split.server).all()
+        )
 
 
 def test_more_samples_than_there_are_is_refused() -> None:
     data = Federation(partition=Overlapping(samples=1400), server=IidServer(n0=100))
-    with pytest.raises(ValueError, match=r"samples = 1400 for each client, .* has 1337; choose"):
+    with pytest.raises(
+        ValueError, match=r"samples = 1400 for each client, .* has 1337; choose"
+    ):
         data.split(DIGITS, 0)
 
 
-# --- memory -----------------------------------------------------------------------------------
+# --- memory
+# -----------------------------------------------------------------------------------
 
 
 def test_a_million_overlapping_clients_take_the_memory_of_ten() -> None:
     tracemalloc.start()
     try:
-        split = Federation(clients=MILLION, partition=Overlapping(samples=60)).split(DIGITS, 0)
+        split = Federation(clients=MILLION, partition=Overlapping(samples=60)).split(
+            DIGITS, 0
+        )
         kept, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(split.clients) == MILLION and split.size(MILLION - 1) == 60
     assert of_size(split.clients) <= 8
-    assert kept < 100_000 and most < 1_000_000  # bytes; the training set's 1,437 positions
+    assert (
+        kept < 100_000 and most < 1_000_000
+    )  # bytes; the training set's 1,437 positions
 
 
 def test_a_million_clients_with_samples_of_their_own_take_16_bytes_each_beside_the_samples() -> (

@@ -59,9 +59,9 @@ class Plate(Cube):
 
 
 EDGES = st.floats(min_value=0, exclude_min=True, max_value=1e300)
-LEAVES = st.builds(Cube, edge=EDGES, name=st.text(), colours=st.lists(st.integers())) | st.builds(
-    Plate, edge=st.sampled_from([1.0, 2.0]), thin=st.booleans()
-)
+LEAVES = st.builds(
+    Cube, edge=EDGES, name=st.text(), colours=st.lists(st.integers())
+) | st.builds(Plate, edge=st.sampled_from([1.0, 2.0]), thin=st.booleans())
 SOLIDS = st.recursive(
     LEAVES,
     lambda inner: st.builds(
@@ -82,7 +82,9 @@ def sgd(**changes: Any) -> LocalTraining:
 
 
 @given(SOLIDS)
-def test_json_round_trip_keeps_value_and_class_of_nested_users_components(solid: Solid) -> None:
+def test_json_round_trip_keeps_value_and_class_of_nested_users_components(
+    solid: Solid,
+) -> None:
     back = Solid.from_json(solid.to_json())
     assert back == solid and type(back) is type(solid)
     assert back.to_json() == solid.to_json()
@@ -106,13 +108,17 @@ def test_json_is_canonical_and_the_digest_is_its_sha256() -> None:
 
 def test_wrong_json_is_refused_in_the_users_words() -> None:
     text = message(LocalTraining.from_json, '{"lr":1,"batch_size":2,"stepz":1}')
-    assert text.startswith("LocalTraining: unknown field 'stepz': did you mean 'steps'?")
+    assert text.startswith(
+        "LocalTraining: unknown field 'stepz': did you mean 'steps'?"
+    )
     assert "pydantic" not in message(LocalTraining.from_json, "[1]")
 
 
 def test_a_seed_that_no_stream_can_have_is_refused(tiny: Run) -> None:
     assert "Run: seed: Input should be less than" in message(tiny.replace, seed=2**63)
-    assert "Federation: seed: Input should be less than" in message(Federation, seed=2**63)
+    assert "Federation: seed: Input should be less than" in message(
+        Federation, seed=2**63
+    )
 
 
 def test_json_round_trip_of_a_whole_run(tiny: Run) -> None:
@@ -122,7 +128,9 @@ def test_json_round_trip_of_a_whole_run(tiny: Run) -> None:
 
 def test_digest_ignores_key_order_and_int_or_float() -> None:
     a = Pile.from_json('{"floors":2,"below":{"kind":"Cube","edge":1}}')
-    b = Pile.from_json('{"below":{"edge":1.0,"kind":"Cube"},"kind":"Pile","floors":2.0}')
+    b = Pile.from_json(
+        '{"below":{"edge":1.0,"kind":"Cube"},"kind":"Pile","floors":2.0}'
+    )
     assert a.digest() == b.digest() == Pile(below=Cube(edge=1), floors=2).digest()
     assert sgd(lr=1).digest() == sgd(lr=1.0).digest()
 
@@ -142,28 +150,40 @@ def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
         "seed": 1,
         "eval_every": 2,
     }
-    ids = [tiny.id, *(tiny.replace({path: value}).id for path, value in changes.items())]
+    ids = [
+        tiny.id,
+        *(tiny.replace({path: value}).id for path, value in changes.items()),
+    ]
     assert len(set(ids)) == len(ids)
 
 
 def test_numpy_scalars_are_plain_numbers() -> None:
-    config = LocalTraining(lr=np.float64(0.25), batch_size=np.int64(8), epochs=np.int32(1))
+    config = LocalTraining(
+        lr=np.float64(0.25), batch_size=np.int64(8), epochs=np.int32(1)
+    )
     assert config == LocalTraining(lr=0.25, batch_size=8, epochs=1)
     assert type(config.batch_size) is int and config.digest() == sgd(lr=0.25).digest()
     assert Absent(s=2, m=1, clients=np.array([3, 4])).digest() == (
         Absent(s=2, m=1, clients=[3, 4]).digest()
     )
     assert Logistic(zero_init=np.bool_(False)) == Logistic(zero_init=False)
-    assert sgd().replace({"batch_size": np.int64(9)}).to_json() == sgd(batch_size=9).to_json()
+    assert (
+        sgd().replace({"batch_size": np.int64(9)}).to_json()
+        == sgd(batch_size=9).to_json()
+    )
 
 
 def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
     text = message(Federation, partition={"kind": "classperclient", "p": 1})
     assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
-    assert "known: ClassesPerClient, " in text and "Iid" in text and "Uniform" not in text
+    assert (
+        "known: ClassesPerClient, " in text and "Iid" in text and "Uniform" not in text
+    )
 
 
-@pytest.mark.parametrize("part", [{}, {"kind": "Partition"}, {"kind": ["Iid"]}, {"p": 1}], ids=repr)
+@pytest.mark.parametrize(
+    "part", [{}, {"kind": "Partition"}, {"kind": ["Iid"]}, {"p": 1}], ids=repr
+)
 def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
     text = message(Federation, partition=part)
     assert text.startswith("Federation: partition: unknown kind")
@@ -189,20 +209,32 @@ def test_a_component_of_another_family_is_refused() -> None:
             "unknown field 'LR': did you mean 'lr'?",
         ),
         (Uniform, {"m": 1, "zzzzz": 2}, "Uniform: unknown field 'zzzzz': (known: m)"),
-        (Federation, {"partition": {"kind": "ClassesPerClient", "pp": 2}}, "did you mean 'p'?"),
+        (
+            Federation,
+            {"partition": {"kind": "ClassesPerClient", "pp": 2}},
+            "did you mean 'p'?",
+        ),
     ],
 )
-def test_an_unknown_field_gets_the_nearest(make: Any, fields: dict[str, Any], told: str) -> None:
+def test_an_unknown_field_gets_the_nearest(
+    make: Any, fields: dict[str, Any], told: str
+) -> None:
     assert told in message(make, **fields)
 
 
-@given(st.lists(st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=4), min_size=1))
+@given(
+    st.lists(
+        st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=4), min_size=1
+    )
+)
 def test_nearest_finds_an_exact_name_whatever_its_case(names: list[str]) -> None:
     assert f"did you mean '{names[0]}'?" in nearest(names[0].upper(), names)
 
 
 def test_nearest_ignores_capitals() -> None:
-    assert nearest("sgd", {"SGD", "Safari"}) == "did you mean 'SGD'? (known: SGD, Safari)"
+    assert (
+        nearest("sgd", {"SGD", "Safari"}) == "did you mean 'SGD'? (known: SGD, Safari)"
+    )
 
 
 def test_nearest_makes_no_wild_guess() -> None:
@@ -212,7 +244,9 @@ def test_nearest_makes_no_wild_guess() -> None:
 def test_replace_reaches_inside_and_leaves_the_original(tiny: Run) -> None:
     before = tiny.to_json()
     other = tiny.replace({"data.partition.p": 2, "local.lr": 0.5}, rounds=7)
-    assert isinstance(other.data, Federation) and isinstance(other.data.partition, ClassesPerClient)
+    assert isinstance(other.data, Federation) and isinstance(
+        other.data.partition, ClassesPerClient
+    )
     assert (other.data.partition.p, other.local.lr, other.rounds) == (2, 0.5, 7)
     assert tiny.to_json() == before and other.participation == tiny.participation
 
@@ -229,10 +263,16 @@ def test_replace_of_nothing_is_the_same(tiny: Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"local.lr": -1}, "LocalTraining: lr: Input should be greater than 0 (given: -1)"),
+        (
+            {"local.lr": -1},
+            "LocalTraining: lr: Input should be greater than 0 (given: -1)",
+        ),
         ({"rounds": 0}, "Run: rounds: Input should be greater than 0 (given: 0)"),
         ({"round": 9}, "Run: unknown field 'round': did you mean 'rounds'?"),
-        ({"local.epoch": 9}, "LocalTraining: unknown field 'epoch': did you mean 'epochs'?"),
+        (
+            {"local.epoch": 9},
+            "LocalTraining: unknown field 'epoch': did you mean 'epochs'?",
+        ),
         ({"lokal.lr": 9}, "Run has no part 'lokal' to change: did you mean 'local'?"),
         ({"rounds.x": 9}, "Run has no part 'rounds' to change"),
         ({"participation.m": 7}, "m = 7"),
@@ -253,10 +293,14 @@ def test_components_are_frozen() -> None:
     assert config.lr == 0.1
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
+)
 def test_values_that_are_not_finite_are_refused(value: float) -> None:
     assert "lr: Input should be a finite number" in message(sgd, lr=value)
-    assert "high: Input should be a finite number" in message(ParquetImages, path="x", high=value)
+    assert "high: Input should be a finite number" in message(
+        ParquetImages, path="x", high=value
+    )
 
 
 def test_explain_has_one_line_per_field_and_no_address() -> None:
@@ -285,7 +329,9 @@ def test_a_message_names_class_field_and_value() -> None:
 
 def test_an_error_deep_inside_names_the_path() -> None:
     text = message(Federation, partition={"kind": "ClassesPerClient", "p": 0})
-    assert "partition" in text and "p: Input should be greater than 0 (given: 0)" in text
+    assert (
+        "partition" in text and "p: Input should be greater than 0 (given: 0)" in text
+    )
 
 
 def test_kinds_lists_usable_classes_of_the_family() -> None:
@@ -318,8 +364,19 @@ def test_flat_joins_names_with_dots_and_a_kind_stands_for_its_part() -> None:
 
 
 def test_flatten_by_hand() -> None:
-    tree = {"kind": "A", "x": {"kind": "B", "y": {"z": 1}}, "l": [1, {"m": 2}], "n": None}
-    assert flatten(tree) == {"kind": "A", "x": "B", "x.y.z": 1, "l": [1, {"m": 2}], "n": None}
+    tree = {
+        "kind": "A",
+        "x": {"kind": "B", "y": {"z": 1}},
+        "l": [1, {"m": 2}],
+        "n": None,
+    }
+    assert flatten(tree) == {
+        "kind": "A",
+        "x": "B",
+        "x.y.z": 1,
+        "l": [1, {"m": 2}],
+        "n": None,
+    }
 
 
 @given(SOLIDS)

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import raysafl
-from raysafl import EVERYONE, SERVER, Algorithm, Key, LocalTraining, Round, Samples, State, Train
+from raysafl import (
+    EVERYONE,
+    SERVER,
+    Algorithm,
+    Key,
+    LocalTraining,
+    Round,
+    Samples,
+    State,
+    Train,
+)
 from raysafl.core.problem import Split
 
 PURPOSES = ["cohort", "init", "batch", "", "a longer purpose"]
@@ -44,15 +54,21 @@ def test_streams_are_equal_exactly_where_all_four_arguments_are(a: Any, b: Any) 
     ],
     ids=["seed", "round", "purpose", "client", "server", "everyone"],
 )
-def test_each_argument_alone_changes_the_stream(other: tuple[int, int, str, int]) -> None:
+def test_each_argument_alone_changes_the_stream(
+    other: tuple[int, int, str, int],
+) -> None:
     assert bits(other) != bits((0, 0, "x", 0))
     mine = torch.rand(4, generator=Key(0, 0).torch("x", 0))
     seed, round_, purpose, client = other
-    assert not torch.equal(mine, torch.rand(4, generator=Key(seed, round_).torch(purpose, client)))
+    assert not torch.equal(
+        mine, torch.rand(4, generator=Key(seed, round_).torch(purpose, client))
+    )
 
 
 @given(WHERE)
-def test_torch_streams_are_a_function_of_the_key(where: tuple[int, int, str, int]) -> None:
+def test_torch_streams_are_a_function_of_the_key(
+    where: tuple[int, int, str, int],
+) -> None:
     seed, round_, purpose, client = where
     first, again = (Key(seed, round_).torch(purpose, client) for _ in range(2))
     assert first is not again
@@ -68,7 +84,10 @@ def test_draws_elsewhere_do_not_matter() -> None:
     first = mine.random(5)
     other.random(3)
     second = mine.random(5)
-    assert np.concatenate([first, second]).tolist() == Key(7, 3)("cohort", 2).random(10).tolist()
+    assert (
+        np.concatenate([first, second]).tolist()
+        == Key(7, 3)("cohort", 2).random(10).tolist()
+    )
 
 
 def test_a_key_leaves_the_global_generators_alone() -> None:
@@ -98,22 +117,29 @@ def test_first_draws_are_uniform_and_uncorrelated_along_each_axis(axis: str) -> 
 
 
 def test_a_stream_is_uniform_by_chi_square() -> None:
-    counts = np.bincount(Key(0)("batch", SERVER).integers(16, size=16_000), minlength=16)
+    counts = np.bincount(
+        Key(0)("batch", SERVER).integers(16, size=16_000), minlength=16
+    )
     assert 1e-3 < stats.chisquare(counts).pvalue < 1 - 1e-3
 
 
 def test_purposes_of_the_package_have_distinct_streams() -> None:
     root = Path(raysafl.__file__).parent
     text = "\n".join(path.read_text() for path in root.rglob("*.py"))
-    purposes = set(re.findall(r'\b(?:key|Key\([^()]*\))(?:\.torch)?\(\s*f?"([^"{]+)', text))
+    purposes = set(
+        re.findall(r'\b(?:key|Key\([^()]*\))(?:\.torch)?\(\s*f?"([^"{]+)', text)
+    )
     assert {"cohort", "init", "partition", "server data"} <= purposes
     assert len({zlib.crc32(purpose.encode()) for purpose in purposes}) == len(purposes)
 
 
-@pytest.mark.parametrize("length", [{}, {"epochs": 1, "steps": 1}], ids=["neither", "both"])
+@pytest.mark.parametrize(
+    "length", [{}, {"epochs": 1, "steps": 1}], ids=["neither", "both"]
+)
 def test_sgd_needs_epochs_or_steps(length: dict[str, int]) -> None:
     with pytest.raises(
-        ValueError, match=r"LocalTraining: give epochs=... or steps=..., exactly one of them"
+        ValueError,
+        match=r"LocalTraining: give epochs=... or steps=..., exactly one of them",
     ):
         LocalTraining(lr=0.1, batch_size=4, **length)
 
@@ -128,12 +154,17 @@ def test_sgd_refuses_zero(field: str) -> None:
 
 
 @given(st.integers(1, 500), st.integers(1, 100), st.integers(1, 5))
-def test_num_steps_counts_the_batches_of_all_passes(samples: int, batch: int, epochs: int) -> None:
+def test_num_steps_counts_the_batches_of_all_passes(
+    samples: int, batch: int, epochs: int
+) -> None:
     a_pass = len(range(0, samples, batch))
     assert (
-        LocalTraining(lr=1, batch_size=batch, epochs=epochs).num_steps(samples) == epochs * a_pass
+        LocalTraining(lr=1, batch_size=batch, epochs=epochs).num_steps(samples)
+        == epochs * a_pass
     )
-    assert LocalTraining(lr=1, batch_size=batch, steps=epochs).num_steps(samples) == epochs
+    assert (
+        LocalTraining(lr=1, batch_size=batch, steps=epochs).num_steps(samples) == epochs
+    )
 
 
 def test_the_server_trains_and_holds_data_under_its_own_id() -> None:
@@ -172,4 +203,7 @@ def test_a_stream_is_philox_keyed_by_seed_and_purpose_at_the_counter_client_and_
     counter = np.array([0, (client + 1) % 2**64, round, 0], np.uint64)
     expected = np.random.Generator(np.random.Philox(key=key, counter=counter))
     found = Key(seed, round)("batches 1", client)
-    assert expected.integers(2**62, size=9).tolist() == found.integers(2**62, size=9).tolist()
+    assert (
+        expected.integers(2**62, size=9).tolist()
+        == found.integers(2**62, size=9).tolist()
+    )

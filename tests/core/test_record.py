@@ -44,6 +44,8 @@ def test_levels_are_averaged_and_counts_are_summed() -> None:
 
 def test_the_table_in_the_documentation_lists_each_column() -> None:
     """To renew the table after a change of `Record`, copy the lines that this test expects."""
-    lines = [f"| `{name}` | {c.type} | {c.meaning} |" for name, c in ROUND_COLUMNS.items()]
+    lines = [
+        f"| `{name}` | {c.type} | {c.meaning} |" for name, c in ROUND_COLUMNS.items()
+    ]
     table = "\n".join(["| column | type | meaning |", "|---|---|---|", *lines])
     assert f"## `rounds/`\n\n{table}\n\n" in RESULTS.read_text()

@@ -46,7 +46,8 @@ FILES = [
 ]
 
 
-# --- datasets ------------------------------------------------------------------------------
+# --- datasets
+# ------------------------------------------------------------------------------
 
 
 def test_the_data_root_is_the_environments_or_a_cache(
@@ -89,7 +90,9 @@ def write_mnist(raw: Path) -> dict[str, np.ndarray[Any, np.dtype[np.uint8]]]:
     rng = np.random.default_rng(0)
     content = {
         name: rng.integers(0, 256 if "images" in name else 10, shape, dtype=np.uint8)
-        for name, shape in zip(FILES, [(7, 28, 28), (7,), (3, 28, 28), (3,)], strict=True)
+        for name, shape in zip(
+            FILES, [(7, 28, 28), (7,), (3, 28, 28), (3,)], strict=True
+        )
     }
     for name, values in content.items():
         write_idx(raw / name, values)
@@ -99,7 +102,12 @@ def write_mnist(raw: Path) -> dict[str, np.ndarray[Any, np.dtype[np.uint8]]]:
 def check_small_mnist(
     dataset: Dataset, content: dict[str, np.ndarray[Any, np.dtype[np.uint8]]]
 ) -> None:
-    assert dataset.train.x.shape == (7, 1, 28, 28) and dataset.test.x.shape == (3, 1, 28, 28)
+    assert dataset.train.x.shape == (7, 1, 28, 28) and dataset.test.x.shape == (
+        3,
+        1,
+        28,
+        28,
+    )
     assert dataset.train.x.dtype == np.uint8 and dataset.train.y.dtype == np.int64
     for part, name in ((dataset.train, "train"), (dataset.test, "t10k")):
         assert np.array_equal(part.x[:, 0], content[f"{name}-images-idx3-ubyte"])
@@ -124,7 +132,10 @@ def test_mnist_is_the_published_data(real_data: Path) -> None:
     assert np.bincount(dataset.train.y).tolist() == published
     pixels = dataset.train.x.ravel()
     mean, std = pixels.mean() * dataset.train.scale, pixels.std() * dataset.train.scale
-    assert (round(mean, 4), round(std, 4)) == (0.1307, 0.3081)  # as everyone normalises it
+    assert (round(mean, 4), round(std, 4)) == (
+        0.1307,
+        0.3081,
+    )  # as everyone normalises it
 
 
 @pytest.fixture
@@ -151,7 +162,9 @@ def test_a_half_missing_mnist_names_only_what_is_missing(no_mirror: Path) -> Non
     write_mnist(no_mirror)
     (no_mirror / FILES[0]).unlink()
     (no_mirror / FILES[3]).unlink()
-    with pytest.raises(ValueError, match=rf"Missing: {FILES[0]}, {FILES[3]}\. Put the files"):
+    with pytest.raises(
+        ValueError, match=rf"Missing: {FILES[0]}, {FILES[3]}\. Put the files"
+    ):
         Mnist().load()
 
 
@@ -159,7 +172,9 @@ def test_a_half_missing_mnist_names_only_what_is_missing(no_mirror: Path) -> Non
 def test_a_damaged_mnist_is_not_called_missing(no_mirror: Path, size: int) -> None:
     write_mnist(no_mirror)
     (no_mirror / FILES[0]).write_bytes((no_mirror / FILES[0]).read_bytes()[:size])
-    with pytest.raises(ValueError, match=rf"MNIST files in {no_mirror} are damaged .*delete them"):
+    with pytest.raises(
+        ValueError, match=rf"MNIST files in {no_mirror} are damaged .*delete them"
+    ):
         Mnist().load()
 
 
@@ -193,7 +208,9 @@ def test_mnist_is_downloaded_where_there_is_a_network(
     assert (tmp_path / "root" / "MNIST" / "raw" / FILES[0]).is_file()
 
 
-def encode(pixels: np.ndarray[Any, Any], form: str = "PNG", mode: str | None = None) -> bytes:
+def encode(
+    pixels: np.ndarray[Any, Any], form: str = "PNG", mode: str | None = None
+) -> bytes:
     buffer, image = io.BytesIO(), Image.fromarray(pixels)
     (image.convert(mode) if mode else image).save(buffer, form)
     return buffer.getvalue()
@@ -203,7 +220,9 @@ def write_parquet(file: Path, images: list[bytes], labels: list[int]) -> None:
     """The Hugging Face layout of an image dataset."""
     rows = [{"bytes": content, "path": None} for content in images]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    table = pa.table({"image": pa.array(rows, kind), "label": pa.array(labels, pa.int64())})
+    table = pa.table(
+        {"image": pa.array(rows, kind), "label": pa.array(labels, pa.int64())}
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, file)
 
@@ -229,17 +248,25 @@ def test_parquet_images_come_back_pixel_by_pixel(
     tail: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels, labels = noise(9, 5, 4, *tail), [0, 1, 2, 0, 1, 2, 3, 0, 1]
-    write_parquet(tmp_path / "own" / "train.parquet", [encode(p) for p in pixels[:6]], labels[:6])
-    write_parquet(tmp_path / "own" / "test.parquet", [encode(p) for p in pixels[6:]], labels[6:])
+    write_parquet(
+        tmp_path / "own" / "train.parquet", [encode(p) for p in pixels[:6]], labels[:6]
+    )
+    write_parquet(
+        tmp_path / "own" / "test.parquet", [encode(p) for p in pixels[6:]], labels[6:]
+    )
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     dataset = ParquetImages(path="own").load()
     assert (dataset.name, dataset.num_classes) == ("own", 4)
     expected = pixels[:, None] if not tail else pixels.transpose(0, 3, 1, 2)
     assert np.array_equal(dataset.train.x, expected[:6])
     assert np.array_equal(dataset.test.x, expected[6:])
-    assert dataset.train.y.tolist() == labels[:6] and dataset.test.y.tolist() == labels[6:]
+    assert (
+        dataset.train.y.tolist() == labels[:6] and dataset.test.y.tolist() == labels[6:]
+    )
     assert dataset.train.x.dtype == np.uint8 and dataset.train.y.dtype == np.int64
-    assert ParquetImages(path=str(tmp_path / "own")).load().train.y.tolist() == labels[:6]
+    assert (
+        ParquetImages(path=str(tmp_path / "own")).load().train.y.tolist() == labels[:6]
+    )
 
 
 def test_palettes_and_transparency_become_rgb(tmp_path: Path) -> None:
@@ -267,7 +294,9 @@ def test_parquet_pixels_are_scaled_to_low_and_high(
 
 
 def test_an_empty_range_of_values_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"ParquetImages: low \(1.0\) must be below high \(1.0\)"):
+    with pytest.raises(
+        ValueError, match=r"ParquetImages: low \(1.0\) must be below high \(1.0\)"
+    ):
         ParquetImages(path="x", low=1)
 
 
@@ -283,7 +312,9 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None
     source = write_folder(tmp_path, [encode(noise(4, 4))], [0])
     table = pq.read_table(tmp_path / "train.parquet").rename_columns(["image", "digit"])
     pq.write_table(table, tmp_path / "train.parquet")
-    assert "train.parquet has no column 'label' (it has: image, digit)" in refused(source)
+    assert "train.parquet has no column 'label' (it has: image, digit)" in refused(
+        source
+    )
 
 
 def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
@@ -295,7 +326,9 @@ def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
     assert "training images are (1, 4, 4), test images (3, 4, 4)" in refused(source)
 
 
-@pytest.mark.parametrize("content", [b"", b"no image", encode(noise(4, 4))[:40]], ids=len)
+@pytest.mark.parametrize(
+    "content", [b"", b"no image", encode(noise(4, 4))[:40]], ids=len
+)
 def test_bytes_that_are_no_image_are_refused(tmp_path: Path, content: bytes) -> None:
     text = refused(write_folder(tmp_path, [content], [0]))
     assert text.startswith(f"{tmp_path / 'train.parquet'}: an image cannot be decoded")
@@ -310,11 +343,23 @@ def test_labels_start_at_zero_and_exist(tmp_path: Path, labels: list[int]) -> No
 @pytest.mark.parametrize(
     ("column", "values", "told"),
     [
-        ("label", pa.array([0.5, 1.0]), "labels must be integers from 0; the column is double"),
-        ("label", pa.array(["a", "b"]), "labels must be integers from 0; the column is string"),
+        (
+            "label",
+            pa.array([0.5, 1.0]),
+            "labels must be integers from 0; the column is double",
+        ),
+        (
+            "label",
+            pa.array(["a", "b"]),
+            "labels must be integers from 0; the column is string",
+        ),
         ("label", pa.array([0, None]), "has rows without an image or a label"),
         ("image", pa.array([b"x", b"y"]), "'image' must be a struct with 'bytes'"),
-        ("image", pa.array([None, {"bytes": b"x"}]), "has rows without an image or a label"),
+        (
+            "image",
+            pa.array([None, {"bytes": b"x"}]),
+            "has rows without an image or a label",
+        ),
     ],
     ids=["fractions", "words", "no label", "bytes alone", "no image"],
 )
@@ -332,7 +377,9 @@ def test_columns_of_another_kind_are_refused(
 def test_a_file_that_is_not_parquet_is_named(content: bytes, tmp_path: Path) -> None:
     source = write_folder(tmp_path, [encode(noise(4, 4))], [0])
     (tmp_path / "train.parquet").write_bytes(content)
-    assert refused(source).startswith(f"{tmp_path / 'train.parquet'} is not a Parquet file")
+    assert refused(source).startswith(
+        f"{tmp_path / 'train.parquet'} is not a Parquet file"
+    )
 
 
 def test_the_emnist_subset_is_read(real_data: Path) -> None:
@@ -345,27 +392,41 @@ def test_the_emnist_subset_is_read(real_data: Path) -> None:
     assert np.bincount(dataset.test.y).tolist() == [60] * 47
 
 
-# --- partitions ----------------------------------------------------------------------------
+# --- partitions
+# ----------------------------------------------------------------------------
 
 
 @st.composite
-def class_problems(draw: st.DrawFn) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int, int, int]:
+def class_problems(
+    draw: st.DrawFn,
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int, int, int]:
     """Labels, how many classes, how many clients, and p."""
     sizes = draw(st.lists(st.integers(15, 60), min_size=1, max_size=7))
     labels = np.repeat(np.arange(len(sizes)), sizes)
     np.random.default_rng(draw(st.integers(0, 99))).shuffle(labels)
-    return labels, len(sizes), draw(st.integers(1, 15)), draw(st.integers(1, len(sizes)))
+    return (
+        labels,
+        len(sizes),
+        draw(st.integers(1, 15)),
+        draw(st.integers(1, len(sizes))),
+    )
 
 
 def spread(
-    partition: Iid | ClassesPerClient, labels: Any, classes: int, clients: int, seed: int
+    partition: Iid | ClassesPerClient,
+    labels: Any,
+    classes: int,
+    clients: int,
+    seed: int,
 ) -> list[list[int]]:
     rng = Key(seed)("partition")
     return [part.tolist() for part in partition.spread(labels, classes, clients, rng)]
 
 
 @given(class_problems(), st.integers(0, 10**6))
-def test_clients_hold_p_classes_alike_disjoint_and_evenly_covered(problem: Any, seed: int) -> None:
+def test_clients_hold_p_classes_alike_disjoint_and_evenly_covered(
+    problem: Any, seed: int
+) -> None:
     labels, classes, clients, p = problem
     parts = spread(ClassesPerClient(p=p), labels, classes, clients, seed)
     used = [i for part in parts for i in part]
@@ -406,7 +467,9 @@ def test_other_seeds_give_other_partitions(partition: Iid | ClassesPerClient) ->
 
 def test_which_samples_of_a_class_a_client_gets_is_drawn() -> None:
     labels = np.zeros(20, np.int64)
-    found = {str(spread(ClassesPerClient(p=1), labels, 1, 2, seed)[0]) for seed in range(20)}
+    found = {
+        str(spread(ClassesPerClient(p=1), labels, 1, 2, seed)[0]) for seed in range(20)
+    }
     assert len(found) == 20
 
 
@@ -421,7 +484,10 @@ def test_ten_clients_of_one_class_each_cover_all_ten(seed: int) -> None:
 
 def test_which_client_holds_which_class_is_drawn() -> None:
     labels = DIGITS.train.y
-    first = [labels[spread(ClassesPerClient(p=1), labels, 10, 10, s)[0][0]] for s in range(200)]
+    first = [
+        labels[spread(ClassesPerClient(p=1), labels, 10, 10, s)[0][0]]
+        for s in range(200)
+    ]
     assert set(first) == set(range(10))
 
 
@@ -434,13 +500,18 @@ def test_more_classes_per_client_than_there_are_is_refused() -> None:
 
 
 def test_too_many_clients_are_refused() -> None:
-    with pytest.raises(ValueError, match="1438 clients cannot share 1437 training samples"):
+    with pytest.raises(
+        ValueError, match="1438 clients cannot share 1437 training samples"
+    ):
         Federation(clients=1438).split(DIGITS, 0)
-    with pytest.raises(ValueError, match=r"2000 clients with p = 1 classes each are too many"):
+    with pytest.raises(
+        ValueError, match=r"2000 clients with p = 1 classes each are too many"
+    ):
         Federation(clients=2000, partition=ClassesPerClient(p=1)).split(DIGITS, 0)
 
 
-# --- the server's data -----------------------------------------------------------------------
+# --- the server's data
+# -----------------------------------------------------------------------
 
 
 @given(
@@ -475,20 +546,28 @@ def test_server_data_is_n0_samples_that_no_client_holds(
 def test_a_stratified_remainder_goes_to_random_classes() -> None:
     labels = DIGITS.train.y
     drawn = [
-        int(labels[StratifiedServer(n0=1).draw(labels, 10, Key(seed)("server data"))][0])
+        int(
+            labels[StratifiedServer(n0=1).draw(labels, 10, Key(seed)("server data"))][0]
+        )
         for seed in range(300)
     ]
     assert set(drawn) == set(range(10))
 
 
 def test_iid_server_data_is_drawn_uniformly() -> None:
-    draws = [IidServer(n0=3).draw(np.zeros(6, np.int64), 1, Key(s)("x")) for s in range(2000)]
+    draws = [
+        IidServer(n0=3).draw(np.zeros(6, np.int64), 1, Key(s)("x")) for s in range(2000)
+    ]
     counts = np.bincount(np.concatenate(draws), minlength=6)
     assert np.abs(counts - 1000).max() < 4 * np.sqrt(2000 * 0.25)
 
 
-@pytest.mark.parametrize("server", [IidServer(n0=1437), StratifiedServer(n0=5000)], ids=repr)
-def test_server_data_that_leaves_nothing_is_refused(server: IidServer | StratifiedServer) -> None:
+@pytest.mark.parametrize(
+    "server", [IidServer(n0=1437), StratifiedServer(n0=5000)], ids=repr
+)
+def test_server_data_that_leaves_nothing_is_refused(
+    server: IidServer | StratifiedServer,
+) -> None:
     with pytest.raises(ValueError) as caught:
         Federation(server=server).split(DIGITS, 0)
     assert str(caught.value) == (
@@ -508,7 +587,8 @@ def test_a_class_too_small_to_stratify_is_named() -> None:
     )
 
 
-# --- federations -----------------------------------------------------------------------------
+# --- federations
+# -----------------------------------------------------------------------------
 
 
 def ids(federation: Federation, replicate: int) -> str:
@@ -529,7 +609,10 @@ def test_replicates_share_a_partition_unless_the_seed_is_none(
 
 def test_without_a_server_it_holds_nothing() -> None:
     federation = Federation()
-    assert not federation.has_server_data and federation.split(DIGITS, 0).server.tolist() == []
+    assert (
+        not federation.has_server_data
+        and federation.split(DIGITS, 0).server.tolist() == []
+    )
     assert Federation(server=IidServer(n0=1)).has_server_data
 
 

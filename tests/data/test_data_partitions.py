@@ -35,8 +35,12 @@ def problems(draw: st.DrawFn) -> tuple[Ints, int, int]:
     return labels, len(sizes), draw(st.integers(1, min(12, len(labels))))
 
 
-def spread(partition: Any, labels: Ints, classes: int, clients: int, seed: int = 0) -> list[Ints]:
-    parts: list[Ints] = partition.spread(labels, classes, clients, Key(seed)("partition"))
+def spread(
+    partition: Any, labels: Ints, classes: int, clients: int, seed: int = 0
+) -> list[Ints]:
+    parts: list[Ints] = partition.spread(
+        labels, classes, clients, Key(seed)("partition")
+    )
     return parts
 
 
@@ -50,7 +54,9 @@ def test_balanced_sizes_are_equal_and_samples_used_once(
 ) -> None:
     labels, classes, clients = problem
     parts = spread(Dirichlet(alpha=alpha), labels, classes, clients, seed)
-    assert {len(part) for part in parts} == {len(labels) // clients} and len(parts) == clients
+    assert {len(part) for part in parts} == {len(labels) // clients} and len(
+        parts
+    ) == clients
     used = np.concatenate(parts)
     assert len(np.unique(used)) == len(used)
     assert used.min() >= 0 and used.max() < len(labels)
@@ -64,7 +70,9 @@ def test_unbalanced_parts_are_all_samples_and_none_is_empty(
 ) -> None:
     labels, classes, clients = problem
     assume(len(labels) >= 20 * clients)
-    parts = spread(Dirichlet(alpha=alpha, balanced=False), labels, classes, clients, seed)
+    parts = spread(
+        Dirichlet(alpha=alpha, balanced=False), labels, classes, clients, seed
+    )
     assert len(parts) == clients and min(map(len, parts)) >= 1
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
 
@@ -92,14 +100,19 @@ def test_dirichlet_is_a_function_of_the_seed(
 def test_other_seeds_give_other_partitions(balanced: bool) -> None:
     labels = np.repeat(np.arange(5), 40)
     partition = Dirichlet(alpha=1, balanced=balanced)
-    found = {str([p.tolist() for p in spread(partition, labels, 5, 4, s)]) for s in range(20)}
+    found = {
+        str([p.tolist() for p in spread(partition, labels, 5, 4, s)]) for s in range(20)
+    }
     assert len(found) == 20
 
 
 def shares(partition: Dirichlet, draws: int, clients: int = 2, each: int = 1000) -> Any:
     """[draws * clients, classes]: label proportions, of 4 classes of `each` samples."""
     labels = np.repeat(np.arange(4), each)
-    rows = [counts(labels, spread(partition, labels, 4, clients, s), 4) for s in range(draws)]
+    rows = [
+        counts(labels, spread(partition, labels, 4, clients, s), 4)
+        for s in range(draws)
+    ]
     stacked = np.concatenate(rows)
     return stacked / stacked.sum(axis=1, keepdims=True)
 
@@ -116,7 +129,9 @@ def test_a_smaller_alpha_concentrates_labels(balanced: bool) -> None:
     """Sum of squared proportions: 1 for one class, 1/4 for four equal ones."""
     alphas = (0.05, 0.3, 1, 10, 1000)
     squares = [
-        (shares(Dirichlet(alpha=a, balanced=balanced), 60, 5, 100) ** 2).sum(axis=1).mean()
+        (shares(Dirichlet(alpha=a, balanced=balanced), 60, 5, 100) ** 2)
+        .sum(axis=1)
+        .mean()
         for a in alphas
     ]
     assert all(a > b + 0.005 for a, b in itertools.pairwise(squares))
@@ -124,7 +139,9 @@ def test_a_smaller_alpha_concentrates_labels(balanced: bool) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5])
-def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(alpha: float) -> None:
+def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(
+    alpha: float,
+) -> None:
     """P(two draws from one Dirichlet(alpha) over C classes are alike) = (alpha+1) / (C alpha+1).
 
     5,000 clients of two samples, so that classes run out only for the last few.
@@ -132,7 +149,10 @@ def test_two_samples_of_a_client_are_alike_as_often_as_the_dirichlet_says(alpha:
     labels = np.repeat(np.arange(4), 2500)
     alike = [
         np.mean(
-            [labels[a] == labels[b] for a, b in spread(Dirichlet(alpha=alpha), labels, 4, 5000, s)]
+            [
+                labels[a] == labels[b]
+                for a, b in spread(Dirichlet(alpha=alpha), labels, 4, 5000, s)
+            ]
         )
         for s in range(5)
     ]
@@ -163,13 +183,18 @@ def test_arguments_out_of_range_are_refused(fields: Any, told: str) -> None:
 
 def test_what_cannot_be_met_is_refused() -> None:
     labels = np.repeat(np.arange(2), 10)
-    with pytest.raises(ValueError, match="3 clients with min_samples = 7 each need 21 training"):
+    with pytest.raises(
+        ValueError, match="3 clients with min_samples = 7 each need 21 training"
+    ):
         spread(Dirichlet(alpha=1, min_samples=7), labels, 2, 3)
-    with pytest.raises(ValueError, match="left some of 10 clients with fewer than min_samples = 2"):
+    with pytest.raises(
+        ValueError, match="left some of 10 clients with fewer than min_samples = 2"
+    ):
         spread(Dirichlet(alpha=0.01, balanced=False, min_samples=2), labels, 2, 10)
 
 
-# --- natural -----------------------------------------------------------------------------------
+# --- natural
+# -----------------------------------------------------------------------------------
 
 
 def made(users: list[int] | None) -> Dataset:
@@ -195,16 +220,22 @@ def test_natural_leaves_the_server_its_samples() -> None:
     data = Synthetic(users=5).load()
     users = data.train.users
     assert users is not None
-    split = Federation(clients=5, partition=ByUser(), server=IidServer(n0=30)).split(data, 0)
+    split = Federation(clients=5, partition=ByUser(), server=IidServer(n0=30)).split(
+        data, 0
+    )
     assert all((users[part] == i).all() for i, part in enumerate(split.clients))
     together = np.concatenate([split.server, *split.clients])
     assert sorted(together.tolist()) == list(range(len(data.train)))
 
 
 def test_natural_needs_users_and_enough_of_them() -> None:
-    with pytest.raises(ValueError, match="the dataset does not say who made its samples"):
+    with pytest.raises(
+        ValueError, match="the dataset does not say who made its samples"
+    ):
         Federation(clients=2, partition=ByUser()).split(made(None), 0)
-    with pytest.raises(ValueError, match=r"4 clients, but the dataset has 3 users .*clients=3"):
+    with pytest.raises(
+        ValueError, match=r"4 clients, but the dataset has 3 users .*clients=3"
+    ):
         Federation(clients=4, partition=ByUser()).split(made([0, 0, 1, 2]), 0)
 
 
@@ -229,7 +260,10 @@ def test_both_shards_of_a_class_go_to_absent_clients_as_often_as_dealing_says() 
     """20 shards, two a class, 8 of them with 4 absent clients: 10 * (8 * 7) / (20 * 19) lost."""
     labels = np.repeat(np.arange(10), 100)
     lost = [
-        (counts(labels, spread(Shards(p=2), labels, 10, 10, seed)[:6], 10).sum(0) == 0).sum()
+        (
+            counts(labels, spread(Shards(p=2), labels, 10, 10, seed)[:6], 10).sum(0)
+            == 0
+        ).sum()
         for seed in range(1500)
     ]
     assert np.mean(lost) == pytest.approx(10 * 56 / 380, abs=0.1)
@@ -239,7 +273,9 @@ def test_with_one_shard_each_ten_clients_hold_the_ten_classes() -> None:
     labels = np.repeat(np.arange(10), 30)
     held = counts(labels, spread(Shards(p=1), labels, 10, 10), 10)
     assert (held.sum(0) == 30).all() and (np.count_nonzero(held, axis=1) == 1).all()
-    with pytest.raises(ValueError, match="10 clients with p = 40 shards each are too many"):
+    with pytest.raises(
+        ValueError, match="10 clients with p = 40 shards each are too many"
+    ):
         spread(Shards(p=40), labels, 10, 10)
 
 
@@ -248,7 +284,8 @@ def test_independent_clients_leave_classes_out_as_often_as_chance_says() -> None
     labels = np.repeat(np.arange(10), 100)
     for p in (1, 2):
         held = [
-            counts(labels, spread(IndependentClasses(p=p), labels, 10, 10, seed), 10) > 0
+            counts(labels, spread(IndependentClasses(p=p), labels, 10, 10, seed), 10)
+            > 0
             for seed in range(500)
         ]
         assert all((kinds.sum(axis=1) == p).all() for kinds in held)

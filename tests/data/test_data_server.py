@@ -49,7 +49,8 @@ class Colours(Source):
         return Dataset("colours", part, part, self.classes, tuple(self.letters))
 
 
-# --- from clients ------------------------------------------------------------------------------
+# --- from clients
+# ------------------------------------------------------------------------------
 
 
 @given(
@@ -71,8 +72,12 @@ def test_c_clients_give_s_samples_each(c: int, s: int, copies: bool, seed: int) 
 
 
 def test_who_gives_is_drawn() -> None:
-    federation = Federation(partition=ClassesPerClient(p=1), server=FromClients(c=1, per_client=5))
-    found = {int(DIGITS.train.y[federation.split(DIGITS, s).server[0]]) for s in range(3)}
+    federation = Federation(
+        partition=ClassesPerClient(p=1), server=FromClients(c=1, per_client=5)
+    )
+    found = {
+        int(DIGITS.train.y[federation.split(DIGITS, s).server[0]]) for s in range(3)
+    }
     assert len(found) == 1  # one partition for all replicates
     own = federation.replace(seed=None)
     assert len({tuple(own.split(DIGITS, s).server) for s in range(20)}) == 20
@@ -83,18 +88,25 @@ def test_a_client_may_give_all_it_has_only_as_copies() -> None:
     held = len(base.split(DIGITS, 0).clients[0])
     server = FromClients(c=3, per_client=held)
     assert len(base.replace(server=server).split(DIGITS, 0).server) == 3 * held
-    with pytest.raises(ValueError, match=rf"it holds {held} and must keep one \(copies=False\)"):
+    with pytest.raises(
+        ValueError, match=rf"it holds {held} and must keep one \(copies=False\)"
+    ):
         base.replace(server=server.replace(copies=False)).split(DIGITS, 0)
-    with pytest.raises(ValueError, match=rf"cannot give per_client = {held + 1} samples: it holds"):
+    with pytest.raises(
+        ValueError, match=rf"cannot give per_client = {held + 1} samples: it holds"
+    ):
         base.replace(server=server.replace(per_client=held + 1)).split(DIGITS, 0)
 
 
 def test_more_givers_than_clients_are_refused() -> None:
-    with pytest.raises(ValueError, match="server data from c = 11 clients, but there are 10"):
+    with pytest.raises(
+        ValueError, match="server data from c = 11 clients, but there are 10"
+    ):
         Federation(server=FromClients(c=11, per_client=1)).split(DIGITS, 0)
 
 
-# --- from another dataset ------------------------------------------------------------------------
+# --- from another dataset
+# ------------------------------------------------------------------------
 
 
 def outside(federation: Federation) -> tuple[Dataset, Samples]:
@@ -109,7 +121,9 @@ def outside(federation: Federation) -> tuple[Dataset, Samples]:
 
 
 def test_another_datasets_images_are_mapped_resized_and_the_servers_alone() -> None:
-    other = OtherDatasetServer(dataset=Colours(classes=4, side=24), n0=9, classes=[2, None, 0, 1])
+    other = OtherDatasetServer(
+        dataset=Colours(classes=4, side=24), n0=9, classes=[2, None, 0, 1]
+    )
     dataset, extra = outside(Federation(dataset=Colours(), clients=5, server=other))
     assert np.array_equal(dataset.train.x[:90], Colours().load().train.x)
     assert sorted(extra.y.tolist()) == [0] * 3 + [1] * 3 + [2] * 3
@@ -121,10 +135,14 @@ def test_another_datasets_images_are_mapped_resized_and_the_servers_alone() -> N
 
 def test_colours_become_gray_and_gray_becomes_colours() -> None:
     for mine, theirs in ((1, 3), (3, 1)):
-        other = OtherDatasetServer(dataset=Colours(channels=theirs), n0=3, classes=[0, 1, 2])
+        other = OtherDatasetServer(
+            dataset=Colours(channels=theirs), n0=3, classes=[0, 1, 2]
+        )
         _, extra = outside(Federation(dataset=Colours(channels=mine), server=other))
         assert extra.x.shape == (3, mine, 8, 8)
-        assert extra.x[:, :, 4, 4].tolist() == [[20 * (y + 1)] * mine for y in extra.y.tolist()]
+        assert extra.x[:, :, 4, 4].tolist() == [
+            [20 * (y + 1)] * mine for y in extra.y.tolist()
+        ]
 
 
 def test_brightness_is_carried_over_to_digits_of_0_to_16() -> None:
@@ -135,11 +153,15 @@ def test_brightness_is_carried_over_to_digits_of_0_to_16() -> None:
 
 def test_which_images_are_drawn_follows_the_seed_alone() -> None:
     glyphs = {
-        seed: OtherDatasetServer(dataset=Digits(), n0=20, classes=[*range(10)], seed=seed)
+        seed: OtherDatasetServer(
+            dataset=Digits(), n0=20, classes=[*range(10)], seed=seed
+        )
         for seed in (0, 1)
     }
     first, again, second = (
-        outside(Federation(dataset=Colours(classes=10, channels=1), server=glyphs[s]))[1]
+        outside(Federation(dataset=Colours(classes=10, channels=1), server=glyphs[s]))[
+            1
+        ]
         for s in (0, 0, 1)
     )
     assert np.array_equal(first.x, again.x) and not np.array_equal(first.x, second.x)
@@ -168,8 +190,14 @@ def test_which_images_are_drawn_follows_the_seed_alone() -> None:
             OtherDatasetServer(dataset=Synthetic(users=2), n0=9, classes=[0] * 10),
             "needs a dataset of images",
         ),
-        (Glyphs(), "classes of 'colours' are not known to be letters; give characters="),
-        (Glyphs(characters="AB"), "2 characters for the 3 classes of 'colours'; give one per"),
+        (
+            Glyphs(),
+            "classes of 'colours' are not known to be letters; give characters=",
+        ),
+        (
+            Glyphs(characters="AB"),
+            "2 characters for the 3 classes of 'colours'; give one per",
+        ),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_when_the_data_is_read(
@@ -180,12 +208,25 @@ def test_a_map_that_does_not_fit_is_refused_when_the_data_is_read(
 
 
 def test_images_cannot_join_data_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"'synthetic' has float32 samples of shape \(60,\)"):
+    with pytest.raises(
+        ValueError, match=r"'synthetic' has float32 samples of shape \(60,\)"
+    ):
         Federation(dataset=Synthetic(users=2), server=Glyphs()).load()
 
 
 def test_stl10s_classes_are_matched_by_name() -> None:
-    stl = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+    stl = [
+        "airplane",
+        "bird",
+        "car",
+        "cat",
+        "deer",
+        "dog",
+        "horse",
+        "monkey",
+        "ship",
+        "truck",
+    ]
     cifar = "airplane automobile bird cat deer dog frog horse ship truck".split()
     same = {"car": "automobile", "monkey": None}
     found = [None if i is None else cifar[i] for i in STL10_AS_CIFAR10]
@@ -199,35 +240,50 @@ def test_the_source_key_knows_server_data_from_outside() -> None:
         plain.replace(server=server).source_key
         for server in (glyphs, Glyphs(characters="abd"), None, IidServer(n0=3))
     }
-    assert len(keys) == 3  # samples drawn from the dataset change nothing of what is loaded
+    assert (
+        len(keys) == 3
+    )  # samples drawn from the dataset change nothing of what is loaded
     assert plain.replace(server=glyphs, clients=3).source_key in keys
 
 
-# --- glyphs -------------------------------------------------------------------------------------
+# --- glyphs
+# -------------------------------------------------------------------------------------
 
 
 def test_glyphs_are_letters_of_each_class_in_all_angles_and_sizes() -> None:
     letters = Colours(classes=3, side=28, channels=1, letters="IOW")
     _, extra = outside(Federation(dataset=letters, server=Glyphs()))
-    assert extra.x.shape == (45, 1, 28, 28) and np.bincount(extra.y).tolist() == [15, 15, 15]
+    assert extra.x.shape == (45, 1, 28, 28) and np.bincount(extra.y).tolist() == [
+        15,
+        15,
+        15,
+    ]
     ink = extra.x[:, 0].astype(int)
     assert (ink.max(axis=(1, 2)) > 150).all() and (ink[:, 0].max(axis=1) < 50).all()
     assert len(np.unique(ink, axis=0)) == 45
     light = [ink[extra.y == c].mean() for c in range(3)]
     assert light[0] < light[1] < light[2]  # I, O, W
     middle = ink[:, 10:18, 12:16].mean(axis=(1, 2))
-    assert middle[extra.y == 1].max() < 20 and middle[extra.y == 0].min() > 50  # the O is hollow
+    assert (
+        middle[extra.y == 1].max() < 20 and middle[extra.y == 0].min() > 50
+    )  # the O is hollow
 
 
 def test_angles_turn_and_sizes_enlarge() -> None:
     letters = Colours(classes=1, side=28, channels=1, letters="H")
 
     def drawn(**fields: Any) -> Any:
-        glyphs = Glyphs(fonts=["DejaVu Sans"], **{"angles": [0], "sizes": [100], **fields})
-        return outside(Federation(dataset=letters, server=glyphs))[1].x[:, 0].astype(int)
+        glyphs = Glyphs(
+            fonts=["DejaVu Sans"], **{"angles": [0], "sizes": [100], **fields}
+        )
+        return (
+            outside(Federation(dataset=letters, server=glyphs))[1].x[:, 0].astype(int)
+        )
 
     upright, turned = drawn(angles=[0, 90])
-    assert np.abs(np.rot90(upright) - turned).mean() < 8 < np.abs(upright - turned).mean()
+    assert (
+        np.abs(np.rot90(upright) - turned).mean() < 8 < np.abs(upright - turned).mean()
+    )
     small, large = drawn(sizes=[60, 120])
     assert 1.5 * small.sum() < large.sum()
 
@@ -252,7 +308,10 @@ def test_glyphs_of_the_real_emnist_are_nearest_to_their_class(real_data: Path) -
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"fonts": ["DejaVu Sarif"]}, "no font 'DejaVu Sarif': did you mean 'DejaVu Serif'"),
+        (
+            {"fonts": ["DejaVu Sarif"]},
+            "no font 'DejaVu Sarif': did you mean 'DejaVu Serif'",
+        ),
         ({"fonts": ["DejaVu Serif:cursive"]}, "no style ['cursive']"),
         ({"fonts": []}, "fonts: List should have at least 1 item"),
         ({"angles": []}, "angles: List should have at least 1 item"),
@@ -268,7 +327,8 @@ def test_glyphs_that_cannot_be_drawn_are_refused(fields: Any, told: str) -> None
     assert told in str(caught.value)
 
 
-# --- sharing ------------------------------------------------------------------------------------
+# --- sharing
+# ------------------------------------------------------------------------------------
 
 
 SERVERS = [
@@ -281,10 +341,15 @@ SERVERS = [
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("share", [True, 0.25])
-def test_every_client_gets_the_share_of_the_servers_data(server: ServerData, share: float) -> None:
+def test_every_client_gets_the_share_of_the_servers_data(
+    server: ServerData, share: float
+) -> None:
     alone = Federation(server=server, partition=ClassesPerClient(p=1))
     dataset = alone.load()
-    before, split = alone.split(dataset, 0), alone.replace(share=share).split(dataset, 0)
+    before, split = (
+        alone.split(dataset, 0),
+        alone.replace(share=share).split(dataset, 0),
+    )
     assert np.array_equal(before.server, split.server)
     extras = []
     for held, now in zip(before.clients, split.clients, strict=True):

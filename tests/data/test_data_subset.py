@@ -12,12 +12,15 @@ def test_a_subset_is_a_draw_of_both_parts() -> None:
     pool = {image.tobytes() for image in whole.train.x}
     assert {image.tobytes() for image in some.train.x} <= pool
     assert some.names == whole.names and some.train.scale == whole.train.scale
-    assert 5 <= np.bincount(some.train.y).min() and np.bincount(some.train.y).max() <= 20
+    assert (
+        5 <= np.bincount(some.train.y).min() and np.bincount(some.train.y).max() <= 20
+    )
 
 
 def test_a_subset_is_a_function_of_its_seed_and_never_larger() -> None:
     first, again, other = (
-        Subset(dataset=Digits(), train=100, seed=seed).load().train.y for seed in (0, 0, 1)
+        Subset(dataset=Digits(), train=100, seed=seed).load().train.y
+        for seed in (0, 0, 1)
     )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     everything = Subset(dataset=Digits(), train=10**6).load()
@@ -26,10 +29,19 @@ def test_a_subset_is_a_function_of_its_seed_and_never_larger() -> None:
 
 def test_the_first_classes_are_kept_and_users_stay() -> None:
     few = Subset(dataset=Digits(), classes=3).load()
-    assert set(few.train.y) == set(few.test.y) == {0, 1, 2} and few.names == ("0", "1", "2")
-    with pytest.raises(ValueError, match="'digits' has 10 classes; classes=11 is too many"):
+    assert set(few.train.y) == set(few.test.y) == {0, 1, 2} and few.names == (
+        "0",
+        "1",
+        "2",
+    )
+    with pytest.raises(
+        ValueError, match="'digits' has 10 classes; classes=11 is too many"
+    ):
         Subset(dataset=Digits(), classes=11).load()
-    whole, users = Synthetic().load(), Subset(dataset=Synthetic(), train=40).load().train.users
+    whole, users = (
+        Synthetic().load(),
+        Subset(dataset=Synthetic(), train=40).load().train.users,
+    )
     assert whole.train.users is not None and users is not None
     assert len(users) == 40 and set(users) <= set(whole.train.users)
 
@@ -39,4 +51,6 @@ def test_data_tested_on_few_samples_keeps_its_clients() -> None:
     brief = data.tested_on(30)
     small, whole = brief.load(), data.load()
     assert len(small.test) == 30 and np.array_equal(small.train.x, whole.train.x)
-    assert all(map(np.array_equal, brief.split(small, 0).clients, data.split(whole, 0).clients))
+    assert all(
+        map(np.array_equal, brief.split(small, 0).clients, data.split(whole, 0).clients)
+    )

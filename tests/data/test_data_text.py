@@ -53,13 +53,22 @@ def test_speeches_are_joined_by_speaker_whatever_the_case() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 3])
-def test_samples_are_windows_of_one_speakers_text_and_what_follows(play: Path, stride: int) -> None:
+def test_samples_are_windows_of_one_speakers_text_and_what_follows(
+    play: Path, stride: int
+) -> None:
     dataset = Shakespeare(speakers=2, length=5, stride=stride, file="play.txt").load()
-    assert dataset.names == tuple(sorted(set(PLAY))) and dataset.num_classes == len(set(PLAY))
+    assert dataset.names == tuple(sorted(set(PLAY))) and dataset.num_classes == len(
+        set(PLAY)
+    )
     for part in (dataset.train, dataset.test):
-        assert part.x.dtype == part.y.dtype == np.int64 and part.x.shape == (len(part), 5)
+        assert part.x.dtype == part.y.dtype == np.int64 and part.x.shape == (
+            len(part),
+            5,
+        )
         assert (part.scale, part.shift) == (1.0, 0.0)
-    said = list(speeches(PLAY).values())[:2]  # in the order of entrance; Mariana says too little
+    said = list(speeches(PLAY).values())[
+        :2
+    ]  # in the order of entrance; Mariana says too little
     wanted: list[list[str]] = [[], []]
     for words in said:
         cut = len(words) - int(0.2 * len(words))
@@ -84,7 +93,9 @@ def test_too_many_speakers_are_refused_with_how_many_there_are(play: Path) -> No
 
 
 def test_a_missing_or_unreadable_text_is_named(play: Path) -> None:
-    with pytest.raises(ValueError, match=r"shakespeare/input.txt is missing: a play text with"):
+    with pytest.raises(
+        ValueError, match=r"shakespeare/input.txt is missing: a play text with"
+    ):
         Shakespeare().load()
     play.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"play.txt is not UTF-8 text"):
@@ -100,18 +111,24 @@ def real() -> Dataset | None:
         return Shakespeare().load()
 
 
-def test_the_real_text_has_fasts_139_speakers(real: Dataset | None, real_data: Path) -> None:
+def test_the_real_text_has_fasts_139_speakers(
+    real: Dataset | None, real_data: Path
+) -> None:
     if real is None:
         pytest.skip("the text (RAYSAFL_DATA/shakespeare) is not here")
     assert real.train.users is not None
     parts = Federation(clients=139, partition=ByUser()).split(real, 0).clients
     assert len(parts) == 139 and sum(map(len, parts)) == len(real.train)
     assert set(real.train.users) == set(range(139)) and min(map(len, parts)) > 50
-    with pytest.raises(ValueError, match="has 292 speakers, 192 of them with text enough"):
+    with pytest.raises(
+        ValueError, match="has 292 speakers, 192 of them with text enough"
+    ):
         Shakespeare(speakers=193).load()  # 139 are there, and not many more
 
 
-def test_the_real_samples_stand_in_the_text(real: Dataset | None, real_data: Path) -> None:
+def test_the_real_samples_stand_in_the_text(
+    real: Dataset | None, real_data: Path
+) -> None:
     if real is None:
         pytest.skip("the text (RAYSAFL_DATA/shakespeare) is not here")
     text = (real_data / "shakespeare" / "input.txt").read_text()
@@ -124,16 +141,24 @@ def test_the_real_samples_stand_in_the_text(real: Dataset | None, real_data: Pat
     assert all(len(window) == 81 for window in some)
 
 
-# --- synthetic --------------------------------------------------------------------------------
+# --- synthetic
+# --------------------------------------------------------------------------------
 
 
 def test_synthetic_has_its_published_form() -> None:
     dataset = Synthetic(users=30).load()
     train, test = dataset.train, dataset.test
-    assert train.x.shape[1:] == (60,) and train.x.dtype == np.float32 and dataset.num_classes == 10
+    assert (
+        train.x.shape[1:] == (60,)
+        and train.x.dtype == np.float32
+        and dataset.num_classes == 10
+    )
     assert train.users is not None and test.users is not None
     sizes = np.bincount(train.users) + np.bincount(test.users)
-    assert sizes.min() >= 50 and (np.bincount(train.users) == (0.9 * sizes).astype(int)).all()
+    assert (
+        sizes.min() >= 50
+        and (np.bincount(train.users) == (0.9 * sizes).astype(int)).all()
+    )
     assert 0 <= train.y.min() and train.y.max() <= 9
 
 
@@ -159,7 +184,9 @@ def test_inputs_have_the_covariance_j_to_the_minus_1_2() -> None:
     rows = of_user(dataset.train, largest)
     assert len(rows) > 1000
     expected = np.arange(1, 61) ** -1.2
-    np.testing.assert_allclose(rows.var(axis=0), expected, rtol=6 * np.sqrt(2 / len(rows)))
+    np.testing.assert_allclose(
+        rows.var(axis=0), expected, rtol=6 * np.sqrt(2 / len(rows))
+    )
     between = np.corrcoef(rows.T)[np.triu_indices(60, 1)]
     assert np.abs(between).max() < 6 / np.sqrt(len(rows))
 
@@ -169,7 +196,8 @@ def test_beta_is_the_deviation_of_the_users_means() -> None:
         dataset = Synthetic(alpha=0, beta=beta, users=300).load()
         return float(np.std([of_user(dataset.train, u).mean() for u in range(300)]))
 
-    # the mean over 60 dimensions of v ~ N(B, 1): variance beta^2 + 1/60 (and the samples' own)
+    # the mean over 60 dimensions of v ~ N(B, 1): variance beta^2 + 1/60 (and the
+    # samples' own)
     for beta in (0.0, 1.0, 3.0):
         assert centre(beta) == pytest.approx(np.sqrt(beta**2 + 1 / 60), rel=0.15)
 
@@ -180,7 +208,9 @@ def test_a_users_labels_are_linear_in_its_inputs() -> None:
 
     train = Synthetic(users=60).load().train
     assert train.users is not None
-    counts = np.array([np.bincount(train.y[train.users == u], minlength=10) for u in range(60)])
+    counts = np.array(
+        [np.bincount(train.y[train.users == u], minlength=10) for u in range(60)]
+    )
     user = int(np.sort(counts, axis=1)[:, -2].argmax())  # whose second class is largest
     n = min(150, int(np.sort(counts[user])[-2]))
     assert n == 150
@@ -199,5 +229,7 @@ def test_synthetic_follows_its_own_seed() -> None:
     first, again, other = (Synthetic(users=3, seed=s).load().train for s in (0, 0, 1))
     assert np.array_equal(first.x, again.x) and np.array_equal(first.y, again.y)
     assert len(first) != len(other) or not np.array_equal(first.x, other.x)
-    with pytest.raises(ValueError, match="alpha: Input should be greater than or equal to 0"):
+    with pytest.raises(
+        ValueError, match="alpha: Input should be greater than or equal to 0"
+    ):
         Synthetic(alpha=-1)

@@ -15,7 +15,9 @@ from PIL import Image
 from raysafl import EMNIST_LABELS, Cifar10, Dataset, Emnist, FashionMnist, Source, Stl10
 
 IDX = [
-    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+    f"{part}-{kind}-ubyte"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3", "labels-idx1")
 ]
 EMNIST_FILES = [f"emnist-balanced-{name.replace('t10k', 'test')}" for name in IDX]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -52,8 +54,14 @@ def check(dataset: Dataset, x: Pixels, y: Any, tests: int) -> None:
     assert np.array_equal(np.concatenate([dataset.train.x, dataset.test.x]), x)
     assert np.concatenate([dataset.train.y, dataset.test.y]).tolist() == list(y)
     assert len(dataset.test) == tests
-    assert (dataset.train.scale, dataset.test.scale, dataset.train.shift) == (1 / 255, 1 / 255, 0)
-    assert dataset.train.x.flags.c_contiguous and len(dataset.names) == dataset.num_classes
+    assert (dataset.train.scale, dataset.test.scale, dataset.train.shift) == (
+        1 / 255,
+        1 / 255,
+        0,
+    )
+    assert (
+        dataset.train.x.flags.c_contiguous and len(dataset.names) == dataset.num_classes
+    )
 
 
 def test_fashion_mnist_reads_idx_files(root: Path) -> None:
@@ -87,8 +95,14 @@ def test_emnist_is_upright_and_without_its_last_two_classes(root: Path) -> None:
 def test_emnist_drops_what_it_is_told_and_renumbers(root: Path) -> None:
     x = write_emnist(root)
     dataset = Emnist(drop=[46, 0]).load()
-    assert dataset.num_classes == 45 and dataset.names[0] == "1" and dataset.names[-1] == "r"
-    assert np.array_equal(dataset.train.x, x[1:46]) and dataset.train.y.tolist() == [*range(45)]
+    assert (
+        dataset.num_classes == 45
+        and dataset.names[0] == "1"
+        and dataset.names[-1] == "r"
+    )
+    assert np.array_equal(dataset.train.x, x[1:46]) and dataset.train.y.tolist() == [
+        *range(45)
+    ]
     assert Emnist(drop=[]).load().num_classes == 47
     assert Emnist(drop=[46, 0]) == Emnist(drop=[0, 46])
 
@@ -124,7 +138,9 @@ def trust(monkeypatch: pytest.MonkeyPatch, kind: Any, folder: Path) -> None:
         monkeypatch.setattr(kind, part, listed)
 
 
-def test_cifar10_reads_the_pickled_batches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10_reads_the_pickled_batches(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = write_cifar(root)
     folder = root / "cifar-10-batches-py"
     trust(monkeypatch, tv.CIFAR10, folder)
@@ -137,7 +153,9 @@ def test_cifar10_reads_the_pickled_batches(root: Path, monkeypatch: pytest.Monke
 
 def test_a_damaged_cifar10_is_not_read(root: Path) -> None:
     write_cifar(root)  # complete, but the published checksums do not fit
-    with pytest.raises(ValueError, match=r"the CIFAR-10 files in .* are damaged .*delete them"):
+    with pytest.raises(
+        ValueError, match=r"the CIFAR-10 files in .* are damaged .*delete them"
+    ):
         Cifar10().load()
 
 
@@ -155,7 +173,10 @@ def test_stl10_reads_column_major_images_and_labels_from_one(
     trust(monkeypatch, tv.STL10, folder)
     dataset = Stl10().load()
     check(dataset, x, y, 2)
-    assert dataset.num_classes == 10 and (dataset.names[2], dataset.names[7]) == ("car", "monkey")
+    assert dataset.num_classes == 10 and (dataset.names[2], dataset.names[7]) == (
+        "car",
+        "monkey",
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,8 +184,18 @@ def test_stl10_reads_column_major_images_and_labels_from_one(
     [
         (FashionMnist(), "Fashion-MNIST", "FashionMNIST/raw", IDX),
         (Emnist(), "EMNIST", "EMNIST/raw", EMNIST_FILES),
-        (Cifar10(), "CIFAR-10", "cifar-10-batches-py", ["data_batch_1", "batches.meta"]),
-        (Stl10(), "STL-10", "stl10_binary", ["train_X.bin", "train_y.bin", "test_X.bin"]),
+        (
+            Cifar10(),
+            "CIFAR-10",
+            "cifar-10-batches-py",
+            ["data_batch_1", "batches.meta"],
+        ),
+        (
+            Stl10(),
+            "STL-10",
+            "stl10_binary",
+            ["train_X.bin", "train_y.bin", "test_X.bin"],
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

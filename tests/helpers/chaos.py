@@ -1,7 +1,7 @@
 """A sweep in a process of its own whose parts are killed, and what is left of it in the end.
 
-Victims: the driver, a coordinator (a Tune trial's actor), a client actor, the node (its raylet).
-When and who comes from a seed.
+Victims: the driver, a coordinator (a Tune trial's actor), a client actor, the node (its
+raylet). When and who comes from a seed.
 """
 
 import os
@@ -113,14 +113,22 @@ class Chaos:
         deadline = time.monotonic() + PATIENCE * 2
         while time.monotonic() < deadline:
             self.drivers += 1
-            command = [sys.executable, "-c", DRIVER, str(Path(__file__).parents[1]), str(seed)]
+            command = [
+                sys.executable,
+                "-c",
+                DRIVER,
+                str(Path(__file__).parents[1]),
+                str(seed),
+            ]
             with (out.parent / "driver.log").open("ab") as log:
                 driver = subprocess.Popen(
                     [*command, str(out)], start_new_session=True, stdout=log, stderr=log
                 )
             if self._disturb(driver, out, most) == 0:
                 return
-        raise AssertionError(f"the sweep does not end; kills so far: {dict(self.kills)}")
+        raise AssertionError(
+            f"the sweep does not end; kills so far: {dict(self.kills)}"
+        )
 
     def _disturb(self, driver: subprocess.Popen[bytes], out: Path, most: int) -> int:
         """Kill until the driver is gone; its exit code."""
@@ -129,13 +137,17 @@ class Chaos:
             try:
                 return driver.wait(self.rng.uniform(0.2, 2.5))
             except subprocess.TimeoutExpired:
-                if self.kills.total() < most and any((out / "rounds").glob("*.parquet")):
+                if self.kills.total() < most and any(
+                    (out / "rounds").glob("*.parquet")
+                ):
                     self._kill_one(driver)
         driver.kill()
         return driver.wait()
 
     def _kill_one(self, driver: subprocess.Popen[bytes]) -> None:
-        found = [process for process, kind in self._tree(driver.pid) if kind == self._next]
+        found = [
+            process for process, kind in self._tree(driver.pid) if kind == self._next
+        ]
         if found:  # else it waits until there is one
             victim = found[int(self.rng.integers(len(found)))]
             self.kills[self._next] += 1
@@ -172,7 +184,9 @@ class Chaos:
         """The rows found; counts those that are missing or there twice."""
         found = rows(store)
         self.doubled += int(found.duplicated(KEY).sum())
-        merged = expected[KEY].merge(found[KEY].drop_duplicates(), how="left", indicator=True)
+        merged = expected[KEY].merge(
+            found[KEY].drop_duplicates(), how="left", indicator=True
+        )
         self.lost += int((merged["_merge"] == "left_only").sum())
         return found
 
@@ -186,7 +200,9 @@ class Chaos:
 
     def summary(self) -> str:
         """One line: kills by victim, resumes, rows lost and doubled."""
-        kills = ", ".join(f"{count} {name}" for name, count in sorted(self.kills.items()))
+        kills = ", ".join(
+            f"{count} {name}" for name, count in sorted(self.kills.items())
+        )
         return (
             f"{self.kills.total()} kills ({kills}); {self.drivers} drivers; "
             f"rows lost {self.lost}, rows doubled {self.doubled}"

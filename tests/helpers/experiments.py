@@ -22,8 +22,8 @@ def sweep_files() -> dict[str, Path]:
 def forget_experiments() -> None:
     """Unload the modules of experiments/, so that they are imported anew.
 
-    What they hold depends on `RAYSAFL_DATA` at the time of the import: CIFAR-10 is read from
-    Parquet files where the data folder holds them.
+    What they hold depends on `RAYSAFL_DATA` at the time of the import: CIFAR-10 is read
+    from Parquet files where the data folder holds them.
     """
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(str(FOLDER)):

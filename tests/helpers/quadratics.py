@@ -1,7 +1,8 @@
 """`Work` for clients with f_i(w) = 1/2 (w - a_i)^T H_i (w - a_i), in float64 and without noise.
 
-Curvatures differ, so clients drift: K local steps at the rate eta shrink w - a_i by the matrix
-(I - eta H_i)^K, and where the shrunk pulls balance is not where the gradients do.
+Curvatures differ, so clients drift: K local steps at the rate eta shrink w - a_i by the
+matrix (I - eta H_i)^K, and where the shrunk pulls balance is not where the gradients
+do.
 """
 
 from collections.abc import Sequence
@@ -52,9 +53,14 @@ def drift_point(sgd: LocalTraining = LOCAL, clients: Sequence[int] = ALL) -> Ten
     """Where the updates of K local steps sum to zero: FedAvg's limit."""
     eye = torch.eye(2, dtype=torch.float64)
     pull = torch.stack(
-        [eye - torch.linalg.matrix_power(eye - sgd.lr * H[i], sgd.num_steps(1)) for i in clients]
+        [
+            eye - torch.linalg.matrix_power(eye - sgd.lr * H[i], sgd.num_steps(1))
+            for i in clients
+        ]
     )
-    return torch.linalg.solve(pull.sum(0), (pull @ A[list(clients), :, None]).sum(0))[:, 0]
+    return torch.linalg.solve(pull.sum(0), (pull @ A[list(clients), :, None]).sum(0))[
+        :, 0
+    ]
 
 
 def gradient(client: int, w: Tensor) -> Tensor:

@@ -19,7 +19,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def process(*command: str, url: str, env: dict[str, str] | None = None) -> Iterator[int]:
+def process(
+    *command: str, url: str, env: dict[str, str] | None = None
+) -> Iterator[int]:
     """A server in a process group of its own, answering at `url`; killed with the block."""
     server = subprocess.Popen(
         command,
@@ -49,7 +51,9 @@ def s3() -> Iterator[str]:
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with process(*command, url=f"{url}/moto-api/"):
-        urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{url}/bucket", method="PUT")
+        ).close()
         yield url
 
 
@@ -86,7 +90,11 @@ class Line:
         with suppress(OSError):  # it may have been cut before this thread began
             forth = source.getsockname()[1] == self.port
             while content := source.recv(4096):
-                if forth and self.limit is not None and self.sent + len(content) > self.limit:
+                if (
+                    forth
+                    and self.limit is not None
+                    and self.sent + len(content) > self.limit
+                ):
                     sink.sendall(content[: max(0, self.limit - self.sent)])
                     self.sent = self.limit
                     self.still.set()

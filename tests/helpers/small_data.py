@@ -1,6 +1,7 @@
 """Small files in the layouts of the real data sets, big enough for every cell of experiments/.
 
-Images are plain: a shade per class. Accuracies on them mean nothing; that everything runs does.
+Images are plain: a shade per class. Accuracies on them mean nothing; that everything
+runs does.
 """
 
 import hashlib
@@ -32,7 +33,10 @@ def write_images(folder: Path, names: str, classes: int, train: int) -> None:
     for part, count in (("train", train), ("test", 4 * classes)):
         y = (np.arange(count) % classes).astype(np.uint8)
         x = np.broadcast_to((5 * y)[:, None, None], (count, 28, 28))
-        write_idx(folder / names.format(part=part, kind="images-idx3"), np.ascontiguousarray(x))
+        write_idx(
+            folder / names.format(part=part, kind="images-idx3"),
+            np.ascontiguousarray(x),
+        )
         write_idx(folder / names.format(part=part, kind="labels-idx1"), y)
 
 
@@ -70,7 +74,10 @@ def write_stl10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_play(path: Path) -> None:
     """One long speech for each of so many speakers."""
     path.parent.mkdir(parents=True)
-    names = [f"{'ABCDEFGHIJKLMNOPQRST'[i // 10]}{'KLMNOPQRST'[i % 10]}" for i in range(SPEAKERS)]
+    names = [
+        f"{'ABCDEFGHIJKLMNOPQRST'[i // 10]}{'KLMNOPQRST'[i % 10]}"
+        for i in range(SPEAKERS)
+    ]
     path.write_text("\n\n".join(f"{name}:\n{'to be or not ' * 60}" for name in names))
 
 
@@ -81,7 +88,9 @@ def write_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MNIST", "FashionMNIST"):
         for file in (root / name / "raw").glob("test-*"):
             file.rename(file.with_name(file.name.replace("test", "t10k")))
-    write_images(root / "EMNIST" / "raw", "emnist-balanced-{part}-{kind}-ubyte", 47, 47000)
+    write_images(
+        root / "EMNIST" / "raw", "emnist-balanced-{part}-{kind}-ubyte", 47, 47000
+    )
     write_parquet(root / "cifar10", 32, 10, 52000)
     write_stl10(root / "stl10_binary", monkeypatch)
     write_play(root / "shakespeare" / "input.txt")

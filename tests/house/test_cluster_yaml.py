@@ -1,7 +1,8 @@
 """cluster.yaml and cluster-local.yaml: what Ray checks offline, and what it does not check.
 
-The AWS file also goes through Ray's own launcher, against moto: a model of AWS's answers on
-loopback. botocore checks every request against AWS's published shapes before it is sent.
+The AWS file also goes through Ray's own launcher, against moto: a model of AWS's
+answers on loopback. botocore checks every request against AWS's published shapes before
+it is sent.
 """
 
 import copy
@@ -21,7 +22,9 @@ import yaml
 ROOT = Path(__file__).parents[2]
 FILES = ["cluster.yaml", "cluster-local.yaml"]
 AWS = (ROOT / "cluster.yaml").read_text()
-SCHEMA = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
+SCHEMA = json.loads(
+    (Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text()
+)
 REGION = "us-west-2"
 
 
@@ -48,7 +51,9 @@ def test_ray_accepts_it_and_adds_no_command_of_its_own(
     any_config: dict[str, Any],
 ) -> None:
     full = prepared(any_config)
-    assert full["setup_commands"] == any_config["setup_commands"]  # not Ray's nightly wheel
+    assert (
+        full["setup_commands"] == any_config["setup_commands"]
+    )  # not Ray's nightly wheel
     assert full["head_start_ray_commands"] == any_config["head_start_ray_commands"]
     assert full["docker"].get("image") == any_config.get("docker", {}).get("image")
 
@@ -60,16 +65,24 @@ def test_ray_would_refuse_a_typo(any_config: dict[str, Any]) -> None:
 
 def test_provider_keys_are_ones_that_ray_knows(any_config: dict[str, Any]) -> None:
     """Ray passes unknown ones on in silence."""
-    assert set(any_config["provider"]) <= set(SCHEMA["properties"]["provider"]["properties"])
+    assert set(any_config["provider"]) <= set(
+        SCHEMA["properties"]["provider"]["properties"]
+    )
     assert "min_workers" not in any_config  # of old files; ignored
 
 
 def test_every_ray_version_is_the_installed_and_pinned_one(
     config: dict[str, Any],
 ) -> None:
-    image = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d)(\d+)-gpu", config["docker"]["image"])
-    installs = [re.findall(r"ray\[[\w,]+\]==([\w.]+)", (ROOT / f).read_text()) for f in FILES]
-    pins = re.findall(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    image = re.fullmatch(
+        r"rayproject/ray:([\d.]+)-py(\d)(\d+)-gpu", config["docker"]["image"]
+    )
+    installs = [
+        re.findall(r"ray\[[\w,]+\]==([\w.]+)", (ROOT / f).read_text()) for f in FILES
+    ]
+    pins = re.findall(
+        r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
     assert image and [len(found) for found in installs] == [1, 1]
     assert {image[1], *installs[0], *installs[1], *pins} == {version("ray")}
     assert (int(image[2]), int(image[3])) >= (3, 11)  # requires-python
@@ -82,7 +95,9 @@ def test_file_mounts_exist_and_are_what_is_installed(
     token = mounts.pop("~/ray_auth_token")
     assert token == "~/.ray/auth_token"  # where `ray get-auth-token --generate` puts it
     ((target, source),) = mounts.items()
-    assert (ROOT / source).resolve() == ROOT and (ROOT / source / "pyproject.toml").is_file()
+    assert (ROOT / source).resolve() == ROOT and (
+        ROOT / source / "pyproject.toml"
+    ).is_file()
     assert target != "~/raysafl"  # a script in ~ would import that folder
     assert any(f"cd {target} " in command for command in any_config["setup_commands"])
     assert all((ROOT / name).exists() for name in any_config["rsync_filter"])
@@ -104,14 +119,25 @@ def test_every_node_has_the_token_and_servers_are_on_loopback(
 def test_worker_counts(config: dict[str, Any]) -> None:
     full = prepared(config)
     total = full["max_workers"]
-    workers = {k: v for k, v in full["available_node_types"].items() if k != full["head_node_type"]}
+    workers = {
+        k: v
+        for k, v in full["available_node_types"].items()
+        if k != full["head_node_type"]
+    }
     assert full["available_node_types"][full["head_node_type"]]["max_workers"] == 0
     for name, node in workers.items():
         assert node["min_workers"] == 0, name  # from zero
-        assert 0 < node["max_workers"] <= total <= sum(w["max_workers"] for w in workers.values())
+        assert (
+            0
+            < node["max_workers"]
+            <= total
+            <= sum(w["max_workers"] for w in workers.values())
+        )
     assert 0 < full["idle_timeout_minutes"] <= 60  # idle GPUs are paid for
     spot, other = workers["gpu_spot"], workers["gpu_on_demand"]
-    assert spot["priority"] > other["priority"] and spot["resources"] == other["resources"]
+    assert (
+        spot["priority"] > other["priority"] and spot["resources"] == other["resources"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +174,9 @@ def cloud(moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
     )
     iam.create_instance_profile(InstanceProfileName="raysafl")
     iam.add_role_to_instance_profile(InstanceProfileName="raysafl", RoleName="raysafl")
-    images = boto3.client("ec2", region_name=REGION).describe_images(Owners=["amazon"])["Images"]
+    images = boto3.client("ec2", region_name=REGION).describe_images(Owners=["amazon"])[
+        "Images"
+    ]
     yield images[0]["ImageId"]
     urlopen(Request(f"{moto}/moto-api/reset", method="POST")).close()
 
@@ -164,7 +192,11 @@ def launch(config: dict[str, Any], image: str) -> dict[str, Any]:
     full = bootstrap_aws(prepared(config))
     provider, made = AWSNodeProvider(full["provider"], full["cluster_name"]), {}
     for name, node in full["available_node_types"].items():
-        made |= {name: provider.create_node(node["node_config"], {"ray-user-node-type": name}, 1)}
+        made |= {
+            name: provider.create_node(
+                node["node_config"], {"ray-user-node-type": name}, 1
+            )
+        }
     return {name: next(iter(nodes.values())) for name, nodes in made.items()}
 
 
@@ -172,7 +204,10 @@ def test_rays_launcher_starts_every_node_type_on_a_model_of_aws(
     config: dict[str, Any], cloud: str
 ) -> None:
     made = launch(config, cloud)
-    assert {name: (node.instance_type, node.instance_lifecycle) for name, node in made.items()} == {
+    assert {
+        name: (node.instance_type, node.instance_lifecycle)
+        for name, node in made.items()
+    } == {
         "head": ("m5.2xlarge", None),
         "gpu_spot": ("g4dn.12xlarge", "spot"),
         "gpu_on_demand": ("g4dn.12xlarge", None),

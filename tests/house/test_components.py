@@ -31,7 +31,9 @@ def components() -> list[type[Component]]:
 
 @pytest.mark.parametrize("kind", components(), ids=lambda kind: kind.__name__)
 def test_every_field_of_a_component_is_described(kind: type[Component]) -> None:
-    silent = [name for name, field in kind.model_fields.items() if not field.description]
+    silent = [
+        name for name, field in kind.model_fields.items() if not field.description
+    ]
     assert not silent, f"{kind.__name__}: give {silent} a Field(description=...)"
 
 
@@ -50,7 +52,9 @@ def run_examples(kind: type) -> int:
     runner = doctest.DocTestRunner()
     for test in doctest.DocTestFinder(recurse=False).find(kind):
         runner.run(test)
-    assert runner.failures == 0, f"an example of {kind.__name__} does not print what it says"
+    assert runner.failures == 0, (
+        f"an example of {kind.__name__} does not print what it says"
+    )
     return runner.tries
 
 

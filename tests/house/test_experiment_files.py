@@ -13,7 +13,7 @@ from helpers.experiments import sweep_files
 from rich.console import Console
 
 from raysafl import FedAvg, Run, Sweep
-from raysafl.cli.catalogue import FAMILIES, catalogue, table
+from raysafl.cli.catalogue import FAMILIES, catalogue, catalogue_table
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.user_code import ship_user_code
 
@@ -125,7 +125,9 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
 
 def test_a_file_is_executed_anew_each_time(tmp_path: Path) -> None:
     for name in ("first", "second, longer"):
-        path = write(tmp_path / "again.py", HEAD, f'SWEEP = Sweep(name="{name}", runs=[RUN])')
+        path = write(
+            tmp_path / "again.py", HEAD, f'SWEEP = Sweep(name="{name}", runs=[RUN])'
+        )
         assert load_sweep(path).name == name
 
 
@@ -152,7 +154,9 @@ def test_a_file_in_a_package_imports_from_other_folders_of_it(
         HEAD,
         "from package_h4.one.names import NAME\nSWEEP = Sweep(name=NAME, runs=[RUN])",
     )
-    assert load_sweep(path).name == load_sweep(path.relative_to(tmp_path)).name == "fine"
+    assert (
+        load_sweep(path).name == load_sweep(path.relative_to(tmp_path)).name == "fine"
+    )
     assert sys.path == before
 
 
@@ -230,7 +234,9 @@ def test_a_syntax_error_is_named_with_its_file_and_line(tmp_path: Path) -> None:
     assert refused(path) == f"{path} does not import: syntax.py, line 2: invalid syntax"
     write(tmp_path / "broken_h4.py", "x = 1\ny = 2\nz = (")
     caller = write(tmp_path / "caller.py", "import broken_h4")
-    assert refused(caller).startswith(f"{caller}:1 does not import: broken_h4.py, line 3: '('")
+    assert refused(caller).startswith(
+        f"{caller}:1 does not import: broken_h4.py, line 3: '('"
+    )
 
 
 def test_an_error_in_a_neighbour_points_at_the_line_that_calls_it(
@@ -254,7 +260,9 @@ def test_a_sweep_under_another_name_is_found(tmp_path: Path) -> None:
         HEAD,
         'sweep = Sweep(name="x", runs=[RUN])\nother = sweep',
     )
-    assert refused(path).endswith("SWEEP = Sweep(...) (it defines other, sweep: rename one)")
+    assert refused(path).endswith(
+        "SWEEP = Sweep(...) (it defines other, sweep: rename one)"
+    )
 
 
 @pytest.mark.parametrize("in_package", [False, True], ids=["neighbours", "package"])
@@ -309,9 +317,10 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
     assert json.loads(json.dumps(found)) == found
     assert set(found) == {*FAMILIES, "metric"}
     assert {"test_accuracy", "final", "rise_time"} <= set(found["metric"])
-    assert not any("\n" in line for kinds in found.values() for line in kinds.values())
+    lines = [entry["summary"] for kinds in found.values() for entry in kinds.values()]
+    assert all(lines) and not any("\n" in line for line in lines)
     some = {
-        "algorithm": {"FedAvg", "Safari"},
+        "algorithm": {"FedAvg", "SAFARI"},
         "participation": {
             "Absent",
             "Arbitrary",
@@ -320,20 +329,23 @@ def test_the_catalogue_is_plain_json_of_every_family() -> None:
             "Trace",
             "Uniform",
         },
-        "distribution": {"Beta", "Dist", "Gamma", "Weibull"},
+        "distribution": {"Beta", "Gamma", "ScipyDistribution", "Weibull"},
         "partition": {"ClassesPerClient", "Iid"},
         "server data": {"IidServer", "StratifiedServer"},
         "dataset": {"Digits", "Mnist", "ParquetImages"},
         "model": {"CNN", "MLP", "Logistic"},
     }
     for family, names in some.items():
-        assert names <= set(found[family]) and FAMILIES[family].__name__ not in found[family]
-    assert found["dataset"]["Mnist"].startswith("MNIST")
+        assert (
+            names <= set(found[family])
+            and FAMILIES[family].__name__ not in found[family]
+        )
+    assert found["dataset"]["Mnist"]["summary"].startswith("MNIST")
 
 
 def test_the_table_shows_each_family_once_and_every_name() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(table())
+    console.print(catalogue_table())
     text = console.export_text()
     for family, kinds in catalogue().items():
         assert sum(f"│ {family} " in line for line in text.splitlines()) == 1

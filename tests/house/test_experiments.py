@@ -53,7 +53,9 @@ class World:
         key = run.data.source_key
         if key not in self.datasets:
             self.datasets[key] = run.data.load()
-        in_process(run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds))
+        in_process(
+            run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds)
+        )
         self.ran.add(run.id)
 
     def folder(self, sweep: Sweep) -> Store:
@@ -96,14 +98,17 @@ def sweep_of(name: str) -> Sweep:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=ACCEPTANCE) for name in FILES]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=ACCEPTANCE) for name in FILES],
 )
 def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -> None:
     sweep = sweep_of(name).at("smoke")
     store = here.folder(sweep)
     runs = write_runs_table(store)
     assert set(runs["run_id"]) == {run.id for run in sweep.labelled().values()}
-    assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs["reason"]
+    assert runs["status"].eq("finished").all() and runs["rounds"].eq(2).all(), runs[
+        "reason"
+    ]
     assert runs["final"].between(0, 1).all()
     text = markdown(runs, store.manifest())
     assert "Scale: smoke" in text and "Nothing: every replicate finished." in text
@@ -119,7 +124,9 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
     assert not unplaced(manifest)
     for printed in table.more:
         assert any(matches(printed, entry.labels) for entry in manifest.entries)
-    if table.paper:  # then each cell has a number, or is a baseline, or stands in a claim
+    if (
+        table.paper
+    ):  # then each cell has a number, or is a baseline, or stands in a claim
         said = [
             *(p.labels for p in table.paper),
             *(c.where for c in manifest.claims if c.where),
@@ -127,10 +134,14 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
         said += [table.minus] if table.minus else []
         for entry in manifest.entries:
             assert any(labels.items() <= entry.labels.items() for labels in said), entry
-    cells = pd.DataFrame([{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries])
+    cells = pd.DataFrame(
+        [{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries]
+    )
     for claim in manifest.claims:
         cells[f"mean.{claim.statistic or table.statistic}"] = 1.0
-        assert check_claim(claim, cells, manifest).places, claim  # it speaks of cells that exist
+        assert check_claim(claim, cells, manifest).places, (
+            claim
+        )  # it speaks of cells that exist
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -214,21 +225,26 @@ def test_run_ids_are_the_same_in_another_process(here: World) -> None:
         ).stdout
         for order, seed in ((paths, "1"), (paths[::-1], "2"))
     )
-    assert json.loads(first) == json.loads(second) and len(json.loads(first)) == len(FILES)
+    assert json.loads(first) == json.loads(second) and len(json.loads(first)) == len(
+        FILES
+    )
 
 
 def test_every_table_and_figure_of_the_papers_has_its_file_and_its_line() -> None:
     items = {
         "safari": ([f"table{n}" for n in range(1, 12)] + ["figure2", "theorem1"]),
         "fsl": [f"figure{n}" for n in (1, 2, 5, 6, 7, 8, 9, 10, 11)] + ["table1"],
-        "fast": [f"table{n}" for n in range(2, 9)] + [f"figure{n}" for n in range(1, 5)],
+        "fast": [f"table{n}" for n in range(2, 9)]
+        + [f"figure{n}" for n in range(1, 5)],
     }
     scripts = {name.replace("/", "_").removesuffix(".py") for name in SCRIPTS}
     names = {*FILES, *scripts}
     for paper, parts in items.items():
         for part in parts:
             found = f"{paper}_{part}"
-            assert any(name == found or name.startswith(f"{found}_") for name in names), found
+            assert any(
+                name == found or name.startswith(f"{found}_") for name in names
+            ), found
     listed = (FOLDER / "README.md").read_text()
     files = {path.relative_to(FOLDER).as_posix() for path in PATHS.values()}
     assert not [file for file in files | SCRIPTS if f"`{file}`" not in listed]
@@ -240,7 +256,9 @@ def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
     counts = {
         alpha: [
             np.bincount(labels[part], minlength=10) / len(part)
-            for part in Dirichlet(alpha=alpha).spread(labels, 10, 30, np.random.default_rng(0))
+            for part in Dirichlet(alpha=alpha).spread(
+                labels, 10, 30, np.random.default_rng(0)
+            )
         ]
         for alpha in (0.05, 1.0)
     }
@@ -257,7 +275,10 @@ def test_the_dissimilarities_of_fsl_fall_with_c(
     module.main(["--scale", "smoke", "--dataset", "CIFAR-10", "--out", str(out)])
     frame = pd.read_csv(out / "fsl_figure9.csv")
     unlike = frame.groupby("C").G2.mean()
-    assert unlike[1] > unlike[2] > unlike[5] and (out / "fsl_figure9.png").stat().st_size > 10_000
+    assert (
+        unlike[1] > unlike[2] > unlike[5]
+        and (out / "fsl_figure9.png").stat().st_size > 10_000
+    )
     assert (frame.xi2 < frame.G2).all() and frame.t.unique().tolist() == [0, 1, 2]
 
 
@@ -276,6 +297,9 @@ def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> No
     assert outcome.ok and len(outcome.runs) == 4
     expected = write_runs_table(here.folder(sweep))
     expected = expected[expected["label.s"] == "4"]
-    by_run = [frame.set_index("run_id")["final"].to_dict() for frame in (outcome.runs, expected)]
+    by_run = [
+        frame.set_index("run_id")["final"].to_dict()
+        for frame in (outcome.runs, expected)
+    ]
     assert by_run[0] == by_run[1]
     assert (out / "table.md").is_file() and (out / "curves.png").is_file()

@@ -9,7 +9,9 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 ANY = None
 COMPONENTS = {"algorithms", "data", "models", "participation"}
-ALLOWED: dict[str, set[str] | None] = {  # a room of the package -> the rooms it may import
+ALLOWED: dict[
+    str, set[str] | None
+] = {  # a room of the package -> the rooms it may import
     "version": set(),
     "core": set(),
     "kernels": set(),
@@ -50,7 +52,9 @@ def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            names = [alias.name for alias in node.names] if module == "raysafl" else [""]
+            names = (
+                [alias.name for alias in node.names] if module == "raysafl" else [""]
+            )
             yield from ((node.lineno, f"{module}.{name}".rstrip(".")) for name in names)
 
 
@@ -59,12 +63,16 @@ def violations(source: str, file: str) -> list[str]:
     parts = Path(file).with_suffix("").parts
     module = parts[0]
     if module not in ALLOWED:
-        return [f"raysafl/{file}: no rule for {module!r}: give it one in tests/test_imports.py"]
+        return [
+            f"raysafl/{file}: no rule for {module!r}: give it one in tests/test_imports.py"
+        ]
     allowed, found = ALLOWED[module], []
     for line, name in imported(ast.parse(source), ["raysafl", *parts[:-1]]):
         top, _, rest = name.partition(".")
         own = rest.partition(".")[0] or "__init__"
-        inside = top == "raysafl" and allowed is not ANY and own not in {*allowed, module}
+        inside = (
+            top == "raysafl" and allowed is not ANY and own not in {*allowed, module}
+        )
         if inside or top in FORBIDDEN.get(module, ()):
             found.append(f"raysafl/{file}:{line}: {module} must not import {name}")
     return found
@@ -75,7 +83,9 @@ def test_import_directions() -> None:
     found = [
         problem
         for path in files
-        for problem in violations(path.read_text(), path.relative_to(PACKAGE).as_posix())
+        for problem in violations(
+            path.read_text(), path.relative_to(PACKAGE).as_posix()
+        )
     ]
     assert files and not found, "\n".join(found)
 

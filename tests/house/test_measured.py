@@ -47,13 +47,15 @@ def collecting() -> ModuleType:
         return importlib.import_module("experiments.tools.collect_measured")
 
 
-def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str, str]) -> None:
+def assert_comes_out_again(
+    run: Run, kept: Store, path: Path, machine: dict[str, str]
+) -> None:
     """Run at most 40 rounds of a cell, and compare them with the committed rows.
 
-    They are equal in every bit on the kind of machine (CPU and versions) that `machine.json`
-    names, because the compiled loops of linear models sum in an order that depends on the CPU's
-    vectors. On other machines the cohorts and all counts are equal, and accuracies differ by
-    SLACK at most.
+    They are equal in every bit on the kind of machine (CPU and versions) that
+    `machine.json` names, because the compiled loops of linear models sum in an order
+    that depends on the CPU's vectors. On other machines the cohorts and all counts are
+    equal, and accuracies differ by SLACK at most.
     """
     short, again = run.replace(rounds=min(run.rounds, 40)), Store(path)
     again.create()
@@ -64,7 +66,9 @@ def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str,
     assert len(rows) > 1 and len(set(rows["seed"])) == run.replicates
     exact = json.loads((kept.path / "machine.json").read_text()) == machine
     left = [] if exact else MEASUREMENTS
-    pd.testing.assert_frame_equal(rows.drop(columns=left), old.drop(columns=left), check_exact=True)
+    pd.testing.assert_frame_equal(
+        rows.drop(columns=left), old.drop(columns=left), check_exact=True
+    )
     accuracies = ["test_accuracy", "train_accuracy"]
     np.testing.assert_allclose(rows[accuracies], old[accuracies], rtol=0, atol=SLACK)
 
@@ -73,7 +77,9 @@ def assert_comes_out_again(run: Run, kept: Store, path: Path, machine: dict[str,
 def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[str, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "studies" / "factorial_small.py").labelled()[cell]
+    run = load_sweep(
+        ROOT / "experiments" / "studies" / "factorial_small.py"
+    ).labelled()[cell]
     kept = Store(MEASURED / "factorial_small")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
@@ -83,7 +89,9 @@ def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of
 def test_table_8_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
     cell: tuple[int, str, int], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py").labelled()[cell]
+    run = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py").labelled()[
+        cell
+    ]
     kept = Store(MEASURED / "safari_table8_mnist")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
@@ -122,7 +130,9 @@ def test_a_copied_sweep_has_the_rows_of_its_source(
     pd.testing.assert_frame_equal(target.rounds(), source.rounds(), check_exact=True)
     assert target.ledger() == source.ledger()
     assert target.manifest() == collecting.with_plain_command(source.manifest())
-    assert (target.path / "table.md").is_file() and not (target.path / "report.html").exists()
+    assert (target.path / "table.md").is_file() and not (
+        target.path / "report.html"
+    ).exists()
     (target.path / "table.md").write_text("made in /home/somebody/results")
     with pytest.raises(ValueError, match="names a path of this machine: /home/"):
         collecting.check(target.path)

@@ -45,7 +45,9 @@ def private_parts(source: str) -> Iterator[tuple[int, str]]:
             module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
                 name = f"{module}.{alias.name}".lstrip(".")
-                private = any(map(is_private, name.split("."))) and not name.startswith("raysafl")
+                private = any(map(is_private, name.split("."))) and not name.startswith(
+                    "raysafl"
+                )
                 if private or name.startswith("unittest"):
                     yield node.lineno, name
         elif isinstance(node, ast.Attribute):

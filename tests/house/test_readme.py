@@ -45,13 +45,22 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
 def test_every_command_named_exists_and_the_test_command_is_the_ci_s() -> None:
     from raysafl.cli.app import app
 
-    known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    known = {
+        c.name or c.callback.__name__ for c in app.registered_commands if c.callback
+    }
     known |= {group.name for group in app.registered_groups if group.name}
-    named = set(re.findall(r"raysafl (\w+)", " ".join(re.findall(r"`+([^`]*)`+", README))))
+    named = set(
+        re.findall(r"raysafl (\w+)", " ".join(re.findall(r"`+([^`]*)`+", README)))
+    )
     named.discard("as")  # import raysafl as fl
-    assert named <= known and {"quickstart", "run", "ui", "sync", "doctor", "list"} <= named
+    assert (
+        named <= known
+        and {"quickstart", "run", "ui", "sync", "doctor", "list"} <= named
+    )
     ci = (ROOT / ".ci" / "run").read_text()
-    assert "pip install -e '.[test]' -c constraints.txt && pytest --cov=raysafl" in README
+    assert (
+        "pip install -e '.[test]' -c constraints.txt && pytest --cov=raysafl" in README
+    )
     assert "-e '.[test]' -c constraints.txt" in ci and "--cov=raysafl" in ci
 
 

@@ -33,7 +33,9 @@ def checks_something(test: ast.AST) -> bool:
     return False
 
 
-def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[str, ast.AST]]:
+def nodes(
+    kind: type[ast.AST] | tuple[type[ast.AST], ...],
+) -> Iterator[tuple[str, ast.AST]]:
     """Yield each node of some kinds in the package, with the file and line where it stands."""
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -75,7 +77,8 @@ def test_a_docstring_is_a_sentence() -> None:
     documented = [
         (place, doc)
         for place, node in nodes((*FUNCTION, ast.ClassDef))
-        if isinstance(node, (*FUNCTION, ast.ClassDef)) and (doc := ast.get_docstring(node))
+        if isinstance(node, (*FUNCTION, ast.ClassDef))
+        and (doc := ast.get_docstring(node))
     ]
     short = [place for place, doc in documented if len(doc.split()) <= 4]
     assert len(short) <= 0.02 * len(documented), short
@@ -90,7 +93,9 @@ def test_git_tracks_no_large_file() -> None:
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         pytest.skip("no git, or not a checkout")
-    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    listed = subprocess.run(
+        [git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
+    )
     if listed.returncode:
         pytest.skip(f"git ls-files: {listed.stderr.strip()}")
     paths = [ROOT / entry for entry in listed.stdout.split("\0") if entry]
@@ -112,8 +117,12 @@ def test_every_test_checks_something() -> None:
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    declared = {re.split(r"[\[<>=~! ]", entry)[0] for group in groups for entry in group}
-    told = set(re.findall(r"^\| `([\w-]+)", (ROOT / "docs/dependencies.md").read_text(), re.M))
+    declared = {
+        re.split(r"[\[<>=~! ]", entry)[0] for group in groups for entry in group
+    }
+    told = set(
+        re.findall(r"^\| `([\w-]+)", (ROOT / "docs/dependencies.md").read_text(), re.M)
+    )
     assert told == declared
 
 

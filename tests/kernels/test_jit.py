@@ -30,7 +30,9 @@ def doubled(file: Path, **env: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew(tmp_path: Path) -> None:
+def test_where_nothing_can_be_kept_on_disk_loops_are_compiled_anew(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "loop.py"
     file.write_text(LOOP)
     values, kept = ["42", "1.0"], str(tmp_path / "kept")
@@ -52,14 +54,23 @@ def test_a_loop_on_disk_that_is_damaged_is_compiled_anew(tmp_path: Path) -> None
 
 
 def test_two_processes_that_keep_a_loop_at_once_keep_both_kinds(tmp_path: Path) -> None:
-    file, env = tmp_path / "loop.py", {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
-    file.write_text(LOOP.replace("print(double(21), double(0.5)", "print(double(eval(input()))"))
+    file, env = (
+        tmp_path / "loop.py",
+        {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")},
+    )
+    file.write_text(
+        LOOP.replace("print(double(21), double(0.5)", "print(double(eval(input()))")
+    )
     command, env["PYTHONPATH"] = [sys.executable, str(file)], str(ROOT)
     for hits in ("0", "1"):
         both = [
-            subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1) for _ in range(2)
+            subprocess.Popen(command, env=env, text=True, stdin=-1, stdout=-1)
+            for _ in range(2)
         ]
-        out = [p.communicate(x)[0].split() for p, x in zip(both, ("21", "0.5"), strict=True)]
+        out = [
+            p.communicate(x)[0].split()
+            for p, x in zip(both, ("21", "0.5"), strict=True)
+        ]
         assert [(o[0], o[2]) for o in out] == [("42", hits), ("1.0", hits)]
 
 
@@ -75,7 +86,9 @@ def test_without_the_private_parts_of_numba_loops_are_compiled_but_not_kept(
             return njit(**options)
         parts = dict.fromkeys(jit.CACHE_PARTS)
         file = SimpleNamespace(**{n: v for n, v in parts.items() if n != part})
-        cache_object = SimpleNamespace(**({} if part == "_cache_file" else {"_cache_file": file}))
+        cache_object = SimpleNamespace(
+            **({} if part == "_cache_file" else {"_cache_file": file})
+        )
         loop = SimpleNamespace(**({} if part == "_cache" else {"_cache": cache_object}))
         return lambda function: loop
 

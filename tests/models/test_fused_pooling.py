@@ -11,7 +11,9 @@ from raysafl.models import FlatModel
 from raysafl.models.fused_pooling import PooledSequential, fuse_pooling
 
 
-def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor], list[Tensor]]:
+def both(
+    x: Tensor, g: Tensor | None, channels_last: bool
+) -> tuple[list[Tensor], list[Tensor]]:
     """Values and gradients of our one pass and of torch's two."""
     net = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
     (pooled,) = fuse_pooling(net)
@@ -30,7 +32,9 @@ def both(x: Tensor, g: Tensor | None, channels_last: bool) -> tuple[list[Tensor]
 
 @settings(max_examples=40, deadline=None)
 @given(
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 37), st.integers(2, 9), st.integers(2, 9)),
+    shape=st.tuples(
+        st.integers(1, 3), st.integers(1, 37), st.integers(2, 9), st.integers(2, 9)
+    ),
     coarse=st.booleans(),
     half=st.booleans(),
     channels_last=st.booleans(),
@@ -61,7 +65,13 @@ def test_what_is_not_a_number_comes_through(dtype: torch.dtype, sign: int) -> No
 
 
 def test_the_modules_of_a_sequence_stay_what_they_were_when_used_directly() -> None:
-    layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 2, 3)]
+    layers = [
+        nn.Conv2d(1, 2, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(2, 2, 3),
+    ]
     net, plain = nn.Sequential(*layers), nn.Sequential(*layers)
     names = list(dict(net.named_parameters()))
     (pooled,) = fuse_pooling(net)
@@ -99,6 +109,9 @@ def test_other_poolings_are_left_alone(pool: nn.Module) -> None:
 
 def test_a_network_computes_the_same_with_and_without_it() -> None:
     flat = FlatModel(CNN(channels=[4, 6], hidden=10), (3, 8, 8), 4)
-    w_P, x_B = flat.init(Key(0)), torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    w_P, x_B = (
+        flat.init(Key(0)),
+        torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1)),
+    )
     assert [len(pool.pairs) for pool in flat.pools] == [2]
     assert torch.equal(flat.logits(w_P, x_B), flat.logits(w_P, x_B, stacked=True))

@@ -32,7 +32,9 @@ class OwnModule(Model):
         linear, flatten = nn.Linear(inputs, num_classes), nn.Flatten()
         cases: dict[str, Any] = {
             "plain": lambda: nn.Sequential(flatten, linear),
-            "no bias": lambda: nn.Sequential(flatten, nn.Linear(inputs, num_classes, bias=False)),
+            "no bias": lambda: nn.Sequential(
+                flatten, nn.Linear(inputs, num_classes, bias=False)
+            ),
             "own forward": lambda: Doubled(flatten, linear),
             "own layer": lambda: nn.Sequential(flatten, Halved(inputs, num_classes)),
             "other flatten": lambda: nn.Sequential(
@@ -42,7 +44,9 @@ class OwnModule(Model):
             "relu before": lambda: nn.Sequential(flatten, nn.ReLU(), linear),
             "constant": lambda: self._constant(linear),
             "tied": lambda: self._tied(linear),
-            "group norm": lambda: nn.Sequential(nn.GroupNorm(1, input_shape[0]), flatten, linear),
+            "group norm": lambda: nn.Sequential(
+                nn.GroupNorm(1, input_shape[0]), flatten, linear
+            ),
             "batch norm": lambda: nn.Sequential(
                 nn.BatchNorm2d(input_shape[0]), flatten, nn.Linear(inputs, num_classes)
             ),
@@ -51,7 +55,9 @@ class OwnModule(Model):
 
     def _constant(self, linear: nn.Linear) -> nn.Module:
         last = nn.Linear(linear.out_features, linear.out_features, bias=False)
-        for value, part in enumerate((linear.weight, linear.bias, last.weight), start=1):
+        for value, part in enumerate(
+            (linear.weight, linear.bias, last.weight), start=1
+        ):
             nn.init.constant_(part, value)
         return nn.Sequential(nn.Flatten(), linear, last)
 
@@ -65,7 +71,10 @@ MODELS: list[Model] = [
     Logistic(zero_init=False),
     MLP(hidden=[9, 5]),
     CNN(channels=[3, 4], hidden=6),
-    *(OwnModule(case=case) for case in ("plain", "no bias", "own forward", "tied", "group norm")),
+    *(
+        OwnModule(case=case)
+        for case in ("plain", "no bias", "own forward", "tied", "group norm")
+    ),
 ]
 
 
@@ -75,7 +84,12 @@ MODELS: list[Model] = [
         (Logistic(), (1, 28, 28), 10, 7850),
         (Logistic(), (3, 4, 5), 7, (60 + 1) * 7),
         (MLP(), (1, 8, 8), 10, (64 + 1) * 64 + (64 + 1) * 10),
-        (MLP(hidden=[30, 20]), (3, 4, 5), 7, (60 + 1) * 30 + (30 + 1) * 20 + (20 + 1) * 7),
+        (
+            MLP(hidden=[30, 20]),
+            (3, 4, 5),
+            7,
+            (60 + 1) * 30 + (30 + 1) * 20 + (20 + 1) * 7,
+        ),
         (
             CNN(),  # 28 -> 14 -> 7 pixels
             (1, 28, 28),
@@ -131,7 +145,9 @@ def test_initial_parameters_do_not_disturb_torchs_own_generator() -> None:
 def test_initial_parameters_are_torchs_default_unless_zero_is_asked() -> None:
     assert not FlatModel(Logistic(), (1, 8, 8), 10).init(Key(0)).any()
     w_P = FlatModel(Logistic(zero_init=False), (1, 8, 8), 10).init(Key(0))
-    assert w_P.abs().max() <= 1 / 8 and 0.9 / 8 < w_P.abs().max()  # uniform on +-1/sqrt(64)
+    assert (
+        w_P.abs().max() <= 1 / 8 and 0.9 / 8 < w_P.abs().max()
+    )  # uniform on +-1/sqrt(64)
 
 
 def test_initial_parameters_are_those_that_the_module_starts_with() -> None:
@@ -187,7 +203,9 @@ def test_a_cnn_takes_the_smallest_images_that_it_can_halve() -> None:
     [(MLP, {"hidden": []}), (MLP, {"hidden": [0]}), (CNN, {"channels": [4, -1]})],
     ids=repr,
 )
-def test_a_width_below_one_is_refused(make: type[Model], fields: dict[str, list[int]]) -> None:
+def test_a_width_below_one_is_refused(
+    make: type[Model], fields: dict[str, list[int]]
+) -> None:
     with pytest.raises(ValueError, match=rf"{make.__name__}: {next(iter(fields))}"):
         make(**fields)
 

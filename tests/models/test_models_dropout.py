@@ -46,7 +46,9 @@ def test_an_entry_is_dropped_with_probability_p_and_the_mean_is_kept(p: float) -
     n = 1_000_000
     out = mask(p, SEEDS[0], 100, n // 100)
     assert out.unique().tolist() == pytest.approx([0, 1 / (1 - p)])
-    assert (out == 0).float().mean() == pytest.approx(p, abs=5 * (p * (1 - p) / n) ** 0.5)
+    assert (out == 0).float().mean() == pytest.approx(
+        p, abs=5 * (p * (1 - p) / n) ** 0.5
+    )
 
 
 def signs(seed: Tensor, count: int, n: int = 400_000) -> Tensor:
@@ -106,7 +108,9 @@ def test_a_mask_does_not_depend_on_the_batch_nor_on_what_ran_before() -> None:
 
 def test_masks_under_vmap_are_those_of_a_loop() -> None:
     stacked = torch.func.vmap(lambda seed: mask(0.3, seed, 16, 30))(SEEDS)
-    assert torch.equal(stacked, torch.stack([mask(0.3, seed, 16, 30) for seed in SEEDS]))
+    assert torch.equal(
+        stacked, torch.stack([mask(0.3, seed, 16, 30) for seed in SEEDS])
+    )
 
 
 @pytest.mark.parametrize("case", ["plain", "inside"])
@@ -122,14 +126,20 @@ def test_torchs_dropout_in_a_users_module_becomes_ours(case: str) -> None:
 @pytest.mark.parametrize("case", ["twice", "two"])
 def test_every_use_of_dropout_in_a_pass_draws_anew(case: str) -> None:
     flat = FlatModel(Own(case=case), (1000,), 1000)
-    kept = (flat.logits(torch.empty(0), torch.ones(100, 1000), SEEDS[0]) > 0).float().mean()
+    kept = (
+        (flat.logits(torch.empty(0), torch.ones(100, 1000), SEEDS[0]) > 0)
+        .float()
+        .mean()
+    )
     assert kept == pytest.approx(0.25, abs=0.01)
 
 
 def test_limits_of_p() -> None:
     x_B = torch.ones(3, 4)
     none, every = (FlatModel(Own(case=case), (4,), 4) for case in ("none", "all"))
-    assert not none.has_dropout and torch.equal(none.logits(torch.empty(0), x_B, SEEDS[0]), x_B)
+    assert not none.has_dropout and torch.equal(
+        none.logits(torch.empty(0), x_B, SEEDS[0]), x_B
+    )
     assert every.has_dropout and not every.logits(torch.empty(0), x_B, SEEDS[0]).any()
 
 

@@ -138,7 +138,9 @@ def test_one_local_step_moves_every_layer(
     update, _ = one_round(
         flat, images(shape, classes), LocalTraining(lr=0.1, batch_size=8, steps=1)
     )
-    assert all(part.any() for part in flat.named_parameters(update.delta_MP[0]).values())
+    assert all(
+        part.any() for part in flat.named_parameters(update.delta_MP[0]).values()
+    )
     assert update.delta_MP.isfinite().all()
 
 
@@ -154,7 +156,9 @@ def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
     local = LocalTrainer(flat, dataset, lambda r, client: everything)
     task = Task(0, 0, flat.init(Key(0)), sgd, 0, 0, 1, None, 0.0)
     update = local.train([task])
-    return update, local.evaluator.evaluate((task.w_P - update.delta_MP[0]).unsqueeze(0))
+    return update, local.evaluator.evaluate(
+        (task.w_P - update.delta_MP[0]).unsqueeze(0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,10 @@ def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
     [
         (FslEmnistNet(), "FslEmnistNet needs images of at least 4 pixels"),
         (FslCifarNet(), "FslCifarNet needs images of at least 4 pixels"),
-        (FastCifarNet(), "FastCifarNet with 3 poolings needs images of at least 8 pixels"),
+        (
+            FastCifarNet(),
+            "FastCifarNet with 3 poolings needs images of at least 8 pixels",
+        ),
     ],
 )
 def test_what_is_no_image_is_refused(model: Model, text: str) -> None:
@@ -194,20 +201,34 @@ def test_the_char_lstm_learns_a_text_that_repeats() -> None:
     flat = FlatModel(CharLSTM(hidden=24, dropout=0.2), (10,), 6)
     sgd = LocalTraining(lr=0.02, batch_size=16, steps=80, optimizer="adam")
     update, (accuracy_R, loss_R) = one_round(flat, text(6, 10, 48), sgd)
-    assert all(part.any() for part in flat.named_parameters(update.delta_MP[0]).values())
+    assert all(
+        part.any() for part in flat.named_parameters(update.delta_MP[0]).values()
+    )
     assert loss_R[0] < 0.2 * np.log(6) and accuracy_R[0] == 1  # chance: log 6, 1/6
 
 
 def test_the_char_lstm_refuses_images() -> None:
-    with pytest.raises(ValueError, match=r"CharLSTM needs text, .* the data is \[1, 28, 28\]"):
+    with pytest.raises(
+        ValueError, match=r"CharLSTM needs text, .* the data is \[1, 28, 28\]"
+    ):
         FlatModel(CharLSTM(), (1, 28, 28), 10)
 
 
 def test_every_paper_model_comes_back_from_its_json_and_says_its_paper() -> None:
-    for model in (FslEmnistNet(start="torch"), FslCifarNet(dropout=(0, 0)), CharLSTM(layers=1)):
+    for model in (
+        FslEmnistNet(start="torch"),
+        FslCifarNet(dropout=(0, 0)),
+        CharLSTM(layers=1),
+    ):
         assert Model.from_json(model.to_json()) == model
     kinds = Model.kinds()
     assert not [name for name in kinds if name.startswith("_")]
-    for name in ("FslEmnistNet", "FslCifarNet", "FastFashionNet", "FastCifarNet", "CharLSTM"):
+    for name in (
+        "FslEmnistNet",
+        "FslCifarNet",
+        "FastFashionNet",
+        "FastCifarNet",
+        "CharLSTM",
+    ):
         first = (kinds[name].__doc__ or "").splitlines()[0]
         assert first.startswith(("FSL's", "FAST's"))

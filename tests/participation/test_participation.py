@@ -13,7 +13,9 @@ from raysafl import Absent, Federation, Key, Participation, Run, Uniform
 ROUNDS = 4000
 
 
-def cohorts(policy: Participation, num_clients: int, rounds: int, seed: int = 0) -> list[list[int]]:
+def cohorts(
+    policy: Participation, num_clients: int, rounds: int, seed: int = 0
+) -> list[list[int]]:
     policy.check(num_clients)
     state, out = policy.init(), []
     for t in range(rounds):
@@ -79,7 +81,9 @@ def test_cohorts_change_with_round_and_with_seed() -> None:
     ],
     ids=repr,
 )
-def test_every_possible_cohort_is_equally_frequent(policy: Participation, able: list[int]) -> None:
+def test_every_possible_cohort_is_equally_frequent(
+    policy: Participation, able: list[int]
+) -> None:
     counts = Counter(tuple(ids) for ids in cohorts(policy, 6, ROUNDS))
     possible = list(itertools.combinations(able, policy.m))
     assert set(counts) == set(possible)
@@ -117,7 +121,10 @@ def test_with_no_choice_everyone_able_comes() -> None:
             "clients must be s = 2 distinct ids from 0 to 9, not [1, 10]",
         ),
         (Absent(s=2, m=3, clients=[-1, 3]), "distinct ids from 0 to 9, not [-1, 3]"),
-        (Absent(s=2, m=3, clients=[3, 3]), "s = 2 distinct ids from 0 to 9, not [3, 3]"),
+        (
+            Absent(s=2, m=3, clients=[3, 3]),
+            "s = 2 distinct ids from 0 to 9, not [3, 3]",
+        ),
         (Absent(s=2, m=3, clients=[3]), "s = 2 distinct ids from 0 to 9, not [3]"),
     ],
     ids=repr,

@@ -25,11 +25,15 @@ from raysafl.participation.arbitrary import masses, rates
 from raysafl.participation.sampling import at_most, come, weighted
 
 MILLION = 1_000_000
-SIZES = st.integers(1, 60) | st.sampled_from([9_999, 10_001, 40_000])  # numpy changes its method
+SIZES = st.integers(1, 60) | st.sampled_from(
+    [9_999, 10_001, 40_000]
+)  # numpy changes its method
 SEEDS = st.integers(0, 10**6)
 
 
-def pick(policy: Participation, num_clients: int, key: Key, state: Any = None) -> list[int]:
+def pick(
+    policy: Participation, num_clients: int, key: Key, state: Any = None
+) -> list[int]:
     policy.check(num_clients)
     return policy.pick(state, num_clients, key, None)[1].ids
 
@@ -45,16 +49,24 @@ def test_uniform_and_absent_draw_from_the_list_of_those_that_can_come(
 ) -> None:
     key = Key(seed, t)
     m = data.draw(st.integers(1, num_clients))
-    assert pick(Uniform(m=m), num_clients, key) == drawn(list(range(num_clients)), m, key)
+    assert pick(Uniform(m=m), num_clients, key) == drawn(
+        list(range(num_clients)), m, key
+    )
     s = data.draw(st.integers(0, num_clients - m))
     first = list(range(num_clients - s))
     assert pick(Absent(s=s, m=m), num_clients, key) == drawn(first, m, key)
     away = np.random.default_rng(seed).permutation(num_clients)[:s].tolist()
     others = np.setdiff1d(np.arange(num_clients), away).tolist()
-    assert pick(Absent(s=s, m=m, clients=away), num_clients, key) == drawn(others, m, key)
+    assert pick(Absent(s=s, m=m, clients=away), num_clients, key) == drawn(
+        others, m, key
+    )
 
 
-@given(st.lists(st.sampled_from([0.0, 1e-300, 0.1, 0.5, 1.0]), min_size=1), st.data(), SEEDS)
+@given(
+    st.lists(st.sampled_from([0.0, 1e-300, 0.1, 0.5, 1.0]), min_size=1),
+    st.data(),
+    SEEDS,
+)
 def test_a_weighted_draw_takes_the_first_arrivals_in_stable_order(
     weights: list[float], data: st.DataObject, seed: int
 ) -> None:
@@ -66,16 +78,24 @@ def test_a_weighted_draw_takes_the_first_arrivals_in_stable_order(
 
 
 @given(st.lists(st.sampled_from([0.0, 1e-6, 0.3]), min_size=1, max_size=9), SEEDS)
-def test_somebody_always_comes_by_chance_or_as_the_nearest(rate: list[float], seed: int) -> None:
+def test_somebody_always_comes_by_chance_or_as_the_nearest(
+    rate: list[float], seed: int
+) -> None:
     u = Key(seed)("x").random(len(rate))
     by_chance = [i for i, (a, b) in enumerate(zip(u, rate, strict=True)) if a < b]
     nearest = min(range(len(rate)), key=lambda i: (u[i] / max(rate[i], 1e-300), i))
     on, ids = come(np.array(rate), Key(seed)("x"))
-    assert np.flatnonzero(on).tolist() == by_chance and ids.tolist() == (by_chance or [nearest])
+    assert np.flatnonzero(on).tolist() == by_chance and ids.tolist() == (
+        by_chance or [nearest]
+    )
 
 
-@given(st.sets(st.integers(0, 10**7), min_size=1), st.none() | st.integers(1, 200), SEEDS)
-def test_at_most_m_are_kept_of_those_that_came(came: set[int], m: int | None, seed: int) -> None:
+@given(
+    st.sets(st.integers(0, 10**7), min_size=1), st.none() | st.integers(1, 200), SEEDS
+)
+def test_at_most_m_are_kept_of_those_that_came(
+    came: set[int], m: int | None, seed: int
+) -> None:
     ids = list(came)
     kept = at_most(np.array(ids), m, Key(seed))
     few = m is None or len(ids) <= m
@@ -83,7 +103,9 @@ def test_at_most_m_are_kept_of_those_that_came(came: set[int], m: int | None, se
 
 
 @given(st.integers(1, 50), st.data())
-def test_groups_that_take_turns_are_even_blocks(num_clients: int, data: st.DataObject) -> None:
+def test_groups_that_take_turns_are_even_blocks(
+    num_clients: int, data: st.DataObject
+) -> None:
     groups = data.draw(st.integers(1, num_clients))
     blocks = np.array_split(np.arange(num_clients), groups)
     came = [pick(Cyclic(groups=groups), num_clients, Key(0, t)) for t in range(groups)]
@@ -124,7 +146,9 @@ def test_a_cohort_of_a_million_needs_no_list_of_them(policy: Participation) -> N
     ],
     ids=repr,
 )
-def test_policies_with_something_for_each_client_need_a_few_arrays(policy: Participation) -> None:
+def test_policies_with_something_for_each_client_need_a_few_arrays(
+    policy: Participation,
+) -> None:
     policy.check(MILLION)
     state, _ = policy.pick(policy.init(), MILLION, Key(1, 1), None)
     tracemalloc.start()
@@ -136,7 +160,9 @@ def test_policies_with_something_for_each_client_need_a_few_arrays(policy: Parti
     assert most < 50 * MILLION  # bytes
 
 
-def test_probabilities_are_computed_once_for_equal_distributions_and_cannot_be_changed() -> None:
+def test_probabilities_are_computed_once_for_equal_distributions_and_cannot_be_changed() -> (
+    None
+):
     first = masses(ScipyDistribution("beta", a=1, b=10), 50)
     assert masses(ScipyDistribution("beta", b=10.0, a=1.0), 50) is first
     assert np.array_equal(first, ScipyDistribution("beta", a=1, b=10).masses(50))

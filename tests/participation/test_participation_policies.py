@@ -36,9 +36,18 @@ EVERY: list[Participation] = [
     Absent(s=3, m=4),
     *(
         Arbitrary(dist=d, m=3)
-        for d in (Beta(), Gamma(theta=0.05), Weibull(), ScipyDistribution("lognorm", s=1.0))
+        for d in (
+            Beta(),
+            Gamma(theta=0.05),
+            Weibull(),
+            ScipyDistribution("lognorm", s=1.0),
+        )
     ),
-    *(ArbitraryRates(dist=d, m=m) for d in (Beta(), Gamma(), Weibull()) for m in (None, 3)),
+    *(
+        ArbitraryRates(dist=d, m=m)
+        for d in (Beta(), Gamma(), Weibull())
+        for m in (None, 3)
+    ),
     Bernoulli(rate=0.02),
     Bernoulli(rate=[0.0, 0.9, *[0.1] * (M - 2)], m=2),
     Markov(mean=0.05, correlation=0.9),
@@ -53,7 +62,11 @@ INDEPENDENT = [p for p in EVERY if p.init() is None and not isinstance(p, Markov
 
 
 def cohorts(
-    policy: Participation, rounds: int, seed: int = 0, clients: int = M, through_json: bool = False
+    policy: Participation,
+    rounds: int,
+    seed: int = 0,
+    clients: int = M,
+    through_json: bool = False,
 ) -> list[list[int]]:
     policy.check(clients)
     state, out = policy.init(), []
@@ -88,7 +101,9 @@ def test_cohorts_are_a_function_of_the_seed(policy: Participation) -> None:
 
 
 @pytest.mark.parametrize("policy", INDEPENDENT, ids=repr)
-def test_a_policy_without_state_is_a_function_of_seed_and_round(policy: Participation) -> None:
+def test_a_policy_without_state_is_a_function_of_seed_and_round(
+    policy: Participation,
+) -> None:
     alone = [policy.pick(None, M, Key(3, t), None)[1].ids for t in reversed(range(20))]
     assert alone[::-1] == cohorts(policy, 20, 3)
 
@@ -136,7 +151,9 @@ def weibull_mass(k: float, lam: float, clients: int) -> Any:
     ],
     ids=repr,
 )
-def test_masses_are_those_of_the_printed_densities(dist: Distribution, expected: Any) -> None:
+def test_masses_are_those_of_the_printed_densities(
+    dist: Distribution, expected: Any
+) -> None:
     mass = dist.masses(100)
     assert mass.sum() == pytest.approx(1)
     np.testing.assert_allclose(mass, expected, rtol=1e-4, atol=1e-9)
@@ -150,10 +167,15 @@ def test_masses_far_in_a_tail_are_small_but_not_zero() -> None:
 
 @pytest.mark.parametrize("dist", [Beta(), Gamma(theta=0.05), Weibull(k=2)], ids=repr)
 def test_one_arbitrary_client_comes_with_exactly_its_mass(dist: Distribution) -> None:
-    counts = Counter(ids[0] for ids in cohorts(Arbitrary(dist=dist, m=1), 4000, clients=5))
+    counts = Counter(
+        ids[0] for ids in cohorts(Arbitrary(dist=dist, m=1), 4000, clients=5)
+    )
     seen, expected = np.array([counts[i] for i in range(5)]), 4000 * dist.masses(5)
     keep = expected > 5
-    assert fits([*seen[keep], seen[~keep].sum() + 1], [*expected[keep], expected[~keep].sum() + 1])
+    assert fits(
+        [*seen[keep], seen[~keep].sum() + 1],
+        [*expected[keep], expected[~keep].sum() + 1],
+    )
 
 
 def test_pairs_come_as_by_successive_draws() -> None:
@@ -167,7 +189,9 @@ def test_pairs_come_as_by_successive_draws() -> None:
 
 def test_clients_without_mass_never_come() -> None:
     seen = cohorts(
-        Arbitrary(dist=ScipyDistribution("uniform", loc=0.2, scale=0.4), m=3), 300, clients=10
+        Arbitrary(dist=ScipyDistribution("uniform", loc=0.2, scale=0.4), m=3),
+        300,
+        clients=10,
     )
     assert set().union(*seen) == {2, 3, 4, 5}
 
@@ -175,7 +199,8 @@ def test_clients_without_mass_never_come() -> None:
 def test_rates_are_one_draw_per_client_and_the_same_in_every_round() -> None:
     policy = ArbitraryRates(dist=Beta(a=2, b=2))
     rates = policy.dist.rates(6, Key(9)("rates"))
-    # Each client's count is binomial with its rate; those rounds that nobody chose are few.
+    # Each client's count is binomial with its rate; those rounds that nobody chose are
+    # few.
     seen = np.zeros(6)
     for ids in cohorts(policy, 4000, seed=9, clients=6):
         seen[ids] += 1
@@ -197,10 +222,17 @@ def test_rates_are_clipped_and_weigh_the_draw_of_m() -> None:
 
 
 def test_bernoulli_clients_come_with_their_rates_and_independently() -> None:
-    rates = np.array([0.2, 0.5, 0.9, 1.0])  # the last always comes, so that nobody is forced
-    seen = Counter(tuple(ids) for ids in cohorts(Bernoulli(rate=rates.tolist()), 6000, clients=4))
+    rates = np.array(
+        [0.2, 0.5, 0.9, 1.0]
+    )  # the last always comes, so that nobody is forced
+    seen = Counter(
+        tuple(ids) for ids in cohorts(Bernoulli(rate=rates.tolist()), 6000, clients=4)
+    )
     every = [[c for c in range(3) if mask >> c & 1] for mask in range(8)]
-    chance = [np.prod([rates[c] if c in ids else 1 - rates[c] for c in range(3)]) for ids in every]
+    chance = [
+        np.prod([rates[c] if c in ids else 1 - rates[c] for c in range(3)])
+        for ids in every
+    ]
     assert fits([seen[(*ids, 3)] for ids in every], 6000 * np.array(chance))
 
 
@@ -211,13 +243,17 @@ def test_if_no_bernoulli_client_comes_the_nearest_does() -> None:
     for t in range(300):
         u = Key(0, t)("bernoulli").random(3)
         by_chance = np.flatnonzero(u < rate).tolist()
-        raised = u < factor * rate  # all rates raised together: who is the first to come?
+        raised = (
+            u < factor * rate
+        )  # all rates raised together: who is the first to come?
         first = np.flatnonzero(raised[raised.any(axis=1)][0]).tolist()
         assert policy.pick(None, 3, Key(0, t), None)[1].ids == (by_chance or first)
 
 
 def test_at_most_m_of_those_that_came_stay_each_as_often() -> None:
-    counts = Counter(tuple(ids) for ids in cohorts(Bernoulli(rate=1, m=2), 3000, clients=4))
+    counts = Counter(
+        tuple(ids) for ids in cohorts(Bernoulli(rate=1, m=2), 3000, clients=4)
+    )
     assert len(counts) == 6 and fits(list(counts.values()), [500] * 6)
 
 
@@ -238,7 +274,9 @@ def test_a_markov_chain_has_its_mean_and_correlation(mean: float, rho: float) ->
         assert stats.binomtest(int(after.sum()), len(after), chance).pvalue > 1e-3
     left, right = on[:-1].ravel() - mean, on[1:].ravel() - mean
     found = (left * right).mean() / (mean * (1 - mean))
-    assert abs(found - rho) < 4.5 / np.sqrt(len(left)) / (mean * (1 - mean)) * 0.25 + 0.02
+    assert (
+        abs(found - rho) < 4.5 / np.sqrt(len(left)) / (mean * (1 - mean)) * 0.25 + 0.02
+    )
 
 
 def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
@@ -255,9 +293,13 @@ def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
 
 
 def test_markov_with_no_memory_has_the_rate_of_bernoulli() -> None:
-    counts = Counter(map(len, cohorts(Markov(mean=0.5, correlation=0.0), 4000, clients=3)))
+    counts = Counter(
+        map(len, cohorts(Markov(mean=0.5, correlation=0.0), 4000, clients=3))
+    )
     # Nobody (1/8) becomes one client.
-    assert fits([counts[1], counts[2], counts[3]], [4000 * 4 / 8, 4000 * 3 / 8, 4000 / 8])
+    assert fits(
+        [counts[1], counts[2], counts[3]], [4000 * 4 / 8, 4000 * 3 / 8, 4000 / 8]
+    )
 
 
 def test_cyclic_groups_take_turns_exactly() -> None:
@@ -273,8 +315,14 @@ def test_cyclic_groups_take_turns_exactly() -> None:
     ("policy", "told"),
     [
         (Arbitrary(dist=Beta(), m=13), "m = 13 clients a round, but there are M = 12"),
-        (Arbitrary(dist=ScipyDistribution("norm", loc=80), m=1), "has no mass on [0, 1]"),
-        (ArbitraryRates(dist=ScipyDistribution("norm", loc=-80)), "has no mass on [0, 1]"),
+        (
+            Arbitrary(dist=ScipyDistribution("norm", loc=80), m=1),
+            "has no mass on [0, 1]",
+        ),
+        (
+            ArbitraryRates(dist=ScipyDistribution("norm", loc=-80)),
+            "has no mass on [0, 1]",
+        ),
         (
             Arbitrary(dist=ScipyDistribution("uniform", scale=0.1), m=3),
             "gives only 2 of M = 12 a positive probability; lower m or widen",
@@ -288,12 +336,20 @@ def test_cyclic_groups_take_turns_exactly() -> None:
         (Cyclic(groups=[[0], [1, 12]]), "group 1 must hold at least one id"),
         (Cyclic(groups=[[0], []]), "group 1 must hold"),
         (Cyclic(groups=[[2, 2]]), "group 0 must hold"),
-        (Snapshot(base=Full(), uniform=Uniform(m=20), snapshot_prob=0.5), "m = 20 clients a round"),
-        (Snapshot(base=Uniform(m=20), uniform=Full(), snapshot_prob=0.5), "m = 20 clients a round"),
+        (
+            Snapshot(base=Full(), uniform=Uniform(m=20), snapshot_prob=0.5),
+            "m = 20 clients a round",
+        ),
+        (
+            Snapshot(base=Uniform(m=20), uniform=Full(), snapshot_prob=0.5),
+            "m = 20 clients a round",
+        ),
     ],
     ids=repr,
 )
-def test_a_policy_that_cannot_serve_the_clients_says_why(policy: Participation, told: str) -> None:
+def test_a_policy_that_cannot_serve_the_clients_says_why(
+    policy: Participation, told: str
+) -> None:
     with pytest.raises(ValueError) as caught:
         policy.check(M)
     assert told in str(caught.value)
@@ -306,13 +362,25 @@ def test_a_policy_that_cannot_serve_the_clients_says_why(policy: Participation, 
             lambda: ScipyDistribution("lognrom", s=1),
             "unknown distribution 'lognrom': did you mean 'lognorm'?",
         ),
-        (lambda: ScipyDistribution("gamma", k=10), "gamma has no 'k': (known: a, loc, scale)"),
-        (lambda: ScipyDistribution("norm", scal=2), "norm has no 'scal': did you mean 'scale'?"),
+        (
+            lambda: ScipyDistribution("gamma", k=10),
+            "gamma has no 'k': (known: a, loc, scale)",
+        ),
+        (
+            lambda: ScipyDistribution("norm", scal=2),
+            "norm has no 'scal': did you mean 'scale'?",
+        ),
         (lambda: ScipyDistribution("beta", a=1), "beta needs b=..."),
-        (lambda: ScipyDistribution("beta", a=1, b=-1), "beta does not allow {'a': 1.0, 'b': -1.0}"),
+        (
+            lambda: ScipyDistribution("beta", a=1, b=-1),
+            "beta does not allow {'a': 1.0, 'b': -1.0}",
+        ),
         (lambda: Beta(b=0), "Beta: b: Input should be greater than 0"),
         (lambda: Bernoulli(rate=1.5), "less than or equal to 1"),
-        (lambda: Markov(mean=0.2, correlation=1), "correlation: Input should be less than 1"),
+        (
+            lambda: Markov(mean=0.2, correlation=1),
+            "correlation: Input should be less than 1",
+        ),
         (lambda: Markov(mean=0.2, correlation=-0.3), "the least possible is -0.25"),
         (lambda: Snapshot(base=Full(), uniform=Full()), "exactly one of them"),
         (
@@ -321,7 +389,9 @@ def test_a_policy_that_cannot_serve_the_clients_says_why(policy: Participation, 
         ),
         (
             lambda: Snapshot(
-                base=Snapshot(base=Full(), uniform=Full(), snapshot_prob=1), uniform=Full(), every=2
+                base=Snapshot(base=Full(), uniform=Full(), snapshot_prob=1),
+                uniform=Full(),
+                every=2,
             ),
             "a Snapshot inside a Snapshot",
         ),

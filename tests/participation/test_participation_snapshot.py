@@ -31,7 +31,10 @@ CHAINS = Markov(mean=0.3, correlation=0.8)
 
 
 def play(
-    policy: Participation, accuracies: list[float | None], seed: int = 0, state: Any = None
+    policy: Participation,
+    accuracies: list[float | None],
+    seed: int = 0,
+    state: Any = None,
 ) -> tuple[list[list[int]], list[tuple[float | None, bool]]]:
     """Cohorts, and (probability, enforced) of each, when pick is given these accuracies."""
     state, ids_T, notes = state or policy.init(), [], []
@@ -49,14 +52,18 @@ NONE: list[float | None] = [None] * 60
 def test_limits_are_identities_bitwise(base: Participation) -> None:
     bare, uniform = play(base, NONE)[0], play(UNIFORM, NONE)[0]
     assert play(Snapshot(base=base, uniform=UNIFORM, snapshot_prob=0), NONE)[0] == bare
-    assert play(Snapshot(base=base, uniform=UNIFORM, snapshot_prob=1), NONE)[0] == uniform
+    assert (
+        play(Snapshot(base=base, uniform=UNIFORM, snapshot_prob=1), NONE)[0] == uniform
+    )
     assert play(Snapshot(base=base, uniform=UNIFORM, every=1), NONE)[0] == uniform
     never = Snapshot(base=base, uniform=UNIFORM, adapt=0.0)
     assert play(never, [t % 3 / 3 for t in range(60)])[0] == bare
 
 
 @pytest.mark.parametrize("base", [BASE, CHAINS], ids=repr)
-def test_every_ith_round_is_uniform_and_the_others_are_as_without(base: Participation) -> None:
+def test_every_ith_round_is_uniform_and_the_others_are_as_without(
+    base: Participation,
+) -> None:
     bare, uniform = play(base, NONE)[0], play(UNIFORM, NONE)[0]
     ids, notes = play(Snapshot(base=base, uniform=UNIFORM, every=4), NONE)
     assert ids == [uniform[t] if t % 4 == 0 else bare[t] for t in range(60)]
@@ -65,7 +72,9 @@ def test_every_ith_round_is_uniform_and_the_others_are_as_without(base: Particip
 
 def test_with_q_each_round_is_a_snapshot_with_that_probability() -> None:
     base, uniform = play(BASE, [None] * 4000)[0], play(UNIFORM, [None] * 4000)[0]
-    ids, notes = play(Snapshot(base=BASE, uniform=UNIFORM, snapshot_prob=0.3), [None] * 4000)
+    ids, notes = play(
+        Snapshot(base=BASE, uniform=UNIFORM, snapshot_prob=0.3), [None] * 4000
+    )
     assert {q for q, _ in notes} == {0.3}
     snapshots = [enforced for _, enforced in notes]
     assert stats.binomtest(sum(snapshots), 4000, 0.3).pvalue > 1e-3
@@ -76,19 +85,25 @@ def test_with_q_each_round_is_a_snapshot_with_that_probability() -> None:
 
 
 def test_a_snapshot_says_nothing_about_who_comes() -> None:
-    ids, notes = play(Snapshot(base=BASE, uniform=Uniform(m=1), snapshot_prob=0.5), [None] * 6000)
-    counts = np.bincount([i[0] for i, (_, e) in zip(ids, notes, strict=True) if e], minlength=10)
+    ids, notes = play(
+        Snapshot(base=BASE, uniform=Uniform(m=1), snapshot_prob=0.5), [None] * 6000
+    )
+    counts = np.bincount(
+        [i[0] for i, (_, e) in zip(ids, notes, strict=True) if e], minlength=10
+    )
     assert 1e-3 < stats.chisquare(counts).pvalue < 1 - 1e-3
 
 
 def test_adaptive_q_is_algorithm_2_by_hand() -> None:
-    # pick of round r is told acc_{r-1}.     acc_0  acc_1  acc_2  acc_3  acc_4  acc_5  acc_6
+    # pick of round r is told acc_{r-1}.     acc_0  acc_1  acc_2  acc_3  acc_4  acc_5
+    # acc_6
     told: list[float | None] = [None, 0.30, 0.50, 0.40, 0.20, 0.25, 0.25, 0.95]
-    # q_1 = max(0, 0 + 2 (0 - .3)) = 0; q_2: -.4 -> 0; q_3 = 2 (.1) = .2; q_4 = .2 + 2 (.2) = .6;
-    # q_5 = .6 - 2 (.05) = .5; q_6 = .5; q_7 = max(0, .5 - 1.4) = 0.
+    # q_1 = max(0, 0 + 2 (0 - .3)) = 0; q_2: -.4 -> 0; q_3 = 2 (.1) = .2; q_4 = .2 + 2
+    # (.2) = .6; q_5 = .6 - 2 (.05) = .5; q_6 = .5; q_7 = max(0, .5 - 1.4) = 0.
     _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=2.0), told)
     assert [q for q, _ in notes] == pytest.approx([0, 0, 0, 0.2, 0.6, 0.5, 0.5, 0])
-    # lambda = 7: q_3 = .7; q_4 = min(1, .7 + 1.4) = 1: a snapshot for sure; q_5 = 1 - .35.
+    # lambda = 7: q_3 = .7; q_4 = min(1, .7 + 1.4) = 1: a snapshot for sure; q_5 = 1 -
+    # .35.
     _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=7.0), told)
     assert [q for q, _ in notes] == pytest.approx([0, 0, 0, 0.7, 1, 0.65, 0.65, 0])
     assert notes[4][1] and not notes[0][1] and not notes[7][1]
@@ -108,7 +123,9 @@ def test_adaptive_q_is_algorithm_2_line_by_line(
         q = min(1, max(0, q + lam * delta))  # line 5
         delta = acc  # line 6
         expected.append(q)
-    _, notes = play(Snapshot(base=BASE, uniform=UNIFORM, adapt=lam), [None, *accuracies], seed=seed)
+    _, notes = play(
+        Snapshot(base=BASE, uniform=UNIFORM, adapt=lam), [None, *accuracies], seed=seed
+    )
     assert [q for q, _ in notes] == pytest.approx(expected)
 
 
@@ -121,7 +138,9 @@ def test_adaptive_q_is_algorithm_2_line_by_line(
     ],
     ids=repr,
 )
-def test_a_state_that_went_through_json_has_the_same_future(policy: Participation) -> None:
+def test_a_state_that_went_through_json_has_the_same_future(
+    policy: Participation,
+) -> None:
     accuracies = [None, *(t * 37 % 11 / 11 for t in range(39))]
     whole, notes = play(policy, accuracies)
     state: Any = policy.init()
@@ -146,15 +165,21 @@ def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
 
 
 @pytest.mark.parametrize(
-    "policy", [BASE, CHAINS, Snapshot(base=CHAINS, uniform=UNIFORM, snapshot_prob=0.5)], ids=repr
+    "policy",
+    [BASE, CHAINS, Snapshot(base=CHAINS, uniform=UNIFORM, snapshot_prob=0.5)],
+    ids=repr,
 )
-def test_every_algorithm_sees_the_same_cohorts(policy: Participation, tiny: Run) -> None:
+def test_every_algorithm_sees_the_same_cohorts(
+    policy: Participation, tiny: Run
+) -> None:
     run = tiny.replace(participation=policy, rounds=6)
     seen = [
         simulate(run.replace(algorithm=algorithm))
         for algorithm in (FedAvg(), SAFARI(inner=FedAvg(), client_prob=0.5))
     ]
-    came = [[row[:3] for row in rows] for rows in seen]  # a server round enforces nobody
+    came = [
+        [row[:3] for row in rows] for rows in seen
+    ]  # a server round enforces nobody
     assert came[0] == came[1] and len(came[0]) == 12
 
 
@@ -162,7 +187,9 @@ def test_a_run_records_q_and_its_snapshots(tiny: Run) -> None:
     policy = Snapshot(base=BASE, uniform=UNIFORM, every=2)
     seen = simulate(tiny.replace(participation=policy, rounds=4, replicates=1))
     assert [(q, snapshots) for _, _, q, snapshots in seen] == [(0.5, 1), (0.5, 0)] * 2
-    adaptive = tiny.replace(participation=Snapshot(base=BASE, uniform=UNIFORM, adapt=1.0))
+    adaptive = tiny.replace(
+        participation=Snapshot(base=BASE, uniform=UNIFORM, adapt=1.0)
+    )
     assert all(q is not None and 0 <= q <= 1 for _, _, q, _ in simulate(adaptive))
 
 
@@ -172,7 +199,10 @@ def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> 
     simulation, told, notes = simulation_of(tiny.replace(participation=policy)), [], []
     samples, work = tiny.data.load().train, simulation.work
     for record in (r for _ in range(4) for r in simulation.step() if r.replicate == 0):
-        split, (w_P, *_) = work.splits[0], [rep.state.w_P for rep in simulation.replicates]
+        split, (w_P, *_) = (
+            work.splits[0],
+            [rep.state.w_P for rep in simulation.replicates],
+        )
         ids = record.cohort if accuracy == "cohort" else range(10)
         held = np.concatenate([split.clients[i] for i in ids])
         x = torch.from_numpy(samples.x[held]) * samples.scale + samples.shift
@@ -196,7 +226,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -
     policy = Snapshot(base=CHAINS, uniform=UNIFORM, adapt=4.0)
     run = tiny.replace(participation=policy, rounds=8)
     whole, first, second = simulate(run), simulation_of(run), simulation_of(run)
-    cut = [(r.replicate, r.cohort, r.q, r.snapshots) for _ in range(4) for r in first.step()]
+    cut = [
+        (r.replicate, r.cohort, r.q, r.snapshots)
+        for _ in range(4)
+        for r in first.step()
+    ]
     restore(second, dump(first))
     while not second.done:
         cut += [(r.replicate, r.cohort, r.q, r.snapshots) for r in second.step()]

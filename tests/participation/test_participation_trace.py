@@ -28,8 +28,13 @@ def there(policy: Participation, rounds: int, clients: int = 3) -> list[list[int
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_whoever_has_an_interval_comes_and_the_trace_repeats(tmp_path: Path, kind: str) -> None:
-    frame, file = table(list(reversed(ROWS))).assign(city="x"), tmp_path / f"trace.{kind}"
+def test_whoever_has_an_interval_comes_and_the_trace_repeats(
+    tmp_path: Path, kind: str
+) -> None:
+    frame, file = (
+        table(list(reversed(ROWS))).assign(city="x"),
+        tmp_path / f"trace.{kind}",
+    )
     frame.to_csv(file) if kind == "csv" else frame.to_parquet(file)
     assert there(Trace(file=str(file)), 17) == (THERE * 3)[:17]
 
@@ -54,7 +59,9 @@ def test_the_content_of_the_file_is_part_of_the_id(tmp_path: Path, tiny: Run) ->
 
 
 def test_the_file_can_be_an_axis(tmp_path: Path, tiny: Run) -> None:
-    first = tiny.replace(participation=Trace(file=csv(tmp_path, [(i, 0, 5) for i in range(10)])))
+    first = tiny.replace(
+        participation=Trace(file=csv(tmp_path, [(i, 0, 5) for i in range(10)]))
+    )
     table([(3, 0, 4)]).to_csv(tmp_path / "other.csv", index=False)
     other = Trace(file=str(tmp_path / "other.csv"))
     assert first.replace({"participation.file": other.file}).participation == other
@@ -67,14 +74,22 @@ def test_the_file_can_be_an_axis(tmp_path: Path, tiny: Run) -> None:
         ([(0, 0, 2), (-1, 0, 2)], (), "unknown clients [-1]"),
         ([(0, 1, 2)], (), "leaves round 0 empty"),
         ([(0, 0, 9), (1, 0, 2), (2, 11, 12)], (), "leaves round 9 empty"),
-        ([(0, 0, 2), (1, -1, 2)], (), "row 1: an interval starts before round 0: client = 1"),
+        (
+            [(0, 0, 2), (1, -1, 2)],
+            (),
+            "row 1: an interval starts before round 0: client = 1",
+        ),
         ([(0, 3, 2)], (), "row 0: an interval ends before it has begun"),
         ([(0, 2, 2)], (), "row 0: an interval ends before it has begun"),
         ([(0, 0.5, 2)], (), "row 0: client, start and end must be whole numbers"),
         ([(0, 0, float("nan"))], (), "must be whole numbers"),
         ([], (), "has no intervals"),
         ([(0, 0, 2)], ("client", "begin", "end"), "has no column 'start'"),
-        ([(0, 0, 2)], ("clients", "start", "end"), "no column 'client': did you mean 'clients'?"),
+        (
+            [(0, 0, 2)],
+            ("clients", "start", "end"),
+            "no column 'client': did you mean 'clients'?",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -88,7 +103,9 @@ def test_a_wrong_trace_is_refused_before_anything_runs(
 
 
 def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere\.csv cannot be read .*client, start, end"):
+    with pytest.raises(
+        ValueError, match=r"nowhere\.csv cannot be read .*client, start, end"
+    ):
         Trace(file=str(tmp_path / "nowhere.csv"))
     for name in ("a.parquet", "b.csv"):
         file = tmp_path / name

@@ -23,7 +23,9 @@ from raysafl.report.analysis.evidence import (
 from raysafl.report.analysis.layout import Layout
 from raysafl.storage.manifest import Entry, Manifest, Printed, Table
 
-SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=7).filter(lambda x: np.ptp(x) > 1e-3)
+SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=7).filter(
+    lambda x: np.ptp(x) > 1e-3
+)
 
 
 def column(*values: float) -> Any:
@@ -44,7 +46,9 @@ def test_intervals_are_those_that_scipy_finds_in_the_samples(
     assert gap == pytest.approx((two.high - two.low) / 2, rel=1e-9)
 
 
-def sweep(finals: dict[str, list[float]], paper: list[Printed] | None = None, **table: Any) -> Any:
+def sweep(
+    finals: dict[str, list[float]], paper: list[Printed] | None = None, **table: Any
+) -> Any:
     """Runs of one axis, `method`, and their manifest."""
     entries = [Entry(run_id=name, labels={"method": name}) for name in finals]
     shown = Table(rows=["method"], also=[], paper=paper or [], **table)
@@ -53,32 +57,47 @@ def sweep(finals: dict[str, list[float]], paper: list[Printed] | None = None, **
         for name, values in finals.items()
         for i, x in enumerate(values)
     ]
-    return pd.DataFrame(rows), Manifest(name="s", axes=["method"], entries=entries, table=shown)
+    return pd.DataFrame(rows), Manifest(
+        name="s", axes=["method"], entries=entries, table=shown
+    )
 
 
 def verdicts(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    return add_verdicts(compare(aggregate(runs, manifest), manifest), manifest).set_index("run_id")
+    return add_verdicts(
+        compare(aggregate(runs, manifest), manifest), manifest
+    ).set_index("run_id")
 
 
 def test_the_four_verdicts_by_hand() -> None:
     # ours: mean 50 %; n = 3 each side, std 1: half the width is 2.78 * sqrt(2/3) = 2.27
     narrow, wide = [0.49, 0.50, 0.51], [0.40, 0.50, 0.60]
-    finals = {"agrees": narrow, "off": narrow, "unclear": wide, "close": [0.499, 0.5, 0.501]}
+    finals = {
+        "agrees": narrow,
+        "off": narrow,
+        "unclear": wide,
+        "close": [0.499, 0.5, 0.501],
+    }
     means = {"agrees": 51.9, "off": 52.9, "unclear": 55.0, "close": 51.0}
     stds = {"agrees": 1.0, "off": 1.0, "unclear": 1.0, "close": 0.1}
-    paper = [Printed(labels={"method": m}, mean=x, std=stds[m]) for m, x in means.items()]
+    paper = [
+        Printed(labels={"method": m}, mean=x, std=stds[m]) for m, x in means.items()
+    ]
     cells = verdicts(*sweep(finals, paper))
     assert cells["verdict"].to_dict() == {name: name for name in finals}
     half = stats.t.ppf(0.975, 4) * math.sqrt(2 / 3)
     assert cells.loc["agrees", "half.diff"] == pytest.approx(half)
     assert cells.loc["agrees", "deviations"] == pytest.approx(1.9 / math.sqrt(2))
-    assert cells.loc["agrees", "half.mean"] == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+    assert cells.loc["agrees", "half.mean"] == pytest.approx(
+        4.302653 / math.sqrt(3), rel=1e-6
+    )
 
 
 def test_without_a_printed_spread_the_paper_s_is_taken_to_be_ours() -> None:
     finals = {"a": [0.48, 0.50, 0.52]}
     given_, none = (
-        verdicts(*sweep(finals, [Printed(labels={"method": "a"}, mean=51, std=std)])).loc["a"]
+        verdicts(
+            *sweep(finals, [Printed(labels={"method": "a"}, mean=51, std=std)])
+        ).loc["a"]
         for std in (2.0, None)
     )
     assert given_["half.diff"] == pytest.approx(none["half.diff"])
@@ -92,7 +111,9 @@ def test_one_seed_is_judged_by_nearness_alone(mean: float, verdict: str) -> None
     assert cell["verdict"] == verdict and math.isnan(cell["half.diff"])
 
 
-def test_near_is_a_share_of_the_number_in_other_units_and_no_number_has_no_verdict() -> None:
+def test_near_is_a_share_of_the_number_in_other_units_and_no_number_has_no_verdict() -> (
+    None
+):
     paper = [Printed(labels={"method": m}, mean=100, std=0.1) for m in ("a", "b")]
     finals = {"a": [95.9, 96.0, 96.1], "b": [93.9, 94.0, 94.1], "c": [1.0, 1.0]}
     runs, manifest = sweep(finals, paper, scale=1.0, unit="rounds")
@@ -104,13 +125,19 @@ def test_near_is_a_share_of_the_number_in_other_units_and_no_number_has_no_verdi
 
 def test_holm_by_hand() -> None:
     # sorted 0.005 0.01 0.03 0.04, times 4 3 2 1, never falling
-    np.testing.assert_allclose(holm(column(0.01, 0.04, 0.03, 0.005)), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(
+        holm(column(0.01, 0.04, 0.03, 0.005)), [0.03, 0.06, 0.06, 0.02]
+    )
     np.testing.assert_allclose(holm(column(0.6, 0.9)), [1.0, 1.0])
     assert len(holm(column())) == 0
 
 
 def test_methods_are_compared_over_common_seeds_only() -> None:
-    finals = {"a": [0.5, 0.6, 0.7, 0.9], "b": [0.55, 0.68, 0.74, 0.1], "c": [0.6, 0.7, 0.8, 1.0]}
+    finals = {
+        "a": [0.5, 0.6, 0.7, 0.9],
+        "b": [0.55, 0.68, 0.74, 0.1],
+        "c": [0.6, 0.7, 0.8, 1.0],
+    }
     runs, manifest = sweep(finals)
     runs.loc[(runs["run_id"] == "b") & (runs["seed"] == 3), "status"] = "diverged"
     pairs = paired(runs, manifest, Layout.of(manifest)).set_index("label.method")
@@ -123,7 +150,9 @@ def test_methods_are_compared_over_common_seeds_only() -> None:
     low, high = test.confidence_interval(0.95)
     assert b["half"] == pytest.approx((high - low) / 2)
     c = pairs.loc["c"]  # 10 points above with every seed: no t test
-    assert c["diff"] == pytest.approx(10) and math.isnan(c["p"]) and math.isnan(c["holm"])
+    assert (
+        c["diff"] == pytest.approx(10) and math.isnan(c["p"]) and math.isnan(c["holm"])
+    )
 
 
 def test_nothing_is_compared_without_two_common_seeds() -> None:
@@ -136,10 +165,15 @@ def test_nothing_is_compared_without_two_common_seeds() -> None:
 
 def test_places_of_the_other_axes_are_kept_apart() -> None:
     entries = [
-        Entry(run_id=f"{m}{s}", labels={"method": m, "s": s}) for s in (0, 2) for m in ("a", "b")
+        Entry(run_id=f"{m}{s}", labels={"method": m, "s": s})
+        for s in (0, 2)
+        for m in ("a", "b")
     ]
     manifest = Manifest(
-        name="s", axes=["method", "s"], entries=entries, table=Table(rows=["s", "method"], also=[])
+        name="s",
+        axes=["method", "s"],
+        entries=entries,
+        table=Table(rows=["s", "method"], also=[]),
     )
     finals = {"a0": (0.1, 0.2), "b0": (0.3, 0.5), "a2": (0.5, 0.6), "b2": (0.4, 0.4)}
     rows = [
@@ -148,7 +182,12 @@ def test_places_of_the_other_axes_are_kept_apart() -> None:
         for i, x in enumerate(values)
     ]
     pairs = paired(pd.DataFrame(rows), manifest, Layout.of(manifest))
-    assert pairs["label.s"].tolist() == [0, 2] and pairs["label.method"].tolist() == ["b", "b"]
+    assert pairs["label.s"].tolist() == [0, 2] and pairs["label.method"].tolist() == [
+        "b",
+        "b",
+    ]
     assert pairs["diff"].tolist() == [pytest.approx(25), pytest.approx(-15)]
     smallest, other = sorted(pairs["p"])
-    assert sorted(pairs["holm"]) == pytest.approx(sorted([2 * smallest, max(2 * smallest, other)]))
+    assert sorted(pairs["holm"]) == pytest.approx(
+        sorted([2 * smallest, max(2 * smallest, other)])
+    )

@@ -31,8 +31,21 @@ from raysafl.report.write import write_report
 from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.storage.store import Store
 
-TITLES = ["Summary", "Table", "All cells", "Methods, seed by seed", "Curves", "Heat map"]
-TITLES += ["Pareto plots", "Participation", "Missing, diverged, failed", "Cost", "Configuration"]
+TITLES = [
+    "Summary",
+    "Table",
+    "All cells",
+    "Methods, seed by seed",
+    "Curves",
+    "Heat map",
+]
+TITLES += [
+    "Pareto plots",
+    "Participation",
+    "Missing, diverged, failed",
+    "Cost",
+    "Configuration",
+]
 TITLES += ["How it was made"]
 
 
@@ -57,7 +70,9 @@ class Page(HTMLParser):
         self.links += [found["href"] or ""] if tag == "a" else []
         self.ids += [found["id"] or ""] if "id" in found else []
         self.images += [found] if tag == "img" else []
-        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")]
+        self.addresses += [
+            v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")
+        ]
 
     def handle_data(self, data: str) -> None:
         self.said.append(data)
@@ -84,7 +99,9 @@ def test_every_line_of_the_contents_leads_to_its_section(page: Page) -> None:
     assert [link.removeprefix("#") for link in page.links] == page.ids
     assert len(set(page.ids)) == len(page.ids)
     for title in TITLES:
-        assert page.said.count(title) >= 2, title  # in the contents and above the section
+        assert page.said.count(title) >= 2, (
+            title
+        )  # in the contents and above the section
 
 
 def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
@@ -102,7 +119,9 @@ def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -
     numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", table)
     assert len(numbers) == 8
     for number in numbers:
-        assert page.text.count(number) >= 2, number  # in the table and in its cell's line
+        assert page.text.count(number) >= 2, (
+            number
+        )  # in the table and in its cell's line
     assert "8 of 8" in page.text and "raysafl quickstart" in page.text
     assert "data.partition.p 1, 2" in page.text  # of what differs
     assert "Nothing: every replicate finished." in page.text
@@ -133,9 +152,14 @@ def test_a_sweep_without_a_run_has_a_page(copy: Store) -> None:
 def test_printed_numbers_have_verdicts_and_claims_their_section(copy: Store) -> None:
     manifest = copy.manifest()
     paper = [Printed(labels={"s": 4, "p": 1}, mean=5.0, std=0.1)]  # of both methods
-    claim = Claim(text="SAFARI is better", order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}])
+    claim = Claim(
+        text="SAFARI is better",
+        order=[{"algorithm": "SAFARI"}, {"algorithm": "FedAvg"}],
+    )
     table = manifest.table.replace(paper=paper, source="a paper")
-    copy.write_manifest(manifest.replace(table=table, claims=[claim], notes="# Why\n<script>x"))
+    copy.write_manifest(
+        manifest.replace(table=table, claims=[claim], notes="# Why\n<script>x")
+    )
     write_report(copy)
     page = Page((copy.path / "report.html").read_text())
     assert "Of 2 printed numbers with a number of ours: 0 agrees, 0 close" in page.text
@@ -158,7 +182,9 @@ def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> 
     assert "Scales differ: paper, small." in text and "Scales differ" in page.text
     assert page.text.count("+10.00 ± ") == 7 and len(page.images) == 2
     names = [f"{p.parent.name}/{p.name}" for p in (first.path, copy.path)]
-    assert all(name in page.text for name in names)  # both folders are called quickstart
+    assert all(
+        name in page.text for name in names
+    )  # both folders are called quickstart
 
 
 def test_the_command_reports_each_sweep_and_compares_them(
@@ -173,7 +199,9 @@ def test_the_command_reports_each_sweep_and_compares_them(
         arguments = ["report", "quickstart", "second", "--out", "both"]
         result = CliRunner().invoke(cli.app, arguments, catch_exceptions=False)
     assert result.exit_code == 0 and "both/comparison.html" in said.get()
-    assert (root / "quickstart/report.html").is_file() and (root / "second/report.html").is_file()
+    assert (root / "quickstart/report.html").is_file() and (
+        root / "second/report.html"
+    ).is_file()
     assert "# quickstart and second" in (root / "both" / "comparison.md").read_text()
 
 
@@ -185,7 +213,8 @@ def test_sections_without_parts_are_left_out_and_text_is_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "words"), [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")]
+    ("amount", "words"),
+    [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")],
 )
 def test_bytes_read_well(amount: float, words: str) -> None:
     assert traffic_text(amount) == words
@@ -200,13 +229,16 @@ def test_a_picture_in_256_colours_is_the_figure_that_was_drawn() -> None:
     exact = io.BytesIO()
     figure.savefig(exact, format="png", dpi=150)
     full, small = (
-        Image.open(io.BytesIO(x)).convert("RGB") for x in (exact.getvalue(), to_png(figure))
+        Image.open(io.BytesIO(x)).convert("RGB")
+        for x in (exact.getvalue(), to_png(figure))
     )
     difference = np.abs(np.asarray(full, int) - np.asarray(small, int))
     assert full.size == small.size and difference.mean() < 0.5 and difference.max() < 40
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
+)
 @settings(max_examples=100, deadline=None)
 def test_the_front_is_what_no_other_point_beats(points: list[tuple[int, int]]) -> None:
     cost, gain = (np.array(x, float) for x in zip(*points, strict=True))
@@ -223,19 +255,33 @@ def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Ma
     """One run for each policy, as in `runs.parquet`, of 4 clients."""
     entries = [Entry(run_id=name, labels={"policy": name}) for name in policies]
     rows = [
-        {"run_id": name, "replicate": 0, "seed": 0, "status": "finished", "final": 0.1 * i}
+        {
+            "run_id": name,
+            "replicate": 0,
+            "seed": 0,
+            "status": "finished",
+            "final": 0.1 * i,
+        }
         | {"total_bytes": 1e6, "total_snapshots": i, "total_server_rounds": i % 2}
         | {f"config.participation{k}": str(v) for k, v in policy.items()}
         | {"config.data.clients": "4"}
         | {
             "config": json.dumps(
-                {"data": {"server": {"n0": 50}}, "model": "m", "rounds": 3, "participation": policy}
+                {
+                    "data": {"server": {"n0": 50}},
+                    "model": "m",
+                    "rounds": 3,
+                    "participation": policy,
+                }
             )
         }
         for i, (name, policy) in enumerate(policies.items())
     ]
     manifest = Manifest(
-        name="s", axes=["policy"], entries=entries, table=Table(rows=["policy"], also=[])
+        name="s",
+        axes=["policy"],
+        entries=entries,
+        table=Table(rows=["policy"], also=[]),
     )
     return pd.DataFrame(rows), manifest
 
@@ -250,20 +296,42 @@ POLICIES: dict[str, dict[str, object]] = {
 
 def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> None:
     runs, manifest = configured(POLICIES)
-    (problem,) = find_problems(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
+    (problem,) = find_problems(
+        aggregate(runs, manifest), runs, manifest, Layout.of(manifest)
+    )
     assert problem.cells["run_id"].tolist() == ["beta", "half"]
-    assert problem.cells["snapshots"].tolist() == [0, 1]  # beta enforces none, whatever it counts
-    assert problem.cells["samples"].tolist() == [0, 50]  # n0 only where the server trained
+    assert problem.cells["snapshots"].tolist() == [
+        0,
+        1,
+    ]  # beta enforces none, whatever it counts
+    assert problem.cells["samples"].tolist() == [
+        0,
+        50,
+    ]  # n0 only where the server trained
     content = pareto(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
     assert content is not None and Image.open(io.BytesIO(content)).format == "PNG"
-    assert pareto(aggregate(runs, manifest), runs[:0], manifest, Layout.of(manifest)) is None
+    assert (
+        pareto(aggregate(runs, manifest), runs[:0], manifest, Layout.of(manifest))
+        is None
+    )
 
 
 def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
     return pd.DataFrame(
         [
-            {"run_id": e.run_id, "replicate": 0, "seed": 0, "round": t, "kind": "client"}
-            | {"cohort": [t % 4], "snapshots": t % 2, "q": 0.1 * t, "test_accuracy": 0.5}
+            {
+                "run_id": e.run_id,
+                "replicate": 0,
+                "seed": 0,
+                "round": t,
+                "kind": "client",
+            }
+            | {
+                "cohort": [t % 4],
+                "snapshots": t % 2,
+                "q": 0.1 * t,
+                "test_accuracy": 0.5,
+            }
             | changes
             for e in manifest.entries
             for t in range(6)
@@ -292,6 +360,10 @@ def test_q_is_drawn_where_it_moves() -> None:
     assert len(q_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
     assert q_curves(rounds_of(manifest, q=0.5), manifest, Layout.of(manifest)) == []
     assert (
-        q_curves(rounds_of(manifest, q=None).astype({"q": float}), manifest, Layout.of(manifest))
+        q_curves(
+            rounds_of(manifest, q=None).astype({"q": float}),
+            manifest,
+            Layout.of(manifest),
+        )
         == []
     )

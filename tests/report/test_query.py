@@ -29,13 +29,17 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What `raysafl results ARGUMENTS` prints, which must succeed."""
     monkeypatch.setattr(sys, "argv", ["raysafl", "results", *arguments])
     with cli.console.capture() as said:
-        result = CliRunner().invoke(cli.app, ["results", *arguments], catch_exceptions=False)
+        result = CliRunner().invoke(
+            cli.app, ["results", *arguments], catch_exceptions=False
+        )
     assert result.exit_code == 0
     return result.output + said.get()
 
 
 @pytest.fixture(scope="module")
-def compacted_results(real_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compacted_results(
+    real_results: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The same sweep after `raysafl compact`."""
     folder = tmp_path_factory.mktemp("compacted") / "results"
     shutil.copytree(real_results, folder)
@@ -46,7 +50,10 @@ def compacted_results(real_results: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("form", ["real_results", "compacted_results"])
 @pytest.mark.parametrize("number", range(1, 11))
 def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
-    number: int, form: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    number: int,
+    form: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(request.getfixturevalue(form).parent)
     assert len(SQL) == len(PANDAS) == 10 and f"### {number}. " in QUESTIONS
@@ -55,7 +62,9 @@ def test_each_question_of_the_docs_has_one_answer_in_sql_and_in_pandas(
     exec(PANDAS[number - 1], names)
     answer = names["answer"]
     assert len(answer)
-    pd.testing.assert_frame_equal(duckdb.sql(SQL[number - 1]).df(), answer, check_dtype=False)
+    pd.testing.assert_frame_equal(
+        duckdb.sql(SQL[number - 1]).df(), answer, check_dtype=False
+    )
 
 
 def test_a_row_of_runs_parquet_goes_back_to_its_run(real_results: Path) -> None:
@@ -77,7 +86,9 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     runs = Store(real_results / "quickstart").runs()
     mine = runs[(runs["config.algorithm"] == "Safari") & (runs["label.p"] == "1")]
     means = mine.groupby("run_id")["best"].mean().sort_values(ascending=False)
-    found = results([real_results], "algorithm == 'Safari' and q > 0.5 and p == 1", sort="best")
+    found = results(
+        [real_results], "algorithm == 'Safari' and q > 0.5 and p == 1", sort="best"
+    )
     assert found["run_id"].tolist() == means.index.tolist() and len(means) == 2
     assert found["best"].tolist() == pytest.approx(means.tolist())
     assert found["replicates"].tolist() == [3, 3] and "config.algorithm.q" in found
@@ -140,7 +151,11 @@ def test_a_diverged_replicate_is_counted_and_not_averaged(
     other.write_manifest(Store(real_results / "quickstart").manifest())
     runs = Store(real_results / "quickstart").runs()
     one = runs[runs["run_id"] == runs["run_id"].iloc[0]].assign(sweep="other")
-    one.loc[one["replicate"] == 2, ["status", "reason", "best"]] = ["diverged", "NaN", 0.0]
+    one.loc[one["replicate"] == 2, ["status", "reason", "best"]] = [
+        "diverged",
+        "NaN",
+        0.0,
+    ]
     other.write_runs(one)
     found = results([tmp_path, real_results], f"run_id == '{one['run_id'].iloc[0]}'")
     assert found["sweep"].tolist() == ["other", "quickstart"]
@@ -152,7 +167,14 @@ def test_a_diverged_replicate_is_counted_and_not_averaged(
 def test_the_terminal_csv_and_json_show_the_same_runs(
     real_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = ("p == 2", str(real_results), "--sort", "best", "--columns", "run_id, best,s")
+    chosen = (
+        "p == 2",
+        str(real_results),
+        "--sort",
+        "best",
+        "--columns",
+        "run_id, best,s",
+    )
     said = call(monkeypatch, *chosen, "--csv").splitlines()
     records = json.loads(call(monkeypatch, *chosen, "--json"))
     assert said[0] == "run_id,best,label.s" and len(said) == 5 == len(records) + 1

@@ -27,7 +27,11 @@ from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
 from raysafl.storage.statistics import summarise
 from raysafl.storage.store import Store
 
-AXES: dict[str, list[Label]] = {"algorithm": ["FedAvg", "SAFARI"], "s": [0, 2], "p": [0.1, 1.0]}
+AXES: dict[str, list[Label]] = {
+    "algorithm": ["FedAvg", "SAFARI"],
+    "s": [0, 2],
+    "p": [0.1, 1.0],
+}
 
 
 def manifest(axes: dict[str, list[Label]] = AXES, **fields: Any) -> Manifest:
@@ -38,13 +42,24 @@ def manifest(axes: dict[str, list[Label]] = AXES, **fields: Any) -> Manifest:
         for i, combo in enumerate(itertools.product(*axes.values()))
     ]
     table = fields.pop("table", {})
-    given = {"rows": names[:-1] or names, "columns": names[-1:] if len(names) > 1 else []} | table
-    return Manifest(name="sweep", axes=names, entries=entries, table=Table(**given), **fields)
+    given = {
+        "rows": names[:-1] or names,
+        "columns": names[-1:] if len(names) > 1 else [],
+    } | table
+    return Manifest(
+        name="sweep", axes=names, entries=entries, table=Table(**given), **fields
+    )
 
 
 def run_rows(run_id: str, finals: list[float], **fields: Any) -> list[dict[str, Any]]:
     """Rows of `runs.parquet`: last10, best and after_server lie 0.01, 0.02, 0.03 above final."""
-    fixed = {"status": "finished", "reason": "", "seconds": 90.0, "commit": "abc", "torch": "2.6"}
+    fixed = {
+        "status": "finished",
+        "reason": "",
+        "seconds": 90.0,
+        "commit": "abc",
+        "torch": "2.6",
+    }
     more = {"host": "box", "device": "cpu", "config.replicates": str(len(finals))}
     return [
         {
@@ -63,11 +78,17 @@ def run_rows(run_id: str, finals: list[float], **fields: Any) -> list[dict[str, 
     ]
 
 
-def runs_of(sweep: Manifest, finals: tuple[float, ...] = (0.5, 0.6, 0.7)) -> pd.DataFrame:
-    return pd.DataFrame([r for e in sweep.entries for r in run_rows(e.run_id, list(finals))])
+def runs_of(
+    sweep: Manifest, finals: tuple[float, ...] = (0.5, 0.6, 0.7)
+) -> pd.DataFrame:
+    return pd.DataFrame(
+        [r for e in sweep.entries for r in run_rows(e.run_id, list(finals))]
+    )
 
 
-def rounds_of(sweep: Manifest, replicates: int = 3, length: int = 6) -> list[dict[str, Any]]:
+def rounds_of(
+    sweep: Manifest, replicates: int = 3, length: int = 6
+) -> list[dict[str, Any]]:
     random = np.random.default_rng(0)
     return [
         {"run_id": entry.run_id, "replicate": r, "seed": r, "round": t}
@@ -92,10 +113,13 @@ def stored(path: Path, sweep: Manifest, done: int | None = None) -> Store:
         store.write_part(entry.run_id, 0, rows.to_dict("records"))
         base = run_rows(entry.run_id, [0.0] * 3)
         made += [
-            b | summarise(own) for b, (_, own) in zip(base, rows.groupby("replicate"), strict=True)
+            b | summarise(own)
+            for b, (_, own) in zip(base, rows.groupby("replicate"), strict=True)
         ]
     columns = ["run_id", "replicate", "status", "reason", "final", "last10", "best"]
-    store.write_runs(pd.DataFrame(made, columns=None if made else [*columns, "after_server"]))
+    store.write_runs(
+        pd.DataFrame(made, columns=None if made else [*columns, "after_server"])
+    )
     return store
 
 
@@ -135,7 +159,9 @@ def test_mean_and_std_are_over_replicates_and_in_per_cent() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.sampled_from([1.0, 100.0]))
 @settings(max_examples=25, deadline=None)
-def test_aggregate_agrees_with_the_standard_library(finals: list[float], scale: float) -> None:
+def test_aggregate_agrees_with_the_standard_library(
+    finals: list[float], scale: float
+) -> None:
     sweep = manifest({"algorithm": ["FedAvg"]}, table={"scale": scale})
     cell = aggregate(runs_of(sweep, tuple(finals)), sweep).iloc[0]
     assert cell["mean.final"] == pytest.approx(scale * stdlib.fmean(finals), abs=1e-9)
@@ -143,9 +169,13 @@ def test_aggregate_agrees_with_the_standard_library(finals: list[float], scale: 
 
 
 def test_labels_keep_their_types() -> None:
-    cells = aggregate(pd.DataFrame(), manifest({"algorithm": ["a"], "s": [0, None], "p": [0.5]}))
+    cells = aggregate(
+        pd.DataFrame(), manifest({"algorithm": ["a"], "s": [0, None], "p": [0.5]})
+    )
     assert cells["label.s"].tolist() == [0, None]
-    assert isinstance(cells["label.s"].iloc[0], int) and isinstance(cells["label.p"].iloc[0], float)
+    assert isinstance(cells["label.s"].iloc[0], int) and isinstance(
+        cells["label.p"].iloc[0], float
+    )
 
 
 def test_one_replicate_has_no_spread_and_shows_none() -> None:
@@ -170,7 +200,12 @@ def test_diverged_and_failed_replicates_are_counted_but_not_averaged() -> None:
     rows = run_rows(sweep.entries[0].run_id, [0.4, 0.0, 0.6, 0.0], status=ends)
     cell = aggregate(pd.DataFrame(rows), sweep).iloc[0]
     assert cell["mean.final"] == pytest.approx(50)
-    assert cell[["replicates", "diverged", "failed", "missing"]].tolist() == [2, 1, 1, 0]
+    assert cell[["replicates", "diverged", "failed", "missing"]].tolist() == [
+        2,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_replicates_of_the_configuration_that_have_no_row_are_missing() -> None:
@@ -221,11 +256,14 @@ def test_the_difference_is_ours_minus_the_papers() -> None:
     text = markdown(runs, sweep)
     assert "60.00 ± 10.00 (paper 58.50 ± 0.24)" in text
     assert (
-        "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | agrees | +1.50 | +2.50 | +3.50 | +4.50 |" in text
+        "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | agrees | +1.50 | +2.50 | +3.50 | +4.50 |"
+        in text
     )
 
 
-def test_a_printed_number_with_fewer_labels_stands_in_every_cell_that_has_them() -> None:
+def test_a_printed_number_with_fewer_labels_stands_in_every_cell_that_has_them() -> (
+    None
+):
     sweep = manifest(table={"paper": [printed("FedAvg", 50.0, p=0.1)]})
     cells = compare(aggregate(runs_of(sweep), sweep), sweep)
     assert cells["paper.mean"].notna().tolist() == [True, False, True] + [False] * 5
@@ -234,7 +272,9 @@ def test_a_printed_number_with_fewer_labels_stands_in_every_cell_that_has_them()
 def test_a_printed_number_finds_its_cell_in_spite_of_rounding() -> None:
     paper = [Printed(labels={"p": 0.3}, mean=50)]
     sweep = manifest({"p": [0.1 + 0.2]}, table={"paper": paper})
-    assert compare(aggregate(runs_of(sweep), sweep), sweep)["paper.mean"].tolist() == [50]
+    assert compare(aggregate(runs_of(sweep), sweep), sweep)["paper.mean"].tolist() == [
+        50
+    ]
 
 
 def test_the_best_statistic_is_told_for_each_method() -> None:
@@ -250,8 +290,9 @@ def test_the_best_statistic_is_told_for_each_method() -> None:
     }
     assert best.loc["all cells", "distance"] == pytest.approx(0.9)
     assert best.loc["algorithm = FedAvg", "distance"] == pytest.approx(0.1)
-    assert "- algorithm = SAFARI: **`best`**, off by 0.10 percentage points" in markdown(
-        runs, sweep
+    assert (
+        "- algorithm = SAFARI: **`best`**, off by 0.10 percentage points"
+        in markdown(runs, sweep)
     )
 
 
@@ -308,10 +349,14 @@ def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
     sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]})
     first, second = (entry.run_id for entry in sweep.entries)
     why = "round 17: loss | is NaN"
-    rows = run_rows(first, [0.1] * 3, status=["finished", *["diverged"] * 2], reason=["", why, why])
+    rows = run_rows(
+        first, [0.1] * 3, status=["finished", *["diverged"] * 2], reason=["", why, why]
+    )
     rows += run_rows(second, [math.nan], status="failed", reason="OSError:\nno space")
     text = markdown(pd.DataFrame(rows), sweep)
-    assert "- algorithm = FedAvg: 2 replicates diverged: round 17: loss \\| is NaN" in text
+    assert (
+        "- algorithm = FedAvg: 2 replicates diverged: round 17: loss \\| is NaN" in text
+    )
     assert "- algorithm = SAFARI: 1 replicate failed: OSError: no space" in text
     assert "| FedAvg | 10.00 [1 of 3] |" in text and "| SAFARI | failed |" in text
 
@@ -319,7 +364,9 @@ def test_reasons_of_diverged_and_failed_runs_are_told_once() -> None:
 def test_small_runs_are_labelled_everywhere_and_full_runs_nowhere() -> None:
     small, full = manifest(scale="small"), manifest()
     runs = runs_of(small)
-    assert "Scale: small" in markdown(runs, small) and "Scale: small" in as_shown(small, runs)
+    assert "Scale: small" in markdown(runs, small) and "Scale: small" in as_shown(
+        small, runs
+    )
     assert "read trends" not in markdown(runs, full) + as_shown(full, runs)
 
 
@@ -330,14 +377,22 @@ def test_the_table_says_how_it_was_made() -> None:
     text = markdown(runs, sweep)
     for fact in (
         *("## Notes\n\nBatch size", "```sh\nraysafl run sweep\n```", "- host: box"),
-        *("- commit: abc (7 runs), def (1 run)", "- versions: torch 2.6", "- runs: 8 of 8"),
-        *("- replicates per run: 3", "- total time: 12 min 0 s"),  # 8 runs of 90 s, once each
+        *(
+            "- commit: abc (7 runs), def (1 run)",
+            "- versions: torch 2.6",
+            "- runs: 8 of 8",
+        ),
+        *(
+            "- replicates per run: 3",
+            "- total time: 12 min 0 s",
+        ),  # 8 runs of 90 s, once each
     ):
         assert fact in text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(41.26, "41.3 s"), (59.97, "1 min 0 s"), (12000, "3 h 20 min")]
+    ("seconds", "words"),
+    [(41.26, "41.3 s"), (59.97, "1 min 0 s"), (12000, "3 h 20 min")],
 )
 def test_durations_read_well(seconds: float, words: str) -> None:
     assert duration(seconds) == words
@@ -376,9 +431,13 @@ def test_labels_in_square_brackets_reach_the_screen() -> None:
         ({}, 1),
     ],
 )
-def test_curves_are_pictures_whatever_the_axes(axes: dict[str, list[Label]], pages: int) -> None:
+def test_curves_are_pictures_whatever_the_axes(
+    axes: dict[str, list[Label]], pages: int
+) -> None:
     sweep = manifest(axes)
-    made = curves(pd.DataFrame(rounds_of(sweep, replicates=2, length=3)), sweep, Layout.of(sweep))
+    made = curves(
+        pd.DataFrame(rounds_of(sweep, replicates=2, length=3)), sweep, Layout.of(sweep)
+    )
     assert len(made) == pages
     for page in made:
         width, height = picture(page).size
@@ -396,7 +455,11 @@ def test_replicates_that_diverged_are_left_out_of_the_curves() -> None:
 
 def test_the_curve_of_a_run_is_a_picture_also_of_one_replicate_and_one_round() -> None:
     rounds = pd.DataFrame(rounds_of(manifest({"algorithm": ["FedAvg"]})))
-    for part in (rounds, rounds[rounds["replicate"] == 0], rounds[rounds["round"] == 0]):
+    for part in (
+        rounds,
+        rounds[rounds["replicate"] == 0],
+        rounds[rounds["round"] == 0],
+    ):
         assert picture(curve_of_run(part, "FedAvg, costs $5")).size > (100, 100)
 
 
@@ -430,17 +493,23 @@ def test_drawing_leaves_the_global_settings_of_matplotlib_alone() -> None:
 
 
 @pytest.mark.parametrize("done", [None, 3, 0])
-def test_a_report_is_written_of_whole_and_partial_sweeps(tmp_path: Path, done: int | None) -> None:
+def test_a_report_is_written_of_whole_and_partial_sweeps(
+    tmp_path: Path, done: int | None
+) -> None:
     sweep = manifest(scale="small")
     store = stored(tmp_path / "sweep", sweep, done)
     files = write_report(store)
-    names = ["table.md", "report.html", "curves.png"] + ([] if done == 0 else ["heatmap.png"])
+    names = ["table.md", "report.html", "curves.png"] + (
+        [] if done == 0 else ["heatmap.png"]
+    )
     assert [file.name for file in files] == names
     text = files[0].read_text()
     assert len(section(text, "All statistics")) == 2 + 8
     assert "nan" not in text.lower()
     assert ("8 runs of 8 missing: " in text) == (done == 0)
-    assert ("5 runs of 8 missing: algorithm = FedAvg, s = 2, p = 1;" in text) == (done == 3)
+    assert ("5 runs of 8 missing: algorithm = FedAvg, s = 2, p = 1;" in text) == (
+        done == 3
+    )
     for file in files[2:]:
         picture(file.read_bytes())
 
@@ -459,7 +528,10 @@ def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) ->
     for name in ("curves-2.png", "heatmap.png", "q.png", "q-3.png", "curves-talk.png"):
         (tmp_path / name).touch()
     write_report(store)
-    assert sorted(p.name for p in tmp_path.glob("*.png")) == ["curves-talk.png", "curves.png"]
+    assert sorted(p.name for p in tmp_path.glob("*.png")) == [
+        "curves-talk.png",
+        "curves.png",
+    ]
 
 
 def test_without_runs_parquet_the_error_says_what_makes_it(tmp_path: Path) -> None:

@@ -68,11 +68,23 @@ def verdict(sweep: Sweep, claim: Claim, **table: Any) -> CheckedClaim:
     ("claim", "told", "effect"),
     [
         (Claim(text="", order=[{"n0": 50}, {"n0": 0}]), "holds", (10 + 1) / 2),
-        (Claim(text="", order=[{"n0": 50}, {"n0": 0}], margin=5), "holds at 1 of 2 places", 5.5),
+        (
+            Claim(text="", order=[{"n0": 50}, {"n0": 0}], margin=5),
+            "holds at 1 of 2 places",
+            5.5,
+        ),
         (Claim(text="", order=[{"n0": 0}, {"n0": 50}]), "does not hold", -5.5),
         (Claim(text="", order=[{"n0": 1000}, {"n0": 50}, {"n0": 0}]), "holds", 30),
-        (Claim(text="", order=[{"n0": 1000}, {"n0": 0}], where={"p": 10}), "not yet known", None),
-        (Claim(text="", order=[{"n0": 50}, {"n0": 0}], within=2), "holds at 1 of 2 places", 5.5),
+        (
+            Claim(text="", order=[{"n0": 1000}, {"n0": 0}], where={"p": 10}),
+            "not yet known",
+            None,
+        ),
+        (
+            Claim(text="", order=[{"n0": 50}, {"n0": 0}], within=2),
+            "holds at 1 of 2 places",
+            5.5,
+        ),
         (Claim(text="", order=[{"p": 10, "n0": 0}, {"p": 1, "n0": 50}]), "holds", 30),
         (Claim(text="", where={"n0": 50}, least=60, most=92), "holds", 75.5),
         (Claim(text="", where={"n0": 50}, most=60), "does not hold", 75.5),
@@ -91,27 +103,39 @@ def test_a_claim_is_judged_at_every_place(
     if effect is None:
         assert math.isnan(judged.effect) and judged.places == 0 and judged.unknown == 1
     else:
-        shift = 0.5 if not claim.order else 0.0  # the second seed is 1 % above the first
+        shift = (
+            0.5 if not claim.order else 0.0
+        )  # the second seed is 1 % above the first
         assert judged.effect == pytest.approx(effect + shift)
 
 
 def test_a_claim_that_says_nothing_or_of_unknown_axes_is_refused(sweep: Sweep) -> None:
-    for wrong in ({}, {"order": [{"n0": 1}]}, {"order": [{"n0": 1}, {"n0": 2}], "most": 1}):
+    for wrong in (
+        {},
+        {"order": [{"n0": 1}]},
+        {"order": [{"n0": 1}, {"n0": 2}], "most": 1},
+    ):
         with pytest.raises(ValueError, match="needs either order"):
             Claim(text="x", **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown axis 'n': did you mean 'n0'"):
         verdict(sweep, Claim(text="x", where={"n": 1}, least=1))
 
 
-def test_improvements_are_differences_to_the_baseline_seed_by_seed(sweep: Sweep) -> None:
+def test_improvements_are_differences_to_the_baseline_seed_by_seed(
+    sweep: Sweep,
+) -> None:
     manifest = shown(sweep, minus={"n0": 0})
     runs = runs_of(manifest)
     late = runs["replicate"] == 1
-    runs.loc[late & (runs["run_id"] == manifest.entries[0].run_id), "final"] = 0.41  # base, p = 1
+    runs.loc[late & (runs["run_id"] == manifest.entries[0].run_id), "final"] = (
+        0.41  # base, p = 1
+    )
     own, rest = improvements(runs, manifest)
     assert {entry.labels["n0"] for entry in rest.entries} == {50, 1000}
     cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
-    assert cells.loc[(50, 1), "mean.final"] == pytest.approx((10 + 20) / 2)  # 0.60-0.50, 0.61-0.41
+    assert cells.loc[(50, 1), "mean.final"] == pytest.approx(
+        (10 + 20) / 2
+    )  # 0.60-0.50, 0.61-0.41
     assert cells.loc[(50, 1), "std.final"] == pytest.approx(10 / math.sqrt(2))
     assert cells.loc[(50, 10), "std.final"] == pytest.approx(0, abs=1e-9)
     assert cells.loc[(1000, 10), "missing"] == 2
@@ -123,7 +147,9 @@ def test_without_its_baseline_an_improvement_is_missing(sweep: Sweep) -> None:
     runs.loc[runs["run_id"] == manifest.entries[0].run_id, "status"] = "diverged"
     own, rest = improvements(runs, manifest)
     cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
-    assert cells.loc[(50, 1), "missing"] == 2 and math.isnan(cells.loc[(50, 1), "mean.final"])
+    assert cells.loc[(50, 1), "missing"] == 2 and math.isnan(
+        cells.loc[(50, 1), "mean.final"]
+    )
     assert cells.loc[(50, 10), "missing"] == 0
 
 
@@ -138,13 +164,18 @@ def test_without_minus_nothing_changes(sweep: Sweep) -> None:
 
 def test_the_nearest_reading_comes_first(sweep: Sweep) -> None:
     full = Sweep(
-        "x", sweep.runs, axes=("n0", "p"), paper={(n0, 1): (80.0, None) for n0 in (0, 50, 1000)}
+        "x",
+        sweep.runs,
+        axes=("n0", "p"),
+        paper={(n0, 1): (80.0, None) for n0 in (0, 50, 1000)},
     )
     table = Table(rows=["n0"], columns=["p"], also=[], readings=["n0"])
     manifest = full.manifest().replace(
         table=full.manifest().table.replace(readings=["n0"], also=[])
     )
-    found = readings(compare(aggregate(runs_of(manifest), manifest), manifest), manifest)
+    found = readings(
+        compare(aggregate(runs_of(manifest), manifest), manifest), manifest
+    )
     assert found["reading"].tolist() == ["n0 = 1000", "n0 = 50", "n0 = 0"]
     assert found["distance"].tolist() == pytest.approx([0.5, 19.5, 29.5])
     assert table.readings == ["n0"] and readings(pd.DataFrame(), shown(sweep)).empty
@@ -158,7 +189,9 @@ def test_other_printed_numbers_keep_their_unit(sweep: Sweep) -> None:
         axes=("n0", "p"),
         more={"rounds_to_50": {(50, 1): (90.0, None)}},
         claims=[claim],
-        table=Table(rows=["n0"], columns=["p"], also=["final"], readings=["n0"], minus={}),
+        table=Table(
+            rows=["n0"], columns=["p"], also=["final"], readings=["n0"], minus={}
+        ),
         paper={(50, 1): (61.0, 0.1)},
     )
     manifest = full.manifest()
@@ -188,7 +221,9 @@ def test_a_sweep_over_one_axis_takes_plain_labels(tiny: Run) -> None:
     assert printed.labels == {"a": 1}
 
 
-def test_smaller_runs_are_never_laid_beside_printed_numbers(tiny: Run, tmp_path: Path) -> None:
+def test_smaller_runs_are_never_laid_beside_printed_numbers(
+    tiny: Run, tmp_path: Path
+) -> None:
     full = Sweep(
         "x",
         {(n0, p): tiny.replace({"data.server.n0": n0 or 60, "data.partition.p": p})
@@ -207,8 +242,19 @@ def test_smaller_runs_are_never_laid_beside_printed_numbers(tiny: Run, tmp_path:
         assert Manifest.from_json(manifest.to_json()) == manifest
         text = markdown(runs, manifest)
         assert "read trends, not numbers" in text and "more helps" in text
-        assert "99.50 ± 0.00" in text and "`rounds_to_50`" in text  # ours are still shown
-        for word in ("61.25", "91.75", "(paper", "| paper |", "Verdict", "| verdict |", "Δ", "off"):
+        assert (
+            "99.50 ± 0.00" in text and "`rounds_to_50`" in text
+        )  # ours are still shown
+        for word in (
+            "61.25",
+            "91.75",
+            "(paper",
+            "| paper |",
+            "Verdict",
+            "| verdict |",
+            "Δ",
+            "off",
+        ):
             told = text.replace("the paper says | looked at | verdict |", "")
             assert word not in told, word
         assert "61.25" not in shown_on_screen(runs, manifest)

@@ -90,7 +90,9 @@ def play(run: Run, actors: int, engine: str) -> tuple[list[float], list[Tensor]]
         pool.configure(setup_of(run, dataset, engine))
         assert [reply[1] for reply in pool.ready()] == [engine] * actors
         simulation, accuracies = (
-            Simulation(run, OnActors(pool, Worker(run.data, dataset, run.model, run.seeds))),
+            Simulation(
+                run, OnActors(pool, Worker(run.data, dataset, run.model, run.seeds))
+            ),
             list[float](),
         )
         while not simulation.done:
@@ -167,7 +169,9 @@ class Choosy:
     def __init__(self, threads: int) -> None: ...
 
     def configure(self, setup: RunSetup) -> tuple[str, str]:
-        self.engine = f"engine {os.getpid()}" if setup.engine == "auto" else setup.engine
+        self.engine = (
+            f"engine {os.getpid()}" if setup.engine == "auto" else setup.engine
+        )
         return "cpu", self.engine
 
     def chosen(self) -> str:
@@ -193,7 +197,9 @@ def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_fi
 def test_a_task_that_kills_every_actor_is_given_up_with_the_reason(
     tiny: Run, tmp_path: Path
 ) -> None:
-    with pytest.raises(LostActorsError, match=r"to train was lost 4 times: .*died|exit"):
+    with pytest.raises(
+        LostActorsError, match=r"to train was lost 4 times: .*died|exit"
+    ):
         play(deadly(tiny, tmp_path / "deaths", 100), 1, "loop")
     assert len(list((tmp_path / "deaths").iterdir())) == 4
 
@@ -237,7 +243,9 @@ def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_
         "deadly": {"failed"},
     }
     reason = by_fate.loc["deadly", "reason"].iloc[0]
-    assert reason.startswith("LostActorsError: the client actor that was to train was lost 4 times")
+    assert reason.startswith(
+        "LostActorsError: the client actor that was to train was lost 4 times"
+    )
     assert reason in said.getvalue() and len(list((tmp_path / "two").iterdir())) == 2
     rows = {name: Store(tmp_path / "s").rounds(run.id) for (name,), run in runs.items()}
     columns = [

@@ -24,12 +24,18 @@ def test_a_message_arrives_as_it_was_sent() -> None:
         Task(1, 4, w[1], sgd, 8, 2, 3, torch.zeros(3), 0.0),
     ]
     message = TaskMessage(tasks, {0: 2}, EvaluationRequest(9, [0, 2500], [w[1]]))
-    header, offsets, *starts = message.encode({id(w_P): w_P.numpy().tobytes() for w_P in w})
+    header, offsets, *starts = message.encode(
+        {id(w_P): w_P.numpy().tobytes() for w_P in w}
+    )
     assert len(starts) == 2  # a start goes once, however many tasks have it
     received = TaskMessage.decode(header, offsets, starts)
     for task, original in zip(received.tasks, tasks, strict=True):
         for value, expected in zip(task, original, strict=True):
-            same = torch.equal if isinstance(expected, torch.Tensor) else lambda a, b: a == b
+            same = (
+                torch.equal
+                if isinstance(expected, torch.Tensor)
+                else lambda a, b: a == b
+            )
             assert same(value, expected)
     assert received.counts == {0: 2} and message.num_reply_parts == 3
     assert received.evaluation
@@ -51,7 +57,10 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     clients.worker.trainer.evaluator.span_sums = noted  # type: ignore[method-assign]
     w = reference.init()
     expected = reference.trainer.evaluator.span_sums(torch.stack(w), 0).numpy()
-    tasks = [Task(r, 3, w_P, tiny.local, tiny.seeds[r], 0, 1, None, 0.0) for r, w_P in enumerate(w)]
+    tasks = [
+        Task(r, 3, w_P, tiny.local, tiny.seeds[r], 0, 1, None, 0.0)
+        for r, w_P in enumerate(w)
+    ]
     sent = {id(w_P): w_P.numpy().tobytes() for w_P in w}
 
     def train(number: int) -> EvaluationSums | None:
@@ -66,11 +75,15 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     assert found and found.number == 1 and (found.sums.reshape(2, 2) == expected).all()
     (asked,) = clients.evaluate(2, [0], *sent.values())
     assert (asked == expected).all() and made == [2, 2]
-    (anew,) = clients.evaluate(1, [0], *sent.values())  # another actor had it, and is lost
+    (anew,) = clients.evaluate(
+        1, [0], *sent.values()
+    )  # another actor had it, and is lost
     assert (anew == expected).all() and made == [2, 2, 2]
     assert train(3) is None
     assert clients.count_correct({0: [3]}, 0, 1, sent[id(w[0])])
-    assert (found := train(4)) and found.number == 3  # counting samples has not taken it
+    assert (
+        found := train(4)
+    ) and found.number == 3  # counting samples has not taken it
     clients.configure(RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto"))
     assert train(1) is None  # another run's evaluation is none of ours
 
@@ -78,10 +91,14 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
 def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None:
     clients = Clients()  # the actor's body, here
     dataset = tiny.data.load()
-    device, engine = clients.configure(RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto"))
+    device, engine = clients.configure(
+        RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto")
+    )
     assert (device, engine) == ("cpu", "fused")
     reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
     w = reference.init()
-    (sums_2R,) = clients.evaluate(1, [0], w[1].numpy())  # one span is the whole test set here
+    (sums_2R,) = clients.evaluate(
+        1, [0], w[1].numpy()
+    )  # one span is the whole test set here
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     assert {1: (correct, loss)} == reference.evaluate({1: w[1]})()

@@ -26,7 +26,9 @@ def test_a_sum_is_bitwise_the_same_in_any_order_and_over_any_shares(
     rows: list[list[float]], cuts: list[int], seed: int
 ) -> None:
     rows_MP = torch.tensor(rows)
-    mixed_MP = rows_MP[torch.from_numpy(np.random.default_rng(seed).permutation(len(rows)))]
+    mixed_MP = rows_MP[
+        torch.from_numpy(np.random.default_rng(seed).permutation(len(rows)))
+    ]
     shares = torch.tensor_split(mixed_MP, sorted(min(cut, len(rows)) for cut in cuts))
     parts = [exact_sum(share) for share in reversed(shares)]
     assert torch.equal(torch.stack(parts).sum(0), exact_sum(rows_MP))
@@ -39,7 +41,9 @@ def test_a_sum_is_that_of_whole_numbers_of_units(rows: list[float]) -> None:
 
 
 def test_numbers_that_are_not_finite_come_through() -> None:
-    rows_MP = torch.tensor([[1.0, math.inf, 1.0, math.inf], [math.nan, 1.0, 3e38, -math.inf]])
+    rows_MP = torch.tensor(
+        [[1.0, math.inf, 1.0, math.inf], [math.nan, 1.0, 3e38, -math.inf]]
+    )
     nan, infinite, large, undefined = (exact_sum(rows_MP) / UNITS).tolist()
     assert math.isnan(nan) and math.isnan(undefined)
     assert math.isinf(infinite) and large == pytest.approx(3e38)
@@ -69,7 +73,9 @@ def test_the_mean_of_a_replicates_updates_is_that_of_their_rows(worker: Worker) 
     )
     for replicate, of in ((0, slice(0, 7)), (2, slice(8, 10))):
         delta_P, *columns = trained.means[replicate]
-        torch.testing.assert_close(delta_P, rows.delta_MP[of].mean(0), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            delta_P, rows.delta_MP[of].mean(0), rtol=0, atol=1e-6
+        )
         for mine, theirs in zip(columns, rows[1:], strict=True):
             assert torch.equal(mine, theirs[of]) and mine.dtype == theirs.dtype
 
@@ -85,7 +91,9 @@ def test_an_update_does_not_depend_on_the_shares_bitwise(
 ) -> None:
     asked = tasks(worker)
     counts = count_averaged(asked, averaged)
-    results = [worker.train_share([asked[i] for i in share], counts) for share in shares]
+    results = [
+        worker.train_share([asked[i] for i in share], counts) for share in shares
+    ]
     mine, theirs = (
         combine_shares(asked, counts, shares, results),
         worker.train(asked, averaged),
@@ -100,5 +108,8 @@ def test_an_update_that_is_not_finite_makes_a_mean_that_is_not(worker: Worker) -
     asked = tasks(worker)
     asked[3] = asked[3]._replace(w_P=torch.full((650,), math.nan))
     trained = worker.train(asked, AVERAGED)
-    assert trained.means[0].delta_P.isnan().all() and trained.means[2].delta_P.isfinite().all()
+    assert (
+        trained.means[0].delta_P.isnan().all()
+        and trained.means[2].delta_P.isfinite().all()
+    )
     assert trained.rows.delta_MP.isfinite().all()

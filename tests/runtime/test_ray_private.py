@@ -22,7 +22,10 @@ def test_a_local_ray_is_kept_on_loopback_and_lean_only_inside_the_block(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(ray_private.PRESTART_WORKER, raising=False)
-    before = [ray_constants.ENABLE_RAY_CLUSTER, *(getattr(node.Node, s) for s in STARTS)]
+    before = [
+        ray_constants.ENABLE_RAY_CLUSTER,
+        *(getattr(node.Node, s) for s in STARTS),
+    ]
     with pytest.raises(KeyError), ray_private.lean_local_ray():
         assert ray_constants.ENABLE_RAY_CLUSTER is False
         assert [getattr(node.Node, s)() for s in STARTS] == [None, None]
@@ -37,7 +40,9 @@ def test_a_ray_that_cannot_be_kept_on_loopback_is_not_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(ray_constants, "ENABLE_RAY_CLUSTER")
-    with pytest.raises(ValueError, match=r"cannot keep Ray .* on loopback.*give --address"):
+    with pytest.raises(
+        ValueError, match=r"cannot keep Ray .* on loopback.*give --address"
+    ):
         with ray_private.lean_local_ray():
             pass
 
@@ -91,7 +96,9 @@ def test_the_histories_of_a_trial_are_dropped(caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-@pytest.mark.parametrize("trial", [SimpleNamespace(), SimpleNamespace(run_metadata=object())])
+@pytest.mark.parametrize(
+    "trial", [SimpleNamespace(), SimpleNamespace(run_metadata=object())]
+)
 def test_a_trial_without_histories_is_left_as_it_is(
     trial: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:

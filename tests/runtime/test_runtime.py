@@ -51,7 +51,9 @@ class Doubled(FedAvg):
 
 
 @contextmanager
-def on_actors(run: Run, hardware: Hardware, piggyback: bool = True) -> Iterator[OnActors]:
+def on_actors(
+    run: Run, hardware: Hardware, piggyback: bool = True
+) -> Iterator[OnActors]:
     dataset = run.data.load()
     local = Worker(run.data, dataset, run.model, run.seeds)
     actors = start_actors(hardware)
@@ -69,7 +71,9 @@ def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Ten
     while not sim.done:
         records += sim.advance()
     records += sim.finish_evaluations()
-    return [record.test_accuracy for record in records], [rep.state.w_P for rep in sim.replicates]
+    return [record.test_accuracy for record in records], [
+        rep.state.w_P for rep in sim.replicates
+    ]
 
 
 class InPlace(FedAvg):
@@ -83,7 +87,9 @@ class InPlace(FedAvg):
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(("actors", "piggyback"), [(1, True), (2, True), (3, True), (2, False)])
+@pytest.mark.parametrize(
+    ("actors", "piggyback"), [(1, True), (2, True), (3, True), (2, False)]
+)
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     tiny: Run, actors: int, piggyback: bool
 ) -> None:
@@ -151,7 +157,9 @@ def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
 
 @pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("actors", [1, 2])
-def test_evaluations_that_are_lost_with_their_actors_are_made_again(tiny: Run, actors: int) -> None:
+def test_evaluations_that_are_lost_with_their_actors_are_made_again(
+    tiny: Run, actors: int
+) -> None:
     run = tiny.replace(rounds=3, algorithm=InPlace())
     expected, _ = play(run, Worker(run.data, run.data.load(), run.model, run.seeds))
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
@@ -166,7 +174,9 @@ def test_evaluations_that_are_lost_with_their_actors_are_made_again(tiny: Run, a
 
 @pytest.mark.usefixtures("ray_local")
 def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None:
-    run = tiny.replace(model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2)
+    run = tiny.replace(
+        model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2
+    )
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
     assert reference.init()[0].nbytes > LARGE
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
@@ -191,7 +201,9 @@ def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
 
 @pytest.mark.usefixtures("ray_local")
 def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> None:
-    run = tiny.replace(participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0))
+    run = tiny.replace(
+        participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0)
+    )
     reference = Worker(run.data, run.data.load(), run.model, run.seeds)
     ids = {0: [EVERYONE], 1: [2, 7]}
     w = dict(enumerate(reference.init()))
@@ -206,18 +218,23 @@ def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> Non
     costs=st.lists(st.integers(1, 100), max_size=30),
     before=st.lists(st.integers(0, 50), min_size=1, max_size=5),
 )
-def test_placement_gives_every_task_once_and_balances(costs: list[int], before: list[int]) -> None:
+def test_placement_gives_every_task_once_and_balances(
+    costs: list[int], before: list[int]
+) -> None:
     shares = assign_longest_first(costs, before)
     assert sorted(i for share in shares for i in share) == list(range(len(costs)))
     loads = [
-        load + sum(costs[i] for i in share) for load, share in zip(before, shares, strict=True)
+        load + sum(costs[i] for i in share)
+        for load, share in zip(before, shares, strict=True)
     ]
     largest = max(*costs, *before, 0)
     assert max(loads) - min(loads) <= largest  # longest first guarantees that
 
 
 @given(
-    tasks=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 100)), min_size=1, max_size=30),
+    tasks=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(1, 100)), min_size=1, max_size=30
+    ),
     actors=st.integers(1, 4),
 )
 def test_replicates_stay_together_where_that_is_about_as_even(
@@ -227,7 +244,9 @@ def test_replicates_stay_together_where_that_is_about_as_even(
     shares = assign_replicates(replicates, costs, [0] * actors)
     assert sorted(i for share in shares for i in share) == list(range(len(tasks)))
     evenest = assign_longest_first(costs, [0] * actors)
-    longest = [max(sum(costs[i] for i in share) for share in s) for s in (shares, evenest)]
+    longest = [
+        max(sum(costs[i] for i in share) for share in s) for s in (shares, evenest)
+    ]
     assert longest[0] <= 1.1 * longest[1]
     where = [{replicates[i] for i in share} for share in shares]
     assert shares == evenest or sum(map(len, where)) == len(set(replicates))
@@ -247,7 +266,9 @@ def test_gpu_shares_that_do_not_pack_are_refused(gpus: float) -> None:
 
 
 def test_more_gpus_than_exist_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ValueError, match=r"1 client actor\(s\) of 1 CPU and 2 GPU .* 0 GPU; lower"):
+    with pytest.raises(
+        ValueError, match=r"1 client actor\(s\) of 1 CPU and 2 GPU .* 0 GPU; lower"
+    ):
         Hardware(gpus=2).check([CPU])
 
 

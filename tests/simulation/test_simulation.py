@@ -45,10 +45,15 @@ def finish(sim: Simulation) -> list[Record]:
 def facts(records: Sequence[Record], replicate: int = 0) -> list[dict[str, object]]:
     """Everything of one replicate but its number and the wall time."""
     rows = [asdict(r) for r in records if r.replicate == replicate]
-    return [{k: v for k, v in row.items() if k not in ("replicate", "seconds")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k not in ("replicate", "seconds")}
+        for row in rows
+    ]
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr
+)
 def test_a_run_alone_equals_itself_as_one_of_five_replicates(
     tiny: Run, algorithm: Algorithm
 ) -> None:
@@ -81,7 +86,9 @@ def test_safari_with_q_1_records_what_fedavg_records(tiny: Run) -> None:
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
-@pytest.mark.parametrize("algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr
+)
 def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
     tiny: Run, algorithm: Algorithm, stop: int
 ) -> None:
@@ -92,7 +99,9 @@ def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
     records = [record for _ in range(stop) for record in first.step()]
     assert restore(second, dump(first, note="kept")) == {"note": "kept"}
     records += finish(second)
-    assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
+    assert [facts(records, r) for r in (0, 1)] == [
+        facts(undisturbed, r) for r in (0, 1)
+    ]
     for a, b in zip(whole.replicates, second.replicates, strict=True):
         assert torch.equal(a.state.w_P, b.state.w_P)
 
@@ -112,14 +121,20 @@ def late(run: Run) -> Simulation:
 def test_records_of_evaluations_that_end_later_are_the_same_in_the_same_order(
     tiny: Run, eval_every: int
 ) -> None:
-    run = tiny.replace(rounds=7, eval_every=eval_every, algorithm=SAFARI(client_prob=0.5))
+    run = tiny.replace(
+        rounds=7, eval_every=eval_every, algorithm=SAFARI(client_prob=0.5)
+    )
     sim, records = late(run), list[Record]()
     while not sim.done:
         records += sim.advance()
-        assert all(record.round < sim.round - 1 for record in records)  # not of this round
+        assert all(
+            record.round < sim.round - 1 for record in records
+        )  # not of this round
     records += sim.finish_evaluations()
     expected = finish(simulation(run))
-    assert [(x.round, x.replicate) for x in records] == [(x.round, x.replicate) for x in expected]
+    assert [(x.round, x.replicate) for x in records] == [
+        (x.round, x.replicate) for x in expected
+    ]
     assert [facts(records, r) for r in (0, 1)] == [facts(expected, r) for r in (0, 1)]
 
 
@@ -136,7 +151,9 @@ def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(
     assert first.nothing_pending and first.finish_evaluations() == []
     restore(second, dump(first))
     records += finish(second)
-    assert [facts(records, r) for r in (0, 1)] == [facts(undisturbed, r) for r in (0, 1)]
+    assert [facts(records, r) for r in (0, 1)] == [
+        facts(undisturbed, r) for r in (0, 1)
+    ]
 
 
 class Failing(Worker):
@@ -164,7 +181,9 @@ def test_failed_evaluations_do_not_take_the_records_before_them_along(
         sim.advance()
     with pytest.raises(KeyError):
         sim.finish_evaluations()
-    assert {record.round for record in sim.finish_evaluations()} == {1} and sim.nothing_pending
+    assert {record.round for record in sim.finish_evaluations()} == {
+        1
+    } and sim.nothing_pending
 
 
 def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:
@@ -183,7 +202,9 @@ def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
     sparse = finish(simulation(tiny.replace(rounds=7, replicates=1, eval_every=3)))
     assert [r.round for r in sparse] == [2, 5, 6]
     for name in ("steps", "bytes_up", "bytes_down", "server_rounds"):
-        assert sum(getattr(r, name) for r in sparse) == sum(getattr(r, name) for r in every)
+        assert sum(getattr(r, name) for r in sparse) == sum(
+            getattr(r, name) for r in every
+        )
     assert sparse[-1].test_accuracy == every[-1].test_accuracy
 
 
@@ -191,7 +212,9 @@ def test_traffic_is_four_bytes_per_parameter_and_client_and_none_in_server_round
     tiny: Run,
 ) -> None:
     records = finish(
-        simulation(tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1))
+        simulation(
+            tiny.replace(algorithm=SAFARI(client_prob=0.5), rounds=12, replicates=1)
+        )
     )
     kinds = {r.kind for r in records}
     assert kinds == {"client", "server"}
@@ -231,7 +254,9 @@ def test_a_mean_is_that_of_the_rows_and_of_one_client_bitwise(
     tiny: Run, m: int, tolerance: float
 ) -> None:
     base = tiny.replace(participation=Uniform(m=m), rounds=2)
-    rows, mean = (simulation(base.replace(algorithm=Mean(rows=rows))) for rows in (True, False))
+    rows, mean = (
+        simulation(base.replace(algorithm=Mean(rows=rows))) for rows in (True, False)
+    )
     by_rows, by_mean = finish(rows), finish(mean)
     for a, b in zip(rows.replicates, mean.replicates, strict=True):
         torch.testing.assert_close(a.state.w_P, b.state.w_P, rtol=0, atol=tolerance)
@@ -245,17 +270,23 @@ class Empty(Participation):
 
     listed: bool
 
-    def pick(self, state: Any, num_clients: int, key: Key, accuracy: float | None) -> Any:
+    def pick(
+        self, state: Any, num_clients: int, key: Key, accuracy: float | None
+    ) -> Any:
         """What no policy may return."""
         return state, [1, 2] if self.listed else Cohort([])
 
 
-@pytest.mark.parametrize(("listed", "told"), [(True, r"\[1, 2\]"), (False, r"Cohort\(ids=\[\]")])
+@pytest.mark.parametrize(
+    ("listed", "told"), [(True, r"\[1, 2\]"), (False, r"Cohort\(ids=\[\]")]
+)
 def test_a_policy_without_a_cohort_is_refused_with_what_to_return(
     tiny: Run, listed: bool, told: str
 ) -> None:
     sim = simulation(tiny.replace(participation=Empty(listed=listed)))
-    with pytest.raises(ValueError, match=rf"Empty.pick must return \(state, Cohort.* {told}"):
+    with pytest.raises(
+        ValueError, match=rf"Empty.pick must return \(state, Cohort.* {told}"
+    ):
         sim.step()
 
 
@@ -269,17 +300,23 @@ class Nobody(Algorithm):
 
 
 def test_a_request_without_clients_is_refused(tiny: Run) -> None:
-    with pytest.raises(ValueError, match=r"Nobody.round must yield .* for at least one client"):
+    with pytest.raises(
+        ValueError, match=r"Nobody.round must yield .* for at least one client"
+    ):
         simulation(tiny.replace(algorithm=Nobody())).step()
 
 
 def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_what_goes_down(
     tiny: Run,
 ) -> None:
-    record = finish(simulation(tiny.replace(algorithm=Both(), rounds=1, replicates=1)))[0]
+    record = finish(simulation(tiny.replace(algorithm=Both(), rounds=1, replicates=1)))[
+        0
+    ]
     assert record.kind == "client+server"
     assert record.bytes_down == 2 * record.bytes_up == 2 * 3 * 650 * 4
-    held = tiny.data.split(tiny.data.load(), 0).clients[0]  # all clients hold equally many
+    held = tiny.data.split(tiny.data.load(), 0).clients[
+        0
+    ]  # all clients hold equally many
     assert record.steps == 3 * -(-len(held) // 32) + 2 * -(-50 // 16)
 
 
@@ -302,7 +339,9 @@ def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(
         def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
             update = yield Train(state.w_P, ids)
             bad = key.seed == 1 and key.round == 2
-            return State(state.w_P - update.delta_MP.mean(0) * (float("nan") if bad else 1))
+            return State(
+                state.w_P - update.delta_MP.mean(0) * (float("nan") if bad else 1)
+            )
 
     sim = simulation(tiny.replace(algorithm=Explode(), rounds=5))
     records = finish(sim)
@@ -321,7 +360,9 @@ def test_a_diverging_replicate_is_stopped_with_the_round_and_the_others_go_on(
         ([math.nan], False),
     ],
 )
-def test_parameters_are_finite_if_each_of_them_is(numbers: list[float], finite: bool) -> None:
+def test_parameters_are_finite_if_each_of_them_is(
+    numbers: list[float], finite: bool
+) -> None:
     assert _all_finite(torch.tensor(numbers)) is finite
 
 
@@ -335,7 +376,9 @@ def test_a_run_ends_when_every_replicate_has_diverged(tiny: Run) -> None:
 
 
 def test_safari_without_server_data_is_refused_with_what_to_give() -> None:
-    with pytest.raises(ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"):
+    with pytest.raises(
+        ValueError, match=r"SAFARI trains on server data.*IidServer\(n0=1000\)"
+    ):
         Run(
             data=Federation(),
             model=MLP(),

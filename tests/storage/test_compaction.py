@@ -46,7 +46,9 @@ def original(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Store
     """Four runs: two finished in two parts each, one failed after two rounds, one not ended."""
     store = Store(tmp_path_factory.mktemp("results") / "sweep")
     store.create()
-    store.write_manifest(Sweep("sweep", {(r.seed,): r for r in runs}, axes=("seed",)).manifest())
+    store.write_manifest(
+        Sweep("sweep", {(r.seed,): r for r in runs}, axes=("seed",)).manifest()
+    )
     for run in runs[:2]:
         in_process(run, store, worker(run))
         split(store, run.id)
@@ -88,7 +90,9 @@ def assert_reads_the_same(store: Store, expected: Store) -> None:
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     for entry in expected.entries():
         one = store.rounds(entry.run_id)
-        pd.testing.assert_frame_equal(one, expected.rounds(entry.run_id), check_exact=True)
+        pd.testing.assert_frame_equal(
+            one, expected.rounds(entry.run_id), check_exact=True
+        )
         assert store.ledger_entry(entry.run_id) == expected.ledger_entry(entry.run_id)
 
 
@@ -107,11 +111,17 @@ def test_ended_runs_are_put_together_and_others_keep_their_files(
             "ledger/ledger.jsonl",
             f"ledger/{runs[2].id}.json",
             "rounds/rounds.parquet",
-            *(f"rounds/{part.name}" for run in runs[2:] for part in original.parts(run.id)),
+            *(
+                f"rounds/{part.name}"
+                for run in runs[2:]
+                for part in original.parts(run.id)
+            ),
         ]
     )
     assert_reads_the_same(copy, original)
-    assert "2 runs are compacted" in str(done) and "2 runs keep their own files" in str(done)
+    assert "2 runs are compacted" in str(done) and "2 runs keep their own files" in str(
+        done
+    )
 
 
 def test_compacting_again_changes_nothing(copy: Store, original: Store) -> None:
@@ -157,7 +167,9 @@ class Crash(BaseException):
     """The process is killed."""
 
 
-def crash_at(number: int, monkeypatch: pytest.MonkeyPatch, kind: type) -> Callable[[], int]:
+def crash_at(
+    number: int, monkeypatch: pytest.MonkeyPatch, kind: type
+) -> Callable[[], int]:
     """Raise instead of the operation with this number that changes a file; count them."""
     count = 0
 
@@ -212,7 +224,9 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(
     for done in crashes(first, monkeypatch):
         assert_reads_the_same(store, original)
         compact(store)
-        pd.testing.assert_frame_equal(store.rounds(), original.rounds(), check_exact=True)
+        pd.testing.assert_frame_equal(
+            store.rounds(), original.rounds(), check_exact=True
+        )
         assert store.ledger() == original.ledger()
         assert "rounds/rounds.parquet" in files(store) and len(store.parts()) == 2
         if not done:
@@ -229,7 +243,9 @@ def test_a_crash_while_a_folder_is_compacted_again_loses_nothing(
     for store in (before, expected):
         store.checkpoint(runs[3].id).unlink()
         config = runs[3].model_dump(mode="json")
-        ended = LedgerEntry(status=Status.STOPPED, config=config, ended="2026-11-23T00:00:00")
+        ended = LedgerEntry(
+            status=Status.STOPPED, config=config, ended="2026-11-23T00:00:00"
+        )
         store.write_ledger(runs[3].id, ended)
     now = Store(tmp_path / "now")
     shutil.copytree(before.path, now.path)
@@ -264,7 +280,12 @@ def test_a_crash_while_a_compacted_run_is_forgotten_leaves_the_others_as_they_we
 def test_all_runs_of_a_compacted_folder_are_forgotten(copy: Store) -> None:
     compact(copy)
     copy.forget(None)
-    assert copy.rounds().empty and not copy.ledger() and not copy.begun() and not files(copy)
+    assert (
+        copy.rounds().empty
+        and not copy.ledger()
+        and not copy.begun()
+        and not files(copy)
+    )
 
 
 def test_a_compacted_run_that_is_run_again_is_taken_out_of_the_file(
@@ -272,10 +293,14 @@ def test_a_compacted_run_that_is_run_again_is_taken_out_of_the_file(
 ) -> None:
     compact(copy)
     in_process(runs[0], copy, worker(runs[0]))
-    assert {part.name.partition("-")[0] for part in copy.parts(runs[0].id)} == {runs[0].id}
+    assert {part.name.partition("-")[0] for part in copy.parts(runs[0].id)} == {
+        runs[0].id
+    }
     assert copy.compacted.run_ids() == {runs[1].id}
     now, before = copy.rounds(), original.rounds()
-    pd.testing.assert_frame_equal(now.drop(columns="seconds"), before.drop(columns="seconds"))
+    pd.testing.assert_frame_equal(
+        now.drop(columns="seconds"), before.drop(columns="seconds")
+    )
 
 
 def test_a_compacted_run_keeps_its_rows_before_the_round_from_which_it_is_run_again(
@@ -289,7 +314,9 @@ def test_a_compacted_run_keeps_its_rows_before_the_round_from_which_it_is_run_ag
     pd.testing.assert_frame_equal(copy.rounds(), expected.rounds(), check_exact=True)
 
 
-def test_a_run_with_a_damaged_part_keeps_its_files(copy: Store, runs: list[Run]) -> None:
+def test_a_run_with_a_damaged_part_keeps_its_files(
+    copy: Store, runs: list[Run]
+) -> None:
     part = copy.parts(runs[0].id)[0]
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.warns(UserWarning, match=f"{part.name} cannot be read and is left out"):
@@ -305,7 +332,9 @@ def test_damaged_compacted_files_are_named_and_never_written_again(
     rows, ledger = copy.compacted.rows_file, copy.compacted.ledger_file
     good = rows.read_bytes()
     rows.write_bytes(good[:200] + bytes([good[200] ^ 255]) + good[201:])
-    with pytest.warns(UserWarning, match=r"rounds\.parquet cannot be read: .*; it is left out"):
+    with pytest.warns(
+        UserWarning, match=r"rounds\.parquet cannot be read: .*; it is left out"
+    ):
         assert set(copy.rounds()["run_id"]) == {runs[2].id, runs[3].id}
     rows.write_bytes(good[:-9])
     assert copy.begun() == {runs[2].id, runs[3].id}
@@ -319,12 +348,16 @@ def test_damaged_compacted_files_are_named_and_never_written_again(
     with pytest.warns(UserWarning, match=r"line 1 of .*ledger\.jsonl cannot be read"):
         assert len(copy.ledger()) == 2
     for change in (lambda: compact(copy), lambda: copy.forget([runs[2].id])):
-        with pytest.raises(ValueError, match=r"line 1 of .*ledger\.jsonl cannot be read"):
+        with pytest.raises(
+            ValueError, match=r"line 1 of .*ledger\.jsonl cannot be read"
+        ):
             change()
     assert rows.read_bytes() == good and ledger.read_bytes() == b"{}\n" + lines[1]
 
 
-def test_a_folder_that_is_written_to_is_not_compacted(copy: Store, tmp_path: Path) -> None:
+def test_a_folder_that_is_written_to_is_not_compacted(
+    copy: Store, tmp_path: Path
+) -> None:
     with copy.lock(), pytest.raises(SweepBusyError):
         compact(Store(copy.path))
     with pytest.raises(ValueError, match="holds no sweep"):
@@ -379,7 +412,11 @@ def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
 
 @pytest.mark.parametrize("form", ["single files", "a mixture", "compacted"])
 def test_the_queries_of_the_documentation_read_each_form(
-    form: str, copy: Store, original: Store, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    form: str,
+    copy: Store,
+    original: Store,
+    runs: list[Run],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if form == "compacted":
         copy.forget([run.id for run in runs[2:]])
@@ -391,24 +428,31 @@ def test_the_queries_of_the_documentation_read_each_form(
     monkeypatch.chdir(copy.path.parent)
     section = DOC.split("## Two forms", 1)[1].split("\n## ", 1)[0]
     sql, python = (
-        section.split(f"```{kind}\n", 1)[1].split("```", 1)[0] for kind in ("sql", "python")
+        section.split(f"```{kind}\n", 1)[1].split("```", 1)[0]
+        for kind in ("sql", "python")
     )
     names: dict[str, pd.DataFrame] = {}
     exec(python, names)
-    pd.testing.assert_frame_equal(duckdb.sql(sql).df(), names["answer"], check_dtype=False)
-    assert dict(zip(names["answer"]["run_id"], names["answer"]["status"], strict=True)) == {
-        run_id: entry.status.value for run_id, entry in expected.items()
-    }
+    pd.testing.assert_frame_equal(
+        duckdb.sql(sql).df(), names["answer"], check_dtype=False
+    )
+    assert dict(
+        zip(names["answer"]["run_id"], names["answer"]["status"], strict=True)
+    ) == {run_id: entry.status.value for run_id, entry in expected.items()}
 
 
 def test_a_line_of_the_compacted_ledger_is_the_entry_with_the_run_s_id(
     copy: Store, original: Store, runs: list[Run]
 ) -> None:
     compact(copy)
-    lines = [json.loads(line) for line in copy.compacted.ledger_file.read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in copy.compacted.ledger_file.read_text().splitlines()
+    ]
     assert [line["run_id"] for line in lines] == sorted(run.id for run in runs[:2])
     for line in lines:
-        single = json.loads(original.file("ledger", f"{line['run_id']}.json").read_text())
+        single = json.loads(
+            original.file("ledger", f"{line['run_id']}.json").read_text()
+        )
         assert line == {"run_id": line["run_id"], **single}
 
 

@@ -7,7 +7,9 @@ import pytest
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 
 
-def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> None:
+def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (
+    None
+):
     assert {status.value: (status.decided, status.bad) for status in Status} == {
         "finished": (True, False),
         "stopped": (True, False),
@@ -19,7 +21,12 @@ def test_a_status_says_whether_another_attempt_is_made_and_whether_something_wen
 def test_an_entry_is_stored_as_plain_json_in_the_order_of_its_fields() -> None:
     ends = [ReplicateEnd(replicate=0, status=Status.DIVERGED, reason="round 3")]
     entry = LedgerEntry.now(
-        {"seed": 1}, Status.DIVERGED, "round 3", replicates=ends, seconds=2.5, host="box"
+        {"seed": 1},
+        Status.DIVERGED,
+        "round 3",
+        replicates=ends,
+        seconds=2.5,
+        host="box",
     )
     stored = json.loads(entry.to_json())
     assert stored.pop("ended") == entry.ended
@@ -43,7 +50,9 @@ def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added() -> N
 
 
 def test_a_reason_with_credentials_is_stored_without_them() -> None:
-    entry = LedgerEntry.now(None, Status.FAILED, "no answer of s3://key:secret@bucket/x")
+    entry = LedgerEntry.now(
+        None, Status.FAILED, "no answer of s3://key:secret@bucket/x"
+    )
     assert entry.reason == "no answer of s3://bucket/x" and entry.config == {}
 
 

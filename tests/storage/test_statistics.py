@@ -8,7 +8,9 @@ import pytest
 from raysafl.storage.statistics import STATISTICS, summarise
 
 
-def rows(accuracies: list[float], kinds: list[str] | None = None, every: int = 1) -> pd.DataFrame:
+def rows(
+    accuracies: list[float], kinds: list[str] | None = None, every: int = 1
+) -> pd.DataFrame:
     n = len(accuracies)
     return pd.DataFrame(
         {
@@ -40,11 +42,15 @@ def test_last10_is_the_mean_of_all_rows_if_there_are_fewer() -> None:
 
 def test_after_server_is_the_mean_over_rounds_of_the_server_alone() -> None:
     kinds = ["client", "server", "client+server", "server"]
-    assert summarise(rows([0.1, 0.6, 0.3, 0.8], kinds))["after_server"] == pytest.approx(0.7)
+    assert summarise(rows([0.1, 0.6, 0.3, 0.8], kinds))[
+        "after_server"
+    ] == pytest.approx(0.7)
 
 
 def test_after_server_is_nan_if_the_server_never_trained_alone() -> None:
-    assert math.isnan(summarise(rows([0.1, 0.2], ["client", "client+server"]))["after_server"])
+    assert math.isnan(
+        summarise(rows([0.1, 0.2], ["client", "client+server"]))["after_server"]
+    )
 
 
 def test_rounds_counts_rounds_run_not_rounds_evaluated() -> None:
@@ -61,13 +67,17 @@ def test_totals_are_sums_over_the_rows() -> None:
 def test_no_rows_give_no_rounds_and_no_accuracy() -> None:
     row = summarise(rows([]))
     assert row["rounds"] == 0 and row["total_steps"] == 0
-    assert all(math.isnan(row[name]) for name in ("final", "last10", "best", "after_server"))
+    assert all(
+        math.isnan(row[name]) for name in ("final", "last10", "best", "after_server")
+    )
 
 
 def test_means_of_the_last_five_and_twenty_rows() -> None:
     row = summarise(rows([0.9] * 3 + [0.1] * 15 + [0.2, 0.3, 0.4, 0.5, 0.6]))
     assert row["last5"] == pytest.approx(0.4)
-    assert row["last5_std"] == pytest.approx(math.sqrt(0.1 / 4))  # squares .04 .01 0 .01 .04
+    assert row["last5_std"] == pytest.approx(
+        math.sqrt(0.1 / 4)
+    )  # squares .04 .01 0 .01 .04
     assert row["rolling20"] == pytest.approx((15 * 0.1 + 2.0) / 20)
 
 
@@ -83,7 +93,8 @@ def test_rise_time_counts_rounds_until_nine_tenths_of_the_final() -> None:
 
 
 def test_rise_time20_is_that_of_the_rolling_mean() -> None:
-    # 20 rows at 0, then 1s: the mean of the last 20 is k/20 after k of them, 1 at the end.
+    # 20 rows at 0, then 1s: the mean of the last 20 is k/20 after k of them, 1 at the
+    # end.
     row = summarise(rows([0.0] * 20 + [1.0] * 20))
     assert (row["rise_time"], row["rise_time20"]) == (21, 38)
     # At the start the mean is over what there is: 0, 0.2, 0.4 and, at the end, 0.6.
@@ -112,8 +123,17 @@ def test_total_bytes_are_those_down_and_up() -> None:
 
 def test_no_rows_leave_every_new_statistic_open() -> None:
     row = summarise(rows([]))
-    names = ("last5", "rolling20", "rise_time", "rise_time20", "rounds_to_50", "best_round")
-    assert all(math.isnan(row[name]) for name in (*names, "arbitrary_ratio", "last5_std"))
+    names = (
+        "last5",
+        "rolling20",
+        "rise_time",
+        "rise_time20",
+        "rounds_to_50",
+        "best_round",
+    )
+    assert all(
+        math.isnan(row[name]) for name in (*names, "arbitrary_ratio", "last5_std")
+    )
 
 
 def test_diverged_rows_do_not_break_the_statistics() -> None:

@@ -30,8 +30,21 @@ from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import in_process
 from raysafl.tracking import default_uri
 
-FACTS = ["run_id", "replicate", "round", "kind", "cohort", "test_accuracy", "test_loss", "steps"]
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+FACTS = [
+    "run_id",
+    "replicate",
+    "round",
+    "kind",
+    "cohort",
+    "test_accuracy",
+    "test_loss",
+    "steps",
+]
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +110,18 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
         store.create()
         with store.lock():
             store.write_manifest(Sweep("sweep", [tiny]).manifest())
-            in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
+            in_process(
+                tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
+            )
         write_runs_table(store)
         assert [s.path for s in find_sweeps(parse_location(root))] == [store.path]
         assert [f.name for f in write_report(store)][:1] == ["table.md"]
-        assert not list(store.path.glob("checkpoints/*")) and list(store.ledger()) == [tiny.id]
-        tables.append((store.rounds()[FACTS], store.runs()["final"], store.file("curves.png")))
+        assert not list(store.path.glob("checkpoints/*")) and list(store.ledger()) == [
+            tiny.id
+        ]
+        tables.append(
+            (store.rounds()[FACTS], store.runs()["final"], store.file("curves.png"))
+        )
     pd.testing.assert_frame_equal(tables[0][0], tables[1][0])
     pd.testing.assert_series_equal(tables[0][1], tables[1][1])
     assert all(picture.is_file() for _, _, picture in tables)
@@ -125,7 +144,8 @@ def test_a_writer_killed_in_mid_upload_leaves_the_old_file(
     old.write_bytes(b"old")
     line = Line(urlsplit(server).port or 0, limit=size * 2)
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITE, through(line, bucket), str(size)], stdout=subprocess.PIPE
+        [sys.executable, "-c", WRITE, through(line, bucket), str(size)],
+        stdout=subprocess.PIPE,
     )
     assert line.still.wait(120)
     writer.send_signal(signal.SIGKILL)
@@ -176,7 +196,9 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
 def test_a_store_that_cannot_be_used_is_refused_with_what_to_do(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StorageError, match=r"s3://nowhere/x .*NO_SUCH_BUCKET.* make the bucket"):
+    with pytest.raises(
+        StorageError, match=r"s3://nowhere/x .*NO_SUCH_BUCKET.* make the bucket"
+    ):
         Store(parse_location("s3://nowhere/x")).create()
     assert find_sweeps(parse_location("s3://nowhere/x")) == []
     closed = "s3://bucket/x?endpoint_override=http://127.0.0.1:1"
@@ -198,7 +220,9 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     store.create()
     line.close()
     with pytest.raises(StorageError, match="NETWORK_CONNECTION"):
-        in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
+        in_process(
+            tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
+        )
     assert Store(parse_location(bucket)).ledger() == {}
 
 
@@ -210,8 +234,14 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     """The workers of a Ray that runs already know no environment: credentials in the URI."""
     port = urlsplit(server).port or 0
     line, runs = Line(port), {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
-    uri = bucket.replace("s3://", "s3://test:test@") + "/k?region=us-east-1&endpoint_override="
-    sweep, store = Sweep("k", runs, axes=("i",)), Store(parse_location(f"{uri}{server}"))
+    uri = (
+        bucket.replace("s3://", "s3://test:test@")
+        + "/k?region=us-east-1&endpoint_override="
+    )
+    sweep, store = (
+        Sweep("k", runs, axes=("i",)),
+        Store(parse_location(f"{uri}{server}")),
+    )
 
     def cut() -> int:
         while not store.ledger():
@@ -222,7 +252,9 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     options = {"hardware": Hardware(cpus=0.5, trials=2), "quiet": True, "track": False}
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(cut)
-        with pytest.raises(StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"):
+        with pytest.raises(
+            StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"
+        ):
             Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
         assert ended.result() < 4
     assert {entry.status for entry in store.ledger().values()} == {"finished"}
@@ -261,7 +293,9 @@ def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
     )
     assert holder.stdout and holder.stdout.readline() == b"held\n"
     store = Store(parse_location(bucket))
-    with pytest.raises(SweepBusyError, match=f"another raysafl process is writing to {bucket}"):
+    with pytest.raises(
+        SweepBusyError, match=f"another raysafl process is writing to {bucket}"
+    ):
         with store.lock():
             pass
     holder.kill()
@@ -303,7 +337,10 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
 def test_credentials_in_a_uri_are_not_shown(text: str, shown: str) -> None:
     assert redacted(text) == shown
     remote = Remote("s3://key:secret@bucket/x?token=1", "bucket/x")
-    assert "secret" not in f"{remote} {remote!r} {Store(remote)!r}" and "token" not in str(remote)
+    assert (
+        "secret" not in f"{remote} {remote!r} {Store(remote)!r}"
+        and "token" not in str(remote)
+    )
 
 
 def test_the_database_of_a_sweep_in_a_store_lies_here(
@@ -329,11 +366,24 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
 ) -> None:
     (tmp_path / "k.py").write_text(EXPERIMENT)
     raysafl = [sys.executable, "-c", "from raysafl.cli.app import main; main()"]
-    command = [*raysafl, "run", "k.py", "--out", f"{bucket}/k", "--cpus", "0.5", "--trials", "2"]
+    command = [
+        *raysafl,
+        "run",
+        "k.py",
+        "--out",
+        f"{bucket}/k",
+        "--cpus",
+        "0.5",
+        "--trials",
+        "2",
+    ]
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     driver = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 240
-    while not Store(parse_location(f"{bucket}/k")).ledger() and time.monotonic() < deadline:
+    while (
+        not Store(parse_location(f"{bucket}/k")).ledger()
+        and time.monotonic() < deadline
+    ):
         assert driver.poll() is None
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
@@ -342,15 +392,24 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
     assert len(Store(parse_location(f"{bucket}/k")).ledger()) < 4
     told = ""
     for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):
-        done = subprocess.run(more, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(
+            more, cwd=tmp_path, capture_output=True, text=True, timeout=400
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         told += done.stdout
     assert "cannot lie in an object store" in told
     assert f"Results, table and curves: {bucket}/k" in told
     assert f"{bucket}/k/table.md" in told and "6 runs are in MLflow" in told
     assert (tmp_path / "results/s3/bucket" / tmp_path.name / "mlflow.db").is_file()
-    assert not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
-    reference, store = Store(tmp_path / "reference"), Store(parse_location(f"{bucket}/k"))
+    assert (
+        not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
+    )
+    reference, store = (
+        Store(tmp_path / "reference"),
+        Store(parse_location(f"{bucket}/k")),
+    )
     for run in (BASE.replace(seed=i, rounds=250) for i in range(6)):
-        in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
+        in_process(
+            run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
+        )
     pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])

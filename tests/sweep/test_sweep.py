@@ -43,19 +43,31 @@ from raysafl.sweep import tune_callback as watch
 from raysafl.sweep.session import Session, in_process
 
 pytestmark = pytest.mark.usefixtures("ray_local")
-FACTS = ["run_id", "replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
+FACTS = [
+    "run_id",
+    "replicate",
+    "round",
+    "kind",
+    "test_accuracy",
+    "test_loss",
+    "train_accuracy",
+]
 
 
 def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
     text = io.StringIO()
     options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
-    outcome = Runner(sweep, out=out, console=Console(file=text, width=200), **options).run()  # type: ignore[arg-type]
+    outcome = Runner(
+        sweep, out=out, console=Console(file=text, width=200), **options
+    ).run()  # type: ignore[arg-type]
     return outcome, text.getvalue()
 
 
 def grid(tiny: Run, **more: Run) -> Sweep:
     runs = {("FedAvg", s): tiny.replace({"participation.s": s}) for s in (0, 2)}
-    return Sweep("tiny", {**runs, **{(k, 0): v for k, v in more.items()}}, axes=("method", "s"))
+    return Sweep(
+        "tiny", {**runs, **{(k, 0): v for k, v in more.items()}}, axes=("method", "s")
+    )
 
 
 class Broken(Algorithm):
@@ -94,7 +106,9 @@ def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -
     assert contents(tmp_path) == before
 
 
-def test_an_interrupt_does_not_wait_for_data_that_load(tiny: Run, tmp_path: Path) -> None:
+def test_an_interrupt_does_not_wait_for_data_that_load(
+    tiny: Run, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"""
 import sys, time
@@ -108,7 +122,10 @@ run = Run.from_json({tiny.to_json()!r})
 Runner(Sweep("s", runs={{(0,): run}}, axes=("x",)), {str(tmp_path / "s")!r}, quiet=True).run()
 """)
     child = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None and child.stdout.readline() == "loading\n"
     time.sleep(1)  # Ray starts
@@ -127,11 +144,24 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
     reference = Store(tmp_path / "reference")
     reference.create()
     for run in sweep.labelled().values():
-        in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
-    pd.testing.assert_frame_equal(outcome.store.rounds()[FACTS], reference.rounds()[FACTS])
+        in_process(
+            run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
+        )
+    pd.testing.assert_frame_equal(
+        outcome.store.rounds()[FACTS], reference.rounds()[FACTS]
+    )
     files = {p.name for p in outcome.store.path.iterdir() if not p.name.startswith(".")}
-    assert files >= {"manifest.json", "runs.parquet", "table.md", "curves.png", "rounds", "ledger"}
-    assert "tune" not in files and not list((outcome.store.path / "checkpoints").iterdir())
+    assert files >= {
+        "manifest.json",
+        "runs.parquet",
+        "table.md",
+        "curves.png",
+        "rounds",
+        "ledger",
+    }
+    assert "tune" not in files and not list(
+        (outcome.store.path / "checkpoints").iterdir()
+    )
 
 
 def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
@@ -143,20 +173,29 @@ def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration
     assert len(rounds) == 2 * 2 * 4 and len(runs) == 2 * 2
     row = runs.iloc[0]
     assert Run.from_json(row["config"]).id == row["run_id"]
-    assert row["device"] == "cpu" and row["torch"] and row["host"] and row["seconds"] > 0
+    assert (
+        row["device"] == "cpu" and row["torch"] and row["host"] and row["seconds"] > 0
+    )
     last = rounds[(rounds.run_id == row["run_id"]) & (rounds.replicate == 0)].iloc[-1]
     assert row["final"] == last["test_accuracy"]
     assert set(outcome.runs.columns) == set(runs.columns)
 
 
-def test_finished_runs_are_not_run_again_and_new_ones_are(tiny: Run, tmp_path: Path) -> None:
+def test_finished_runs_are_not_run_again_and_new_ones_are(
+    tiny: Run, tmp_path: Path
+) -> None:
     go(grid(tiny), tmp_path / "s")
     parts = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
-    (tmp_path / "s" / "report.html").unlink()  # as if the driver had been killed before it
+    (
+        tmp_path / "s" / "report.html"
+    ).unlink()  # as if the driver had been killed before it
     again, said = go(grid(tiny), tmp_path / "s")
-    assert again.skipped == 2 and said == "" and (tmp_path / "s" / "report.html").is_file()
+    assert (
+        again.skipped == 2 and said == "" and (tmp_path / "s" / "report.html").is_file()
+    )
     more, said = go(
-        grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5))), tmp_path / "s"
+        grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5))),
+        tmp_path / "s",
     )
     assert more.skipped == 2 and "[1/1]" in said and len(more.runs) == 6
     assert all(p.stat().st_mtime_ns == then for p, then in parts.items())
@@ -176,7 +215,9 @@ def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
     with pytest.raises(ValueError, match="no run bears all of method=SAFARI, s=2"):
         safari = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI()))
         go(safari, tmp_path / "s", only={"method": "SAFARI", "s": "2"})
-    with pytest.raises(ValueError, match="unknown label 'metod': did you mean 'method'"):
+    with pytest.raises(
+        ValueError, match="unknown label 'metod': did you mean 'method'"
+    ):
         go(grid(tiny), tmp_path / "s", only={"metod": "FedAvg"})
     with pytest.raises(ValueError, match=r"no run has s=3: .*known: 0, 2"):
         go(grid(tiny), tmp_path / "s", only={"s": "3"})
@@ -189,17 +230,25 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     sweep = grid(tiny, Broken=tiny.replace(algorithm=Broken()), Wild=wild)
     outcome, said = go(sweep, tmp_path / "s")
     by_status = outcome.runs.groupby("label.method")["status"].agg(set).to_dict()
-    assert by_status == {"FedAvg": {"finished"}, "Broken": {"failed"}, "Wild": {"diverged"}}
+    assert by_status == {
+        "FedAvg": {"finished"},
+        "Broken": {"failed"},
+        "Wild": {"diverged"},
+    }
     assert not outcome.ok and outcome.missing == 0
     assert "RuntimeError: a user's mistake (test_sweep.py:" in said
     reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
     assert reason.startswith("round ") and "not finite" in reason
-    again, said = go(sweep, tmp_path / "s")  # what failed is tried again, what diverged is not
+    again, said = go(
+        sweep, tmp_path / "s"
+    )  # what failed is tried again, what diverged is not
     assert again.skipped == 3 and "[1/1]" in said
 
 
 @pytest.mark.acceptance
-def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(tiny: Run, tmp_path: Path) -> None:
+def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(
+    tiny: Run, tmp_path: Path
+) -> None:
     runs = {(i,): tiny.replace(seed=10 * i) for i in range(4)}
     sweep = Sweep("seeds", runs, axes=("i",))
     together, _ = go(sweep, tmp_path / "a", hardware=Hardware(cpus=0.5, trials=1))
@@ -210,7 +259,10 @@ def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(tiny: Run, tmp_path: 
 
 
 def test_a_grid_search_space_becomes_labelled_runs(tiny: Run, tmp_path: Path) -> None:
-    space = {"algorithm.q": tune.grid_search([0.3, 0.9]), "data.server.n0": tune.grid_search([20])}
+    space = {
+        "algorithm.q": tune.grid_search([0.3, 0.9]),
+        "data.server.n0": tune.grid_search([20]),
+    }
     sweep = Sweep("grid", space=space, base=tiny.replace(algorithm=SAFARI()))
     assert sweep.is_grid and list(sweep.labelled()) == [(0.3, 20), (0.9, 20)]
     outcome, _ = go(sweep, tmp_path / "s")
@@ -228,20 +280,28 @@ def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
     assert first.manifest.entries[0].labels.keys() == space.keys()
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
     second, _ = go(sweep, tmp_path / "s")
-    assert {e.run_id for e in second.manifest.entries} == {e.run_id for e in first.manifest.entries}
+    assert {e.run_id for e in second.manifest.entries} == {
+        e.run_id for e in first.manifest.entries
+    }
     assert all(p.stat().st_mtime_ns == then for p, then in stamps.items())
 
 
-def test_a_sampled_configuration_that_is_wrong_fails_alone(tiny: Run, tmp_path: Path) -> None:
+def test_a_sampled_configuration_that_is_wrong_fails_alone(
+    tiny: Run, tmp_path: Path
+) -> None:
     space = {"participation.m": tune.grid_search([3, 9])}
     sweep = Sweep("wrong", space=space, make=lambda c: tiny.replace(c), num_samples=2)
     outcome, _ = go(sweep, tmp_path / "s")
     reasons = set(outcome.runs[outcome.runs.status == "failed"]["reason"])
-    assert any("m = 9 clients a round cannot come from M - s = 10 - 4" in r for r in reasons)
+    assert any(
+        "m = 9 clients a round cannot come from M - s = 10 - 4" in r for r in reasons
+    )
     assert "finished" in set(outcome.runs.status)
 
 
-def test_asha_stops_bad_trials_early_and_keeps_what_they_did(tiny: Run, tmp_path: Path) -> None:
+def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
+    tiny: Run, tmp_path: Path
+) -> None:
     rates = [0.5, 0.3, 1e-6, 1e-7, 1e-8, 1e-9]
     sweep = Sweep(
         "asha",
@@ -255,13 +315,19 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(tiny: Run, tmp_path
     by_rate = outcome.runs.set_index("label.local.lr")
     assert set(by_rate.loc["0.5", "status"]) == {"finished"}
     stopped = by_rate[by_rate.status == "stopped"]
-    assert len(stopped) > 0 and (stopped["rounds"] < 20).all() and (stopped["rounds"] >= 2).all()
+    assert (
+        len(stopped) > 0
+        and (stopped["rounds"] < 20).all()
+        and (stopped["rounds"] >= 2).all()
+    )
     assert outcome.ok  # a stop by the scheduler is no failure
     again, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
     assert again.ok and len(again.runs) == len(outcome.runs)
 
 
-def test_optuna_proposes_runs_and_sees_their_accuracy(tiny: Run, tmp_path: Path) -> None:
+def test_optuna_proposes_runs_and_sees_their_accuracy(
+    tiny: Run, tmp_path: Path
+) -> None:
     pytest.importorskip("optuna")
     from ray.tune.search.optuna import OptunaSearch
 
@@ -282,9 +348,13 @@ def test_infeasible_hardware_and_bad_data_are_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(ValueError, match=r"of 1 CPU and 64 GPU .* 0 GPU; lower"):
         go(grid(tiny), tmp_path / "s", hardware=Hardware(gpus=64))
-    with pytest.raises(ValueError, match="p = 11 classes per client, but the data has 10"):
+    with pytest.raises(
+        ValueError, match="p = 11 classes per client, but the data has 10"
+    ):
         go(grid(tiny.replace({"data.partition.p": 11})), tmp_path / "s")
-    with pytest.raises(ValueError, match=r"n0 = 5000 samples leaves no client data.* has 1437"):
+    with pytest.raises(
+        ValueError, match=r"n0 = 5000 samples leaves no client data.* has 1437"
+    ):
         go(grid(tiny.replace({"data.server.n0": 5000})), tmp_path / "s")
     assert Store(tmp_path / "s").ledger() == {}
 
@@ -312,17 +382,23 @@ def test_a_sweep_that_waits_for_room_says_once_for_what(
     monkeypatch.setattr(watch.log, "handlers", [frees])
     outcome, _ = go(grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2))
     assert outcome.ok
-    assert [line for line in frees.said if "2 client actor(s) of 0.5 CPU" in line] == frees.said
+    assert [
+        line for line in frees.said if "2 client actor(s) of 0.5 CPU" in line
+    ] == frees.said
     assert "no trial has run" in frees.said[0]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ValueError, match=r"cannot write results to .*choose another folder"):
+    with pytest.raises(
+        ValueError, match=r"cannot write results to .*choose another folder"
+    ):
         go(grid(tiny), tmp_path / "file" / "s")
 
 
-def test_a_second_writer_into_the_same_folder_is_told_so(tiny: Run, tmp_path: Path) -> None:
+def test_a_second_writer_into_the_same_folder_is_told_so(
+    tiny: Run, tmp_path: Path
+) -> None:
     store = Store(tmp_path / "s")
     store.create()
     with store.lock(), pytest.raises(SweepBusyError, match="another raysafl process"):
@@ -351,11 +427,17 @@ def test_an_experiment_may_use_a_module_that_lies_beside_it(
 
 
 @pytest.mark.acceptance
-def test_two_scales_or_two_sweeps_never_end_in_one_table(tiny: Run, tmp_path: Path) -> None:
+def test_two_scales_or_two_sweeps_never_end_in_one_table(
+    tiny: Run, tmp_path: Path
+) -> None:
     go(grid(tiny), tmp_path / "s")
-    with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'tiny' at 'smo"):
+    with pytest.raises(
+        ValueError, match="holds sweep 'tiny' at scale 'paper', not 'tiny' at 'smo"
+    ):
         go(grid(tiny).at("smoke"), tmp_path / "s")
-    with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'other'"):
+    with pytest.raises(
+        ValueError, match="holds sweep 'tiny' at scale 'paper', not 'other'"
+    ):
         go(Sweep("other", [tiny]), tmp_path / "s")
 
 
@@ -368,12 +450,16 @@ def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
 
 
 def test_a_sampled_sweep_has_no_labels_to_choose_by(tiny: Run, tmp_path: Path) -> None:
-    sweep = Sweep("x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny, num_samples=2)
+    sweep = Sweep(
+        "x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny, num_samples=2
+    )
     with pytest.raises(ValueError, match="samples its runs, so there are no labels"):
         go(sweep, tmp_path / "s", only={"local.lr": "0.1"})
 
 
-def test_a_corrupt_part_is_named_and_the_rest_is_read(tiny: Run, tmp_path: Path) -> None:
+def test_a_corrupt_part_is_named_and_the_rest_is_read(
+    tiny: Run, tmp_path: Path
+) -> None:
     outcome, _ = go(grid(tiny), tmp_path / "s")
     part = sorted(outcome.store.rounds_path.iterdir())[0]
     part.write_bytes(part.read_bytes()[:50])
@@ -403,7 +489,9 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     assert flag.exists() and outcome.ok
     expected, _ = go(Sweep("f", [tiny]), tmp_path / "f")
     columns = [c for c in FACTS if c != "run_id"]
-    pd.testing.assert_frame_equal(outcome.store.rounds()[columns], expected.store.rounds()[columns])
+    pd.testing.assert_frame_equal(
+        outcome.store.rounds()[columns], expected.store.rounds()[columns]
+    )
 
 
 def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
@@ -415,9 +503,13 @@ def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
         store.create()
     in_process(tiny, whole, worker)
     first = Session(tiny, cut, worker, {}, flush_seconds=0.0)
-    first.advance(0.0)  # one round and a checkpoint, then rows that no checkpoint covers
+    first.advance(
+        0.0
+    )  # one round and a checkpoint, then rows that no checkpoint covers
     cut.write_part(
-        tiny.id, 1, [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")]
+        tiny.id,
+        1,
+        [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")],
     )
     second = Session(tiny, cut, worker, {})
     assert second.simulation.round == 1
@@ -447,7 +539,9 @@ def test_a_session_whose_evaluations_end_later_writes_the_same_rows_and_each_in_
     while not session.advance(seconds):
         assert cut.rounds()["round"].max() == session.metrics()["round"] - 1
         session = Session(run, cut, Late(*data), {}, flush_seconds)  # as after a crash
-        assert session.simulation.round == (0 if flush_seconds else cut.rounds()["round"].max() + 1)
+        assert session.simulation.round == (
+            0 if flush_seconds else cut.rounds()["round"].max() + 1
+        )
         if flush_seconds:
             seconds = np.inf
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
@@ -459,7 +553,9 @@ def test_reports_that_no_scheduler_reads_lag_but_rise_and_the_last_is_of_the_las
     run = tiny.replace(rounds=5)
     store = Store(tmp_path / "a")
     store.create()
-    session = Session(run, store, Late(run.data, run.data.load(), run.model, run.seeds), {})
+    session = Session(
+        run, store, Late(run.data, run.data.load(), run.model, run.seeds), {}
+    )
     reports = [session.metrics()]
     while not session.advance(1e-9):
         reports.append(session.metrics())
@@ -480,13 +576,17 @@ Runner(Sweep("k", runs, axes=("i",)), out=sys.argv[1], track=False, flush_second
 
 
 @pytest.mark.acceptance
-def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(tmp_path: Path) -> None:
+def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(
+    tmp_path: Path,
+) -> None:
     from raysafl.quickstart import BASE
 
     out = tmp_path / "k"
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    driver = subprocess.Popen([sys.executable, str(script), str(out)], start_new_session=True)
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(out)], start_new_session=True
+    )
     deadline = time.monotonic() + 120
     while not list((out / "rounds").glob("*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -498,11 +598,15 @@ def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(tmp_path: Pat
         time.sleep(2)
         if parts == sorted((out / "rounds").iterdir()):
             break
-    sweep = Sweep("k", {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}, axes=("i",))
+    sweep = Sweep(
+        "k", {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}, axes=("i",)
+    )
     resumed, _ = go(sweep, out)
     fresh, _ = go(sweep, tmp_path / "fresh")
     assert resumed.ok
-    pd.testing.assert_frame_equal(resumed.store.rounds()[FACTS], fresh.store.rounds()[FACTS])
+    pd.testing.assert_frame_equal(
+        resumed.store.rounds()[FACTS], fresh.store.rounds()[FACTS]
+    )
 
 
 @pytest.mark.acceptance
@@ -529,7 +633,9 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
 
     again, _ = go(grid(tiny, other=tiny.replace(seed=5)), tmp_path / "s")
     assert (again.skipped, again.missing) == (2, 0) and again.ok
-    assert len(again.store.parts()) == 1  # of the new run; the others were not run again
+    assert (
+        len(again.store.parts()) == 1
+    )  # of the new run; the others were not run again
     old = again.store.rounds()
     old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before, check_exact=True)
@@ -542,11 +648,22 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     pd.testing.assert_frame_equal(rows[FACTS], before[FACTS])
 
 
-def test_the_ledger_names_versions_commit_host_and_configuration(tiny: Run, tmp_path: Path) -> None:
+def test_the_ledger_names_versions_commit_host_and_configuration(
+    tiny: Run, tmp_path: Path
+) -> None:
     outcome, _ = go(Sweep("one", [tiny]), tmp_path / "s", command="raysafl run x.py")
     entry = json.loads((tmp_path / "s" / "ledger" / f"{tiny.id}.json").read_text())
     assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
-    assert {"python", "torch", "ray", "raysafl", "host", "device", "engine", "commit"} <= set(entry)
+    assert {
+        "python",
+        "torch",
+        "ray",
+        "raysafl",
+        "host",
+        "device",
+        "engine",
+        "commit",
+    } <= set(entry)
     assert outcome.manifest.command == "raysafl run x.py"
 
 
@@ -565,7 +682,9 @@ def test_a_sweep_without_runs_or_with_a_bad_name_is_refused(
         Sweep(**{"name": "x", **arguments})  # type: ignore[arg-type]
 
 
-def test_labels_that_do_not_match_the_axes_or_name_one_run_twice_are_refused(tiny: Run) -> None:
+def test_labels_that_do_not_match_the_axes_or_name_one_run_twice_are_refused(
+    tiny: Run,
+) -> None:
     with pytest.raises(ValueError, match="has 2 values, but the axes are"):
         Sweep("x", {(1, 2): tiny}, axes=("a",)).manifest()
     with pytest.raises(ValueError, match="name the same run"):

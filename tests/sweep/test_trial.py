@@ -57,11 +57,19 @@ def start(store: Store, tiny: Run) -> Iterator[Any]:
 
     dataset = ray.put(tiny.data.load())
     context = Context(
-        store.path, make, Hardware(cpus=0.5), {tiny.data.source_key: dataset}, {}, 0.0, 30.0
+        store.path,
+        make,
+        Hardware(cpus=0.5),
+        {tiny.data.source_key: dataset},
+        {},
+        0.0,
+        30.0,
     )
 
     class Here(Trial):
-        def setup(self, config: dict[str, Any], context_: Context | None = None) -> None:
+        def setup(
+            self, config: dict[str, Any], context_: Context | None = None
+        ) -> None:
             super().setup(config, context)
 
     def begin(name: str) -> Trial:
@@ -92,7 +100,9 @@ def test_it_reports_every_evaluated_round_and_ends_with_the_ledger(
     assert results[-1]["test_accuracy"] == pytest.approx(of)
 
 
-def test_reset_for_another_run_equals_a_fresh_start(start: Any, store: Store, tiny: Run) -> None:
+def test_reset_for_another_run_equals_a_fresh_start(
+    start: Any, store: Store, tiny: Run
+) -> None:
     trial = start("tiny")
     to_the_end(trial)
     assert trial.reset_config({"run": "other"})
@@ -101,12 +111,20 @@ def test_reset_for_another_run_equals_a_fresh_start(start: Any, store: Store, ti
     other = tiny.replace(seed=9)
     reference = Store(store.path.parent / "reference")
     reference.create()
-    in_process(other, reference, Worker(other.data, other.data.load(), other.model, other.seeds))
+    in_process(
+        other,
+        reference,
+        Worker(other.data, other.data.load(), other.model, other.seeds),
+    )
     facts = ["replicate", "round", "test_accuracy", "test_loss"]
-    pd.testing.assert_frame_equal(store.rounds(other.id)[facts], reference.rounds()[facts])
+    pd.testing.assert_frame_equal(
+        store.rounds(other.id)[facts], reference.rounds()[facts]
+    )
 
 
-def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(start: Any, store: Store) -> None:
+def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
+    start: Any, store: Store
+) -> None:
     trial = start("broken")
     results = to_the_end(trial)
     assert np.isnan(results[-1]["test_accuracy"])
@@ -126,7 +144,9 @@ def test_a_run_that_ended_before_is_reported_again_without_being_run(
     assert next(store.rounds_path.iterdir()).stat().st_mtime_ns == stamp
 
 
-def test_setting_up_a_trial_touches_nothing_of_its_run(start: Any, store: Store, tiny: Run) -> None:
+def test_setting_up_a_trial_touches_nothing_of_its_run(
+    start: Any, store: Store, tiny: Run
+) -> None:
     trial = start("tiny")
     trial.train()
     before = store.rounds()
@@ -134,7 +154,9 @@ def test_setting_up_a_trial_touches_nothing_of_its_run(start: Any, store: Store,
     pd.testing.assert_frame_equal(store.rounds(), before)
 
 
-def test_a_stopped_trial_goes_on_from_where_it_was(start: Any, store: Store, tiny: Run) -> None:
+def test_a_stopped_trial_goes_on_from_where_it_was(
+    start: Any, store: Store, tiny: Run
+) -> None:
     first = start("tiny")
     first.train()
     first.reset_config({"run": "other"})

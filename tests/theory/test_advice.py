@@ -15,7 +15,7 @@ from raysafl.core.problem import SERVER
 from raysafl.runtime import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
-from raysafl.theory.advice_table import show
+from raysafl.theory.advice_table import advice_table
 from raysafl.theory.bounds import safari_q
 from raysafl.theory.gradients import dissimilarity, square
 
@@ -39,7 +39,7 @@ SWEEP = Sweep(
 
 def text(advice_of: Run, rounds: int = 2) -> str:
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(show(advise(advice_of, rounds), "a run"))
+    console.print(advice_table(advise(advice_of, rounds), "a run"))
     return console.export_text()
 
 
@@ -57,7 +57,9 @@ def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
     first = advice.probes[0]
     assert first.grad2 == pytest.approx(square(clients_NP.mean(0)))
     assert first.sigma_g2 == pytest.approx(float(dissimilarity(clients_NP).max()))
-    assert first.mean_dissimilarity == pytest.approx(float(dissimilarity(clients_NP).mean()))
+    assert first.mean_dissimilarity == pytest.approx(
+        float(dissimilarity(clients_NP).mean())
+    )
     assert first.sigma_g2 >= first.mean_dissimilarity
     server_P = work.server_gradient(0, w_P)
     assert server_P is not None
@@ -79,7 +81,10 @@ def test_one_full_batch_step_makes_the_path_the_gradient(tiny: Run) -> None:
 
 
 def test_a_whole_pass_has_no_noise_and_a_part_of_one_has(tiny: Run) -> None:
-    for sgd, noisy in ((tiny.local, False), (LocalTraining(lr=0.1, batch_size=32, steps=2), True)):
+    for sgd, noisy in (
+        (tiny.local, False),
+        (LocalTraining(lr=0.1, batch_size=32, steps=2), True),
+    ):
         run = tiny.replace(local=sgd)
         work = Worker(run.data, run.data.load(), run.model, [0])
         assert min(work.sizes()[0][0]) > 64
@@ -94,7 +99,9 @@ def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
         sim.step()
     end_P = sim.replicates[0].state.w_P
     expected = square(work.gradients(0, end_P.expand(10, -1)).mean(0))
-    assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(expected)  # 100: at most the run's
+    assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(
+        expected
+    )  # 100: at most the run's
 
 
 def test_iid_clients_differ_less_than_clients_of_one_class(tiny: Run) -> None:
@@ -147,7 +154,9 @@ def test_a_run_that_diverges_is_still_reported(tiny: Run) -> None:
 
 def test_all_is_shown_with_its_caveats(tiny: Run) -> None:
     said = text(tiny)
-    assert all(word in said for word in ("sigma_G^2", "xi^2", "SAFARI 4", "FAST 1", "a run"))
+    assert all(
+        word in said for word in ("sigma_G^2", "xi^2", "SAFARI 4", "FAST 1", "a run")
+    )
     flat = " ".join(said.split())
     assert all(" ".join(caveat.split()) in flat for caveat in CAVEATS)
     assert "NO" in said and "premises do not hold" in said
@@ -162,7 +171,8 @@ def test_the_noise_stream_is_its_own(tiny: Run) -> None:
     work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
     (w_P,) = work.init()
     first, again, other = (
-        work.batch_gradients(0, client, w_P, 4, 3, Key(0)) for client in (SERVER, SERVER, 0)
+        work.batch_gradients(0, client, w_P, 4, 3, Key(0))
+        for client in (SERVER, SERVER, 0)
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
@@ -172,7 +182,10 @@ def test_the_noise_stream_is_its_own(tiny: Run) -> None:
     [
         ([], "method=FedAvg"),
         (["--only", "method=SAFARI"], "the run's own q = 0.5"),
-        (["--only", "method=SAFARY"], "no run has method=SAFARY: did you mean 'SAFARI'?"),
+        (
+            ["--only", "method=SAFARY"],
+            "no run has method=SAFARY: did you mean 'SAFARI'?",
+        ),
         (["--rounds", "0"], "at least one round"),
     ],
 )
@@ -195,7 +208,9 @@ def test_a_sampled_sweep_has_no_first_run(tiny: Run) -> None:
     sweep = Sweep(name="s", base=tiny, space={"local.lr": tune.uniform(0.1, 1)})
     with pytest.raises(ValueError, match="none is known beforehand"):
         sweep.first({})
-    grid = Sweep(name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)})
+    grid = Sweep(
+        name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)}
+    )
     with pytest.raises(ValueError, match="no run bears all of a=1, b=1"):
         grid.first({"a": "1", "b": "1"})
     assert grid.first({"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))

@@ -53,7 +53,9 @@ def by_autograd(t: LocalTrainer, w_P: Tensor, rows: np.ndarray) -> Tensor:
         (CNN(channels=[4], hidden=8), "loop"),
     ],
 )
-def test_full_gradients_equal_autograd_on_all_samples(model: Model, engine: str) -> None:
+def test_full_gradients_equal_autograd_on_all_samples(
+    model: Model, engine: str
+) -> None:
     t, held = trainer(model, engine)
     w_TP = torch.stack([t.model.init(Key(seed)) for seed in range(3)])
     got = t.gradients(w_TP, held)
@@ -75,7 +77,10 @@ def test_a_worker_gives_the_gradients_of_clients_and_server(tiny: Run) -> None:
     server_P = work.server_gradient(0, w_P)
     assert server_P is not None
     torch.testing.assert_close(
-        server_P, by_autograd(work.trainer, w_P, work.splits[0].server), rtol=1e-4, atol=1e-6
+        server_P,
+        by_autograd(work.trainer, w_P, work.splits[0].server),
+        rtol=1e-4,
+        atol=1e-6,
     )
     without = Worker(tiny.data.replace(server=None), tiny.data.load(), tiny.model, [0])
     assert without.server_gradient(0, w_P) is None
@@ -92,14 +97,20 @@ def test_gap_and_dissimilarity_by_hand() -> None:
 
 
 def test_noise_is_unbiased_by_enumerating_all_batches() -> None:
-    points_nP = torch.tensor([[0.0, 1.0], [2.0, 2.0], [5.0, -1.0], [-3.0, 0.5]]).double()
+    points_nP = torch.tensor(
+        [[0.0, 1.0], [2.0, 2.0], [5.0, -1.0], [-3.0, 0.5]]
+    ).double()
     n, size = 4, 2
     full_P = points_nP.mean(0)
-    means = [points_nP[list(pick)].mean(0) for pick in itertools.combinations(range(n), size)]
+    means = [
+        points_nP[list(pick)].mean(0) for pick in itertools.combinations(range(n), size)
+    ]
     spread = float((points_nP - full_P).square().sum(1).mean())
     exact = spread / size * (n - size) / (n - 1)  # drawn without replacement
     assert gradient_noise(torch.stack(means), full_P) == pytest.approx(exact)
-    pairs = [gradient_noise(torch.stack(pair)) for pair in itertools.product(means, repeat=2)]
+    pairs = [
+        gradient_noise(torch.stack(pair)) for pair in itertools.product(means, repeat=2)
+    ]
     assert np.mean(pairs) == pytest.approx(exact)
     with pytest.raises(ValueError, match="two mini-batches or more"):
         gradient_noise(points_nP[:1])
@@ -122,7 +133,9 @@ def test_the_noise_of_a_path_by_enumerating_all_orders() -> None:
 def test_the_workers_batches_have_the_noise_of_enumeration(tiny: Run) -> None:
     work = Worker(tiny.data, tiny.data.load(), Logistic(zero_init=False), [0])
     (w_P,), held = work.init(), work.splits[0].server
-    each_nP = work.trainer.gradients(w_P.expand(len(held), -1), [held[[i]] for i in range(50)])
+    each_nP = work.trainer.gradients(
+        w_P.expand(len(held), -1), [held[[i]] for i in range(50)]
+    )
     full_P = work.server_gradient(0, w_P)
     assert full_P is not None
     spread, n, size = gradient_noise(each_nP, full_P), len(held), 5
@@ -162,7 +175,8 @@ def test_smoothness_of_logistic_regression_is_that_of_its_hessian(tiny: Run) -> 
 
 
 def test_safari_q_by_hand() -> None:
-    # L eta_s = 1/4, K = 2: 4*3 - 4*2*(1/8 - 2/4/4) = 12 - 8*(1/8 - 1/8) = 12; (3/4)*4 = 3
+    # L eta_s = 1/4, K = 2: 4*3 - 4*2*(1/8 - 2/4/4) = 12 - 8*(1/8 - 1/8) = 12; (3/4)*4 =
+    # 3
     bound = safari_q(sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2)
     assert bound.value == pytest.approx(1 / (12 / 3 + 1))
     # printed, the rate squared: 4*3 - 8*(1/8 - 2/16/4) = 12 - 8*3/32 = 11.25
@@ -181,9 +195,11 @@ def test_safari_q_in_its_limits() -> None:
     assert safari_q(0, 1, 0, L=1, eta_s=0.1, K=5).value == 1
     assert safari_q(1e12, 1, 1, L=1, eta_s=0.1, K=5).value == pytest.approx(0, abs=1e-9)
     assert safari_q(1, 0, 0, L=1, eta_s=0.1, K=5).value == 0
-    assert safari_q(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1  # printed: 1/(negative)
+    assert (
+        safari_q(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1
+    )  # printed: 1/(negative)
     beyond = safari_q(1, 1, 1, L=10, eta_s=0.1, K=5)
-    assert beyond.value is None and "says nothing: L eta_s = 1" in beyond.told
+    assert beyond.value is None and "says nothing: L eta_s = 1" in beyond.meaning
 
 
 def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
@@ -191,7 +207,9 @@ def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
     bound = fast_q(sigma_g2=1, g1=3, g2=5, g3=2.5, L=1, eta_c=0.1, K=2)
     assert bound.value == pytest.approx(5 / 7)
     q, K, eta = bound.value or 0, 2, 0.1
-    left = q * (-2 / K**2 * 3 + 4 * eta / K * 2.5) + (1 - q) * (-(2 / K**2 - 4 * eta / K) * 5 + 4)
+    left = q * (-2 / K**2 * 3 + 4 * eta / K * 2.5) + (1 - q) * (
+        -(2 / K**2 - 4 * eta / K) * 5 + 4
+    )
     assert left == pytest.approx(0)
 
 
@@ -200,7 +218,7 @@ def test_fast_q_in_its_limits() -> None:
     assert fast_q(1e12, 3, 5, 2.5, L=1, eta_c=0.1, K=2).value == pytest.approx(1)
     assert fast_q(1, 0, 0, 0, L=1, eta_c=0.1, K=2).value == 1
     none = fast_q(1, 1, 5, 9, L=1, eta_c=0.1, K=2)
-    assert none.value is None and "no q satisfies it" in none.told
+    assert none.value is None and "no q satisfies it" in none.meaning
 
 
 def test_the_rates_at_their_limits() -> None:
@@ -209,8 +227,12 @@ def test_the_rates_at_their_limits() -> None:
     assert all(c.holds for c in safari_rates(L, eta_c, K * eta_c / 2, K))
     double = safari_rates(L, 2 * eta_c, K * eta_c, K)
     assert [c.holds for c in double] == [False, True, True]
-    assert all(c.holds for c in safari_rates(L, 2 * eta_c, K * eta_c, K, as_printed=False))
-    assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(0.25)  # what the proof needs
+    assert all(
+        c.holds for c in safari_rates(L, 2 * eta_c, K * eta_c, K, as_printed=False)
+    )
+    assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(
+        0.25
+    )  # what the proof needs
     assert [c.holds for c in safari_rates(L, eta_c, eta_c, K)] == [True, False, True]
     first, second, proof = fast_rates(L, 0.01, K, m=4, n=2, q=0.5)
     assert first.limit == pytest.approx(1 / 80) and first.holds

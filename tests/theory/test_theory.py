@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from raysafl import Key
-from raysafl.theory.theorem1 import CONSISTENT, LEARNERS, Found, World, errors, experiment, lower
+from raysafl.theory.theorem1 import (
+    CONSISTENT,
+    LEARNERS,
+    TheoremOutcome,
+    World,
+    errors,
+    experiment,
+    lower,
+)
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "safari" / "theorem1.py"
 TRIALS = 1000
@@ -19,7 +27,9 @@ TRIALS = 1000
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("omega", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("samples", [1, 50])
-def test_every_learner_errs_as_the_theorem_says(learner: str, omega: float, samples: int) -> None:
+def test_every_learner_errs_as_the_theorem_says(
+    learner: str, omega: float, samples: int
+) -> None:
     # (1 - omega) M n >= 1 is what the proof's Chernoff bound needs
     world = World(clients=10, come=round(10 * omega), samples=samples)
     (found,) = experiment([world], TRIALS, learners=[learner])
@@ -30,10 +40,14 @@ def test_every_learner_errs_as_the_theorem_says(learner: str, omega: float, samp
 def test_without_hidden_points_the_frequencies_are_those_of_the_coins() -> None:
     found = {f.learner: f for f in experiment([World()], TRIALS)}
     deviation = 4 * math.sqrt(0.25 / TRIALS)
-    assert found["ERM"].frequency == found["adversary-aware"].frequency == 1  # the wrong default
+    assert (
+        found["ERM"].frequency == found["adversary-aware"].frequency == 1
+    )  # the wrong default
     assert found["nearest neighbour"].frequency == 1
     assert abs(found["memorise"].frequency - 1 / 2) < deviation
-    assert abs(found["random guess"].frequency - 3 / 4) < deviation  # wrong on either point
+    assert (
+        abs(found["random guess"].frequency - 3 / 4) < deviation
+    )  # wrong on either point
 
 
 @pytest.mark.parametrize("learner", CONSISTENT)
@@ -42,7 +56,9 @@ def test_server_data_helps_at_the_rate_of_the_closed_form(learner: str) -> None:
     found = experiment([World(server=n) for n in sizes], TRIALS, learners=[learner])
     at_none = 1 / 2 if learner == "memorise" else 1
     for n, f in zip(sizes, found, strict=True):
-        expected = at_none * 0.75**n  # x_2, of mass 4 eps = 1/4, is in none of n_T samples
+        expected = (
+            at_none * 0.75**n
+        )  # x_2, of mass 4 eps = 1/4, is in none of n_T samples
         assert abs(f.frequency - expected) < 4 * math.sqrt(0.25 / TRIALS) + 1e-9
     means = [f.errors_T.mean() for f in found]
     assert all(a > b for a, b in itertools.pairwise(means))
@@ -52,7 +68,10 @@ def test_server_data_helps_at_the_rate_of_the_closed_form(learner: str) -> None:
 def test_the_learners_that_ignore_data_are_not_helped() -> None:
     for learner in LEARNERS.keys() - set(CONSISTENT):
         few, many = experiment([World(), World(server=500)], TRIALS, learners=[learner])
-        assert many.frequency == pytest.approx(few.frequency, abs=0.07) and many.frequency > 0.5
+        assert (
+            many.frequency == pytest.approx(few.frequency, abs=0.07)
+            and many.frequency > 0.5
+        )
 
 
 @pytest.mark.parametrize("learner", CONSISTENT)
@@ -64,7 +83,9 @@ def test_with_many_rare_points_the_median_error_falls(learner: str) -> None:
 
 
 def test_the_errors_of_the_two_targets_add_up_to_the_hidden_mass() -> None:
-    world = World(rare=5)  # eqs. 2 to 4 of the proof, for a learner without coins of its own
+    world = World(
+        rare=5
+    )  # eqs. 2 to 4 of the proof, for a learner without coins of its own
     both = errors("ERM", world, 50, Key(3))
     np.testing.assert_allclose(both.sum(0), 4 * world.eps)
     nobody_hidden = errors("ERM", World(server=2000, rare=5), 50, Key(3))
@@ -82,17 +103,21 @@ def test_the_clients_who_come_hold_the_common_points_first() -> None:
 
 
 def test_it_is_a_function_of_the_key() -> None:
-    first, again, other = (errors("memorise", World(rare=9), 50, Key(s)) for s in (1, 1, 2))
+    first, again, other = (
+        errors("memorise", World(rare=9), 50, Key(s)) for s in (1, 1, 2)
+    )
     assert (first == again).all() and (first != other).any()
 
 
 def test_the_lower_limit_by_hand() -> None:
-    found = Found("ERM", World(), np.array([0.25] * 80 + [0.0] * 20))
+    found = TheoremOutcome("ERM", World(), np.array([0.25] * 80 + [0.0] * 20))
     assert lower(found, 0.95) == pytest.approx(0.8 - math.sqrt(math.log(40) / 200))
-    assert lower(Found("ERM", World(), np.zeros(10))) == 0
+    assert lower(TheoremOutcome("ERM", World(), np.zeros(10))) == 0
 
 
-@pytest.mark.parametrize("fields", [{"come": 0}, {"come": 10}, {"rare": 0}, {"server": -1}])
+@pytest.mark.parametrize(
+    "fields", [{"come": 0}, {"come": 10}, {"rare": 0}, {"server": -1}]
+)
 def test_a_world_outside_the_theorem_is_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"theorem 1 needs 0 < m < M|at least"):
         World(**fields)

@@ -13,16 +13,30 @@ from raysafl.tracking import default_uri, sync
 from raysafl.tracking.client import connect, disconnect
 from raysafl.tracking.server import server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed"
+)
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
 ARGUMENTS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
 ]
 WIDTHS = (1440, 1024)
 PATIENCE = 60_000  # milliseconds: MLflow's pages are slow on a busy machine
-OWN = "/mlflow/users/current"  # MLflow's page asks for it even where nobody logs in: 404
+OWN = (
+    "/mlflow/users/current"  # MLflow's page asks for it even where nobody logs in: 404
+)
 LATE = "ResizeObserver loop"  # a notice, not an error: a busy browser lays out one frame later
 
 
@@ -72,15 +86,21 @@ def test_the_report_opens_from_disk_and_can_be_read(
     page.wait_for_function("location.hash == '#pareto'")
     heading = page.get_by_role("heading", name="Pareto plots")
     playwright.expect(heading).to_be_in_viewport()
-    sizes = page.evaluate("[...document.images].map(i => [i.naturalWidth, i.clientWidth])")
+    sizes = page.evaluate(
+        "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"
+    )
     assert len(sizes) == 4 and all(own >= shown > 300 for own, shown in sizes)
-    assert page.evaluate("document.documentElement.scrollWidth") == width  # nothing sticks out
+    assert (
+        page.evaluate("document.documentElement.scrollWidth") == width
+    )  # nothing sticks out
     seen.asked -= {url for url in seen.asked if url.startswith("data:")}
     assert seen.asked == {file.as_uri()} and seen.errors == []
     page.close()
 
 
-def test_a_wide_table_keeps_its_heads_in_sight(browser: Any, real_results: Path) -> None:
+def test_a_wide_table_keeps_its_heads_in_sight(
+    browser: Any, real_results: Path
+) -> None:
     page = browser.new_page(viewport={"width": 500, "height": 900})
     page.goto((real_results / "quickstart" / "report.html").as_uri())
     region = page.get_by_role("region", name="All cells")
@@ -131,11 +151,15 @@ def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     for chart in ("test_accuracy", "last10"):
         page.get_by_text(chart, exact=True).first.wait_for(state="attached")
     page.get_by_text("FedAvg against SAFARI on digits").first.wait_for()  # the note
-    assert seen.errors == [] and all(a.startswith((url, "data:", "blob:")) for a in seen.asked)
+    assert seen.errors == [] and all(
+        a.startswith((url, "data:", "blob:")) for a in seen.asked
+    )
     page.close()
 
 
-def test_mlflow_s_parent_run_shows_the_report(browser: Any, mlflow: tuple[str, str, str]) -> None:
+def test_mlflow_s_parent_run_shows_the_report(
+    browser: Any, mlflow: tuple[str, str, str]
+) -> None:
     url, experiment, parent = mlflow
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     seen = Seen(page)

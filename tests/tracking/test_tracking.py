@@ -26,7 +26,11 @@ from raysafl.tracking.server import server
 A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 ENDED = {
     "status": "finished",
-    "config": {"rounds": 5, "algorithm": {"kind": "Safari", "q": 0.5}, "note": "x" * 7000},
+    "config": {
+        "rounds": 5,
+        "algorithm": {"kind": "Safari", "q": 0.5},
+        "note": "x" * 7000,
+    },
     "started": "2026-11-21T02:00:00+00:00",
     "seconds": 12.5,
     "commit": "abc123",
@@ -60,7 +64,9 @@ def sweep(path: Path, name: str = "demo") -> Store:
     store.create()
     entries = [Entry(run_id=r, labels={"q": q}) for r, q in ((A, 0.5), (B, 1.0))]
     table = Table(rows=["q"])
-    manifest = Manifest(name=name, title="A demo", axes=["q"], entries=entries, table=table)
+    manifest = Manifest(
+        name=name, title="A demo", axes=["q"], entries=entries, table=table
+    )
     manifest = manifest.replace(command="raysafl run demo")
     store.write_manifest(manifest)
     return store
@@ -72,7 +78,14 @@ def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
     plain |= {"train_accuracy": 0.5, "server_rounds": 1, "steps": 10, "bytes_down": 400}
     plain |= {"bytes_up": 100, "seconds": 2.5}
     return [
-        {**plain, "replicate": k, "seed": k, "round": t, "test_accuracy": t / 10 + k / 5, **changes}
+        {
+            **plain,
+            "replicate": k,
+            "seed": k,
+            "round": t,
+            "test_accuracy": t / 10 + k / 5,
+            **changes,
+        }
         for k in range(2)
         for t in range(first, last)
     ]
@@ -104,7 +117,9 @@ class View:
         assert len(found) == len(self.parents) + len(self.children)
 
     def points(self, run_id: str, metric: str) -> list[tuple[int, float]]:
-        history = self.client.get_metric_history(self.children[run_id].info.run_id, metric)
+        history = self.client.get_metric_history(
+            self.children[run_id].info.run_id, metric
+        )
         return sorted((point.step, point.value) for point in history)
 
     def all_points(self) -> int:
@@ -158,7 +173,9 @@ def closed_port() -> int:
         return port
 
 
-def test_curves_are_means_and_deviations_over_replicates(store: Store, view: Any) -> None:
+def test_curves_are_means_and_deviations_over_replicates(
+    store: Store, view: Any
+) -> None:
     complete(store)
     assert sync(store.path, None, print) == 2
     now = view()
@@ -186,25 +203,44 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     sync(store.path, None, print, curve)
     now = view()
     run = now.children[A]
-    assert run.data.params["algorithm"] == "Safari" and run.data.params["algorithm.q"] == "0.5"
+    assert (
+        run.data.params["algorithm"] == "Safari"
+        and run.data.params["algorithm.q"] == "0.5"
+    )
     assert len(run.data.params["note"]) == 6000
     tags = run.data.tags
     assert tags["mlflow.parentRunId"] == now.parents[0].info.run_id
-    told = {"status": "finished", "commit": "abc123", "host": "box", "device": "cpu", "reason": ""}
-    told |= {"mlflow.source.git.commit": "abc123", "mlflow.source.name": "raysafl run demo"}
+    told = {
+        "status": "finished",
+        "commit": "abc123",
+        "host": "box",
+        "device": "cpu",
+        "reason": "",
+    }
+    told |= {
+        "mlflow.source.git.commit": "abc123",
+        "mlflow.source.name": "raysafl run demo",
+    }
     assert told.items() <= tags.items() and tags["label.q"] == "0.5"
     assert run.info.run_name == "q=0.5" and run.info.status == "FINISHED"
     assert run.info.end_time - run.info.start_time == 12500
-    assert pd.Timestamp(run.info.start_time, unit="ms") == pd.Timestamp("2026-11-21 02:00")
+    assert pd.Timestamp(run.info.start_time, unit="ms") == pd.Timestamp(
+        "2026-11-21 02:00"
+    )
     assert run.data.metrics["final"] == pytest.approx(0.5)
     assert run.data.metrics["final_std"] == pytest.approx(math.sqrt(0.02))
     assert run.data.metrics["after_server"] == pytest.approx(0.3)
-    assert run.data.metrics["total_bytes_down"] == 2000 and run.data.params["label.q"] == "0.5"
+    assert (
+        run.data.metrics["total_bytes_down"] == 2000
+        and run.data.params["label.q"] == "0.5"
+    )
     assert now.files(run.info.run_id) == ["config.json", "curve.png"]
     assert drawn == [(10, "q=0.5"), (10, "q=1.0")]
 
 
-def test_the_parent_has_the_table_the_page_the_note_and_counts(store: Store, view: Any) -> None:
+def test_the_parent_has_the_table_the_page_the_note_and_counts(
+    store: Store, view: Any
+) -> None:
     complete(store)
     (store.path / "report.html").write_text("<html>")
     (store.path / "table.md").write_text("| q | final |\n" + "x" * 9000)
@@ -212,13 +248,18 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(store: Store, vie
     sync(store.path, None, print)
     now = view()
     (parent,) = now.parents
-    assert parent.data.tags["raysafl.sweep"] == "demo" and parent.info.status == "FINISHED"
+    assert (
+        parent.data.tags["raysafl.sweep"] == "demo" and parent.info.status == "FINISHED"
+    )
     note = parent.data.tags["mlflow.note.content"]
     assert note.startswith("| q | final |\n") and note.endswith("among the artifacts)")
     assert len(note) <= 8000 and now.experiment.tags["mlflow.note.content"] == note
     files = ["curves.png", "manifest.json", "report.html", "table.md"]
     assert now.files(parent.info.run_id) == files
-    assert parent.data.metrics["runs.finished"] == 2 and parent.data.metrics["runs.failed"] == 0
+    assert (
+        parent.data.metrics["runs.finished"] == 2
+        and parent.data.metrics["runs.failed"] == 0
+    )
 
 
 def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_table_s_statistic(
@@ -230,7 +271,9 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
     (parent,) = now.parents
     saved = json.loads(now.experiment.tags["mlflow.sharedViewState.raysafl"])
     state = json.loads(saved["state"])
-    assert saved["name"] == "Sweep" and state["runsExpanded"] == {parent.info.run_id: True}
+    assert saved["name"] == "Sweep" and state["runsExpanded"] == {
+        parent.info.run_id: True
+    }
     assert state["orderByKey"] == "metrics.`final`"
     assert {"params.`label.q`", "metrics.`last10`"} <= set(state["selectedColumns"])
     known = now.children[A].data.metrics
@@ -240,7 +283,9 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
 
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
-    store.write_part("cccccccccccc", 0, rows(0, 2))  # of a run that the manifest lacks, unfinished
+    store.write_part(
+        "cccccccccccc", 0, rows(0, 2)
+    )  # of a run that the manifest lacks, unfinished
     assert sync(store.path, None, print) == 3
     before = view()
     assert sync(store.path.parent, None, print) == 3
@@ -249,7 +294,9 @@ def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     assert {k: r.info.run_id for k, r in after.children.items()} == {
         k: r.info.run_id for k, r in before.children.items()
     }
-    assert [r.info.run_id for r in after.parents] == [r.info.run_id for r in before.parents]
+    assert [r.info.run_id for r in after.parents] == [
+        r.info.run_id for r in before.parents
+    ]
     assert after.children[A].to_dictionary() == before.children[A].to_dictionary()
 
 
@@ -272,13 +319,17 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     assert second.children[A].data.params["algorithm.q"] == "0.5"
 
 
-def test_more_points_than_fit_one_request_are_all_logged(store: Store, view: Any) -> None:
+def test_more_points_than_fit_one_request_are_all_logged(
+    store: Store, view: Any
+) -> None:
     store.write_part(A, 0, rows(0, 170))
     log(store, A)
     assert [step for step, _ in view().points(A, "test_accuracy")] == list(range(170))
 
 
-def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(store: Store, view: Any) -> None:
+def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
+    store: Store, view: Any
+) -> None:
     complete(store)
     sync(store.path, None, print)
     first = view()
@@ -306,8 +357,12 @@ def test_an_experiment_deleted_in_the_ui_is_restored_without_replaced_runs(
     with closing(Projection(store, uri_of(store))) as projection:
         assert projection.sync_sweep() == 2
     client = first.client
-    found = client.search_runs([first.experiment.experiment_id], "tags.`raysafl.kind` = 'child'")
-    assert {run.info.run_id for run in found} == {r.info.run_id for r in first.children.values()}
+    found = client.search_runs(
+        [first.experiment.experiment_id], "tags.`raysafl.kind` = 'child'"
+    )
+    assert {run.info.run_id for run in found} == {
+        r.info.run_id for r in first.children.values()
+    }
 
 
 def test_a_results_folder_that_was_moved_gets_artifacts_where_it_is(
@@ -348,7 +403,9 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     store.write_ledger(B, LedgerEntry.model_validate(diverged))
     sync(store.path, None, print)
     now = view()
-    ends = {key: (r.info.status, r.data.tags["status"]) for key, r in now.children.items()}
+    ends = {
+        key: (r.info.status, r.data.tags["status"]) for key, r in now.children.items()
+    }
     assert ends == {
         A: ("FAILED", "failed"),
         B: ("FINISHED", "diverged"),
@@ -367,18 +424,24 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
 
 def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> None:
     entry = Entry(run_id=A, labels={"acc@5 (%)": "x"})
-    manifest = Manifest(name="demo", axes=["acc@5 (%)"], entries=[entry], table=Table(rows=[]))
+    manifest = Manifest(
+        name="demo", axes=["acc@5 (%)"], entries=[entry], table=Table(rows=[])
+    )
     store.write_manifest(manifest)
     config = {"a(b)": 1, "many": {f"p{i}": i for i in range(150)}}
     entry = LedgerEntry(status=Status.FINISHED, config=config, reason="y" * 9000)
     store.write_ledger(A, entry)
     sync(store.path, None, print)
     run = view().children[A]
-    assert run.data.tags["label.acc_5 ___"] == "x" and len(run.data.tags["reason"]) == 8000
+    assert (
+        run.data.tags["label.acc_5 ___"] == "x" and len(run.data.tags["reason"]) == 8000
+    )
     assert run.data.params["a_b_"] == "1" and run.data.params["many.p149"] == "149"
 
 
-def test_a_damaged_ledger_entry_counts_as_a_run_that_has_not_ended(store: Store, view: Any) -> None:
+def test_a_damaged_ledger_entry_counts_as_a_run_that_has_not_ended(
+    store: Store, view: Any
+) -> None:
     store.write_part(A, 0, rows(0, 2))
     (store.path / "ledger").mkdir()
     (store.path / "ledger" / f"{A}.json").write_text("{")
@@ -418,7 +481,9 @@ def test_a_fresh_database_is_made_without_a_word_on_the_terminal(
     assert said == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_dead_server_is_told_once_and_repaired_by_sync(store: Store, view: Any) -> None:
+def test_a_dead_server_is_told_once_and_repaired_by_sync(
+    store: Store, view: Any
+) -> None:
     said: list[str] = []
     uri = f"http://ann:secret@127.0.0.1:{closed_port()}"
     complete(store)
@@ -453,7 +518,9 @@ def test_finish_returns_in_time_from_a_server_that_is_silent(
 
 
 @pytest.mark.acceptance
-def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(store: Store) -> None:
+def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
+    store: Store,
+) -> None:
     complete(store)
 
     def slow(rows: pd.DataFrame, title: str) -> bytes:
@@ -473,7 +540,9 @@ def test_sync_says_what_is_wrong(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no sweep"):
         sync(tmp_path / "nothing", None, print)
     uri = f"http://ann:secret@127.0.0.1:{closed_port()}"
-    with pytest.raises(ValueError, match=r"MLflow at http://127.0.0.1:\d+ cannot be used") as error:
+    with pytest.raises(
+        ValueError, match=r"MLflow at http://127.0.0.1:\d+ cannot be used"
+    ) as error:
         sync(store.path, uri, print)
     assert "secret" not in str(error.value)
     (tmp_path / "broken.db").write_text("this is no database")
@@ -507,7 +576,9 @@ def url(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         yield url
 
 
-def test_a_server_lists_parent_and_children_with_their_numbers(store: Store, url: str) -> None:
+def test_a_server_lists_parent_and_children_with_their_numbers(
+    store: Store, url: str
+) -> None:
     complete(store)
     for _ in range(2):
         assert sync(store.path, url, print) == 2

@@ -24,8 +24,22 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        self._command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host"]
-        self._command += ["127.0.0.1", "--port", str(port), "--artifacts-destination", str(folder)]
+        self._command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--workers",
+            "1",
+            "--host",
+        ]
+        self._command += [
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--artifacts-destination",
+            str(folder),
+        ]
         self._command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
         self._running = ExitStack()
 
@@ -52,7 +66,11 @@ def test_a_server_killed_and_started_again_during_a_sweep_ends_with_everything_o
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     runs = {(i,): tiny.replace(seed=i, rounds=ROUNDS) for i in range(6)}
     sweep = Sweep("restarted", runs, axes=("i",))
-    options = {"tracking_uri": server.url, "quiet": True, "hardware": Hardware(cpus=0.5)}
+    options = {
+        "tracking_uri": server.url,
+        "quiet": True,
+        "hardware": Hardware(cpus=0.5),
+    }
     runner = Runner(sweep, tmp_path / "s", **options)  # type: ignore[arg-type]
     told = []
 
@@ -86,4 +104,6 @@ def _check_once(url: str, runs: int) -> None:
     for run in found:
         if run.data.tags["raysafl.kind"] == "child":
             points = client.get_metric_history(run.info.run_id, "test_accuracy")
-            assert [p.step for p in sorted(points, key=lambda p: p.step)] == list(range(ROUNDS))
+            assert [p.step for p in sorted(points, key=lambda p: p.step)] == list(
+                range(ROUNDS)
+            )

@@ -38,7 +38,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store(root / "demo")
     store.create()
     entry, table = Entry(run_id=RUN, labels={"q": 0.5}), Table(rows=["q"])
-    store.write_manifest(Manifest(name="demo", axes=["q"], entries=[entry], table=table))
+    store.write_manifest(
+        Manifest(name="demo", axes=["q"], entries=[entry], table=table)
+    )
     store.write_ledger(RUN, LedgerEntry(status=Status.FINISHED, config={"rounds": 3}))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -92,10 +94,14 @@ def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
             body = {"experiment_ids": ["1"], "filter": "tags.`raysafl.kind` = 'child'"}
             (run,) = json.loads(ask(f"{url}/api/2.0/mlflow/runs/search", body))["runs"]
             mlflow_id = run["info"]["run_id"]
-            query = f"path=config.json&run_uuid={mlflow_id}"  # what the UI's viewer asks
+            query = (
+                f"path=config.json&run_uuid={mlflow_id}"  # what the UI's viewer asks
+            )
             assert json.loads(ask(f"{url}/get-artifact?{query}")) == {"rounds": 3}
             listed = ask(f"{url}/ajax-api/2.0/mlflow/artifacts/list?run_id={mlflow_id}")
-            assert [file["path"] for file in json.loads(listed)["files"]] == ["config.json"]
+            assert [file["path"] for file in json.loads(listed)["files"]] == [
+                "config.json"
+            ]
             (child,) = in_session(process.pid)
             assert child in in_session(child)
         finally:

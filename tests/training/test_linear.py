@@ -19,7 +19,9 @@ from raysafl.training.trainer import LocalTrainer
 ROOT = Path(__file__).parents[2]
 
 
-def trainer(engine: str, classes: int, inputs: int, stored: str, n: int = 90) -> LocalTrainer:
+def trainer(
+    engine: str, classes: int, inputs: int, stored: str, n: int = 90
+) -> LocalTrainer:
     rng = np.random.default_rng(classes * inputs)
     x = rng.integers(0, 255, (n, 1, 1, inputs), dtype=np.uint8)
     y = rng.integers(0, classes, n)
@@ -37,7 +39,10 @@ def trainer(engine: str, classes: int, inputs: int, stored: str, n: int = 90) ->
 def tasks(local: LocalTrainer, sgd: LocalTraining, prox: float = 0.0) -> list[Task]:
     w_P = local.model.init(Key(1))
     offset_P = torch.linspace(-0.01, 0.01, len(w_P))
-    return [Task(0, i, w_P, sgd, 0, 2, 1, offset_P if i == 1 else None, prox) for i in range(3)]
+    return [
+        Task(0, i, w_P, sgd, 0, 2, 1, offset_P if i == 1 else None, prox)
+        for i in range(3)
+    ]
 
 
 @settings(max_examples=30, deadline=None)
@@ -55,11 +60,19 @@ def test_the_compiled_loop_equals_batched_products_whatever_the_shape(
     sgd = LocalTraining(lr=0.1, batch_size=batch, epochs=2, weight_decay=decay)
     found, expected = (
         local.train(tasks(local, sgd, prox))
-        for local in (trainer(engine, classes, inputs, stored) for engine in ("fused", "linear"))
+        for local in (
+            trainer(engine, classes, inputs, stored) for engine in ("fused", "linear")
+        )
     )
     for name, a, b in zip(expected._fields, found, expected, strict=True):
-        tight = {"rtol": 1e-4, "atol": 1e-5} if a.is_floating_point() else {"rtol": 0, "atol": 0}
-        torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}", **tight)
+        tight = (
+            {"rtol": 1e-4, "atol": 1e-5}
+            if a.is_floating_point()
+            else {"rtol": 0, "atol": 0}
+        )
+        torch.testing.assert_close(
+            a, b, msg=lambda text, name=name: f"{name}: {text}", **tight
+        )
 
 
 def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
@@ -69,20 +82,27 @@ def test_momentum_and_adam_are_left_to_the_batched_products_bitwise() -> None:
     ):
         found, expected = (
             local.train(tasks(local, sgd))
-            for local in (trainer(engine, 10, 12, "uint8") for engine in ("fused", "linear"))
+            for local in (
+                trainer(engine, 10, 12, "uint8") for engine in ("fused", "linear")
+            )
         )
         assert torch.equal(found.delta_MP, expected.delta_MP)
 
 
 def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
-    sgd, local = LocalTraining(lr=0.1, batch_size=8, epochs=2), trainer("fused", 7, 12, "uint8")
+    sgd, local = (
+        LocalTraining(lr=0.1, batch_size=8, epochs=2),
+        trainer("fused", 7, 12, "uint8"),
+    )
     first, bad, last = tasks(local, sgd)
     bad = bad._replace(w_P=torch.full_like(bad.w_P, torch.inf), prox=0.3)
     together = local.train([first, bad, last._replace(prox=0.2)])
     assert not together.delta_MP[1].isfinite().any()
     for i, task in ((0, first), (2, last._replace(prox=0.2))):
         alone = local.train([task])
-        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+        assert all(
+            torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
+        )
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -107,7 +127,9 @@ def test_the_start_is_left_as_it_was() -> None:
 
 
 @pytest.mark.acceptance
-def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(tmp_path: Path) -> None:
+def test_a_loop_from_the_disk_gives_the_bits_of_one_just_compiled(
+    tmp_path: Path,
+) -> None:
     code = """
 import hashlib
 from test_linear import LocalTraining, tasks, trainer
@@ -119,11 +141,15 @@ columns = (*update, *local.evaluator.evaluate(update.delta_MP))
 bits = b"".join(column.numpy().tobytes() for column in columns)
 print(sum(descend.stats.cache_hits.values()), hashlib.sha256(bits).hexdigest())
 """
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join(
+        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths}
     command = [sys.executable, "-c", code]
     fresh, kept = (
-        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run(
+            command, env=env, capture_output=True, text=True, check=True
+        ).stdout.split()
         for _ in range(2)
     )
     assert (fresh[0], kept[0]) == ("0", "1")

@@ -37,10 +37,18 @@ def as_a_user_would(half: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_bfloat16_gradients_are_float32_numbers_and_as_near_as_autocasts(engine: str) -> None:
-    found, reference, fine = ours(engine), as_a_user_would(half=True), as_a_user_would(half=False)
+def test_bfloat16_gradients_are_float32_numbers_and_as_near_as_autocasts(
+    engine: str,
+) -> None:
+    found, reference, fine = (
+        ours(engine),
+        as_a_user_would(half=True),
+        as_a_user_would(half=False),
+    )
     assert found.dtype == torch.float32
-    assert not torch.allclose(reference, fine, rtol=1e-4)  # the reference is coarse indeed
+    assert not torch.allclose(
+        reference, fine, rtol=1e-4
+    )  # the reference is coarse indeed
     assert 0 < (found - fine).norm() < 1.5 * (reference - fine).norm()
 
 

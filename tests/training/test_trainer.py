@@ -34,7 +34,12 @@ from raysafl.training.evaluation import scores_of_sums, span_starts
 from raysafl.training.inputs import draw_batches
 from raysafl.training.trainer import LocalTrainer
 
-SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}  # ragged: several batches, a short one, less than one
+SIZES = {
+    0: 40,
+    1: 23,
+    2: 7,
+    SERVER: 30,
+}  # ragged: several batches, a short one, less than one
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}  # float32, a few dozen steps
 
 
@@ -71,7 +76,9 @@ def tasks(
             seed=r,
             round=3,
             call=1,
-            offset_P=0.01 * torch.randn(flat.num_parameters, generator=rng) if offset else None,
+            offset_P=0.01 * torch.randn(flat.num_parameters, generator=rng)
+            if offset
+            else None,
             prox=prox,
         )
         for r in (0, 1)
@@ -85,7 +92,10 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     optimiser = torch.optim.SGD(module.parameters(), lr=task.sgd.lr)
     held = HELD[task.client]
-    x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
+    x = (
+        torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale
+        + DATASET.train.shift
+    )
     y = torch.from_numpy(DATASET.train.y[held])
     for batch in draw_batches(
         len(held), task.sgd, Key(task.seed, task.round)("batches 1", task.client)
@@ -115,12 +125,18 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
 def test_every_engine_equals_a_loop_with_torch_optim_on_ragged_clients(
     engine: str, sgd: LocalTraining, prox: float, offset: bool
 ) -> None:
-    model = Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
+    model = (
+        Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
+    )
     local = trainer(model, engine)
     asked = tasks(local.model, sgd, prox, offset)
     update = local.train(asked)
-    for task, delta_P, steps in zip(asked, update.delta_MP, update.steps_M, strict=True):
-        torch.testing.assert_close(delta_P, with_torch_optim(local.model, task, model), **TOLERANCE)
+    for task, delta_P, steps in zip(
+        asked, update.delta_MP, update.steps_M, strict=True
+    ):
+        torch.testing.assert_close(
+            delta_P, with_torch_optim(local.model, task, model), **TOLERANCE
+        )
         assert steps == sgd.num_steps(SIZES[task.client])
 
 
@@ -130,7 +146,9 @@ def test_convolutions_equal_a_loop_with_torch_optim(engine: str) -> None:
     local = trainer(model, engine)
     asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1))
     for task, delta_P in zip(asked, local.train(asked).delta_MP, strict=True):
-        torch.testing.assert_close(delta_P, with_torch_optim(local.model, task, model), **TOLERANCE)
+        torch.testing.assert_close(
+            delta_P, with_torch_optim(local.model, task, model), **TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
@@ -140,7 +158,9 @@ def test_a_task_alone_equals_itself_among_others_bitwise(engine: str) -> None:
     together = local.train(asked)
     for i, task in enumerate(asked):
         alone = local.train([task])
-        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+        assert all(
+            torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
+        )
 
 
 def test_a_task_alone_equals_itself_among_others_to_float32_under_vmap() -> None:
@@ -163,7 +183,9 @@ def test_stacked_steps_have_a_bounded_number_of_samples(
         stacks.append(len(of[0]))
         return plain(*of)
 
-    local = LocalTrainer(flat, DATASET, lambda r, c: np.arange(batch) % 120, engine="vmap")
+    local = LocalTrainer(
+        flat, DATASET, lambda r, c: np.arange(batch) % 120, engine="vmap"
+    )
     plain = local.engine.gradients
     monkeypatch.setattr(local.engine, "gradients", counted)
     task = tasks(flat, LocalTraining(lr=0.1, batch_size=batch, steps=1))[0]
@@ -174,8 +196,12 @@ def test_stacked_steps_have_a_bounded_number_of_samples(
 def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
     local = trainer(Logistic(), "fused")
     mixed = [
-        task._replace(sgd=LocalTraining(lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1))
-        for i, task in enumerate(tasks(local.model, LocalTraining(lr=1, batch_size=1, steps=1)))
+        task._replace(
+            sgd=LocalTraining(lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1)
+        )
+        for i, task in enumerate(
+            tasks(local.model, LocalTraining(lr=1, batch_size=1, steps=1))
+        )
     ]
     together = local.train(mixed)
     for i, task in enumerate(mixed):
@@ -184,10 +210,16 @@ def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
 
 def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
     local = trainer(Logistic(), "fused")  # from zero: the first step's loss is log 4
-    update = local.train(tasks(local.model, LocalTraining(lr=1e-9, batch_size=64, epochs=1)))
-    torch.testing.assert_close(update.loss_M, torch.full((8,), np.log(4), dtype=torch.float64))
+    update = local.train(
+        tasks(local.model, LocalTraining(lr=1e-9, batch_size=64, epochs=1))
+    )
+    torch.testing.assert_close(
+        update.loss_M, torch.full((8,), np.log(4), dtype=torch.float64)
+    )
     assert update.samples_M.tolist() == [*SIZES.values()] * 2
-    first = [np.mean(DATASET.train.y[held] == 0) for held in HELD.values()]  # argmax of ties
+    first = [
+        np.mean(DATASET.train.y[held] == 0) for held in HELD.values()
+    ]  # argmax of ties
     np.testing.assert_allclose(update.accuracy_M, first * 2)
 
 
@@ -200,7 +232,9 @@ def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
     y = torch.from_numpy(DATASET.test.y)
     for r in range(3):
         logits = local.model.logits(w_RP[r], x)
-        assert accuracy_R[r] == pytest.approx((logits.argmax(-1) == y).float().mean().item())
+        assert accuracy_R[r] == pytest.approx(
+            (logits.argmax(-1) == y).float().mean().item()
+        )
         assert loss_R[r] == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
 
 
@@ -213,19 +247,25 @@ def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
     starts = span_starts(len(DATASET.test))
     assert starts == [0, 50, 100]
-    backwards = {start: local.evaluator.span_sums(w_RP, start) for start in reversed(starts)}
+    backwards = {
+        start: local.evaluator.span_sums(w_RP, start) for start in reversed(starts)
+    }
     sums_S2R = [backwards[start] for start in starts]
     accuracy_R, loss_R = scores_of_sums(sums_S2R, len(DATASET.test))
     expected = local.evaluator.evaluate(w_RP)
     assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
     monkeypatch.setattr("raysafl.training.evaluation.SPAN", 1000)
-    torch.testing.assert_close(torch.stack(local.evaluator.evaluate(w_RP)), torch.stack(expected))
+    torch.testing.assert_close(
+        torch.stack(local.evaluator.evaluate(w_RP)), torch.stack(expected)
+    )
 
 
 @pytest.mark.parametrize("label", [-1, 4])
 def test_labels_that_are_no_class_are_refused(label: int) -> None:
     part = replace(DATASET.train, y=np.full(120, label))
-    with pytest.raises(ValueError, match=rf"labels of 'noise' must be 0 to 3, not {label}"):
+    with pytest.raises(
+        ValueError, match=rf"labels of 'noise' must be 0 to 3, not {label}"
+    ):
         LocalTrainer(
             FlatModel(Logistic(), (1, 8, 8), 4),
             Dataset("noise", part, DATASET.test, 4),
@@ -239,7 +279,9 @@ def test_samples_may_be_stored_in_any_order_and_precision(dtype: type) -> None:
     x = np.asfortranarray(DATASET.train.x.astype(dtype))
     part = replace(DATASET.train, x=x)
     dataset = Dataset("noise", part, part, 4)
-    other = LocalTrainer(whole.model, dataset, lambda r, client: HELD[client], engine="fused")
+    other = LocalTrainer(
+        whole.model, dataset, lambda r, client: HELD[client], engine="fused"
+    )
     asked = tasks(whole.model, LocalTraining(lr=0.1, batch_size=16, epochs=1))
     torch.testing.assert_close(
         other.train(asked).delta_MP, whole.train(asked).delta_MP, **TOLERANCE
@@ -256,7 +298,9 @@ def test_every_pass_sees_every_sample_once(
     samples: int, batch: int, epochs: int, seed: int
 ) -> None:
     plan = draw_batches(
-        samples, LocalTraining(lr=1, batch_size=batch, epochs=epochs), np.random.default_rng(seed)
+        samples,
+        LocalTraining(lr=1, batch_size=batch, epochs=epochs),
+        np.random.default_rng(seed),
     )
     per_pass = -(-samples // batch)
     assert len(plan) == epochs * per_pass and plan.shape[1] <= batch
@@ -270,7 +314,9 @@ def test_steps_are_as_many_as_asked_and_wrap_over_passes(
     samples: int, batch: int, steps: int
 ) -> None:
     plan = draw_batches(
-        samples, LocalTraining(lr=1, batch_size=batch, steps=steps), np.random.default_rng(0)
+        samples,
+        LocalTraining(lr=1, batch_size=batch, steps=steps),
+        np.random.default_rng(0),
     )
     assert len(plan) == steps and ((plan >= 0).sum(axis=1) > 0).all()
 
@@ -279,7 +325,9 @@ def test_a_read_only_dataset_is_used_without_a_copy() -> None:
     x = DATASET.train.x.copy()
     x.flags.writeable = False
     frozen = Dataset("frozen", Samples(x, DATASET.train.y), DATASET.test, 4)
-    local = LocalTrainer(FlatModel(Logistic(), (1, 8, 8), 4), frozen, lambda r, c: HELD[c])
+    local = LocalTrainer(
+        FlatModel(Logistic(), (1, 8, 8), 4), frozen, lambda r, c: HELD[c]
+    )
     assert local.inputs.x.data_ptr() == x.ctypes.data
     local.train(tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1)))
     assert np.array_equal(x, DATASET.train.x)
@@ -302,6 +350,8 @@ def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
         lambda model, x, y: seen.append(y.shape) or "loop",
     )
     dataset = run.data.load()
-    worker = Worker(run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size)
+    worker = Worker(
+        run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size
+    )
     assert worker.trainer.engine_name == "loop"
     assert seen == [(1, max(worker.sizes()[0][0]))]

@@ -20,7 +20,13 @@ class Dropping(Model):
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         return nn.Sequential(
-            *(nn.Flatten(), nn.Dropout(0.25), nn.Linear(64, 12), nn.ReLU(), nn.Dropout(0.5)),
+            *(
+                nn.Flatten(),
+                nn.Dropout(0.25),
+                nn.Linear(64, 12),
+                nn.ReLU(),
+                nn.Dropout(0.5),
+            ),
             nn.Linear(12, num_classes),
         )
 
@@ -55,7 +61,10 @@ def explicit(local: LocalTrainer, task: Task) -> Tensor:
     module.requires_grad_()
     optimiser = torch.optim.SGD(module.parameters(), lr=task.sgd.lr)
     held = HELD[task.client]
-    x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
+    x = (
+        torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale
+        + DATASET.train.shift
+    )
     y = torch.from_numpy(DATASET.train.y[held])
     key = Key(task.seed, task.round)
     plan = draw_batches(len(held), task.sgd, key(f"batches {task.call}", task.client))
@@ -72,7 +81,9 @@ def explicit(local: LocalTrainer, task: Task) -> Tensor:
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_training_with_dropout_equals_torch_optim_with_the_same_masks(engine: str) -> None:
+def test_training_with_dropout_equals_torch_optim_with_the_same_masks(
+    engine: str,
+) -> None:
     local = trainer(Dropping(), engine)
     asked = tasks(local.model, LOCAL)
     for task, delta_P in zip(asked, local.train(asked).delta_MP, strict=True):
@@ -85,7 +96,9 @@ def test_a_task_with_dropout_alone_equals_itself_among_others_bitwise() -> None:
     together = local.train(asked)
     for i, task in enumerate(asked):
         alone = local.train([task])
-        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+        assert all(
+            torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
+        )
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
@@ -105,7 +118,10 @@ def test_every_step_draws_another_mask_and_every_client_too() -> None:
     asked = tasks(local.model, LOCAL)
     plan = local._plan(asked[0])
     seeds_KT = local._dropout_seeds(asked, [plan] * len(asked))
-    assert seeds_KT.shape == (6, 8)  # two passes of 40 samples in batches of 16; 2 x 4 clients
+    assert seeds_KT.shape == (
+        6,
+        8,
+    )  # two passes of 40 samples in batches of 16; 2 x 4 clients
     assert seeds_KT.numel() == len(seeds_KT.unique()) and seeds_KT.min() >= 0
 
 
@@ -118,24 +134,31 @@ def test_evaluation_drops_nothing() -> None:
     x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
     w0_P, b0_P, w1_P, b1_P = local.model.named_parameters(w_P).values()
     hidden = F.relu(F.linear(x.flatten(1), w0_P, b0_P))
-    loss = F.cross_entropy(F.linear(hidden, w1_P, b1_P), torch.from_numpy(DATASET.test.y))
+    loss = F.cross_entropy(
+        F.linear(hidden, w1_P, b1_P), torch.from_numpy(DATASET.test.y)
+    )
     torch.testing.assert_close(loss_R, loss.double().repeat(2), rtol=1e-5, atol=0)
 
 
 def test_a_module_that_vmap_cannot_run_names_the_engine_that_can() -> None:
     asked = tasks(trainer(Branching(), "loop").model, LOCAL)
-    assert trainer(Branching(), "loop").train(asked).steps_M.tolist()[0] == 2 * -(-SIZES[0] // 16)
-    with pytest.raises(ValueError, match=r"engine vmap.* give --engine loop \(torch says: "):
+    assert trainer(Branching(), "loop").train(asked).steps_M.tolist()[0] == 2 * -(
+        -SIZES[0] // 16
+    )
+    with pytest.raises(
+        ValueError, match=r"engine vmap.* give --engine loop \(torch says: "
+    ):
         trainer(Branching(), "vmap").train(asked)
 
 
 @pytest.mark.parametrize(
-    ("engine", "text"), [("loop", "use nn.Dropout layers"), ("vmap", "random operation")]
+    ("engine", "text"),
+    [("loop", "use nn.Dropout layers"), ("vmap", "random operation")],
 )
 def test_dropout_from_the_global_generator_is_noticed(engine: str, text: str) -> None:
     local = trainer(Hidden(), engine)
     with pytest.raises(ValueError, match=text):
         local.train(tasks(local.model, LOCAL))
-    assert local.evaluator.evaluate(torch.zeros(1, local.model.num_parameters))[1] == pytest.approx(
-        1.3863, rel=1e-4
-    )
+    assert local.evaluator.evaluate(torch.zeros(1, local.model.num_parameters))[
+        1
+    ] == pytest.approx(1.3863, rel=1e-4)

@@ -20,7 +20,10 @@ KINDS = [
     BASE.replace(optimizer="adam", lr=0.01),
     BASE.replace(optimizer="adam", lr=0.01, weight_decay=0.1),
 ]
-PRECISE = {"rtol": 1e-3, "atol": 5e-5}  # Adam divides by sqrt(g^2): round-off of small g grows
+PRECISE = {
+    "rtol": 1e-3,
+    "atol": 5e-5,
+}  # Adam divides by sqrt(g^2): round-off of small g grows
 
 
 def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
@@ -28,19 +31,29 @@ def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
     module, sgd = model.build((1, 8, 8), 4), task.sgd
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     optimiser: torch.optim.Optimizer
-    scale = 0.01 if sgd.milestones else 1.0  # the tasks are of round 3: milestones 2 and 3 passed
+    scale = (
+        0.01 if sgd.milestones else 1.0
+    )  # the tasks are of round 3: milestones 2 and 3 passed
     if sgd.optimizer == "adam":
         optimiser = torch.optim.Adam(
             module.parameters(), lr=sgd.lr * scale, weight_decay=sgd.weight_decay
         )
     else:
         optimiser = torch.optim.SGD(
-            module.parameters(), sgd.lr * scale, sgd.momentum, weight_decay=sgd.weight_decay
+            module.parameters(),
+            sgd.lr * scale,
+            sgd.momentum,
+            weight_decay=sgd.weight_decay,
         )
     held = HELD[task.client]
-    x = torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale + DATASET.train.shift
+    x = (
+        torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale
+        + DATASET.train.shift
+    )
     y = torch.from_numpy(DATASET.train.y[held])
-    for batch in draw_batches(len(held), sgd, Key(task.seed, task.round)("batches 1", task.client)):
+    for batch in draw_batches(
+        len(held), sgd, Key(task.seed, task.round)("batches 1", task.client)
+    ):
         rows = batch[batch >= 0]
         w_P = torch.nn.utils.parameters_to_vector(module.parameters())
         loss = F.cross_entropy(module(x[rows]), y[rows])
@@ -59,7 +72,9 @@ def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
 def test_every_engine_equals_torch_optim(
     engine: str, sgd: LocalTraining, prox: float, offset: bool
 ) -> None:
-    model = Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
+    model = (
+        Logistic(zero_init=False) if engine in ("linear", "fused") else MLP(hidden=[12])
+    )
     local = trainer(model, engine)
     asked = tasks(local.model, sgd, prox, offset)
     tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
@@ -68,7 +83,9 @@ def test_every_engine_equals_torch_optim(
         torch.testing.assert_close(delta_P, with_torch_optim(task, model), **tolerance)
     rate = sgd.lr * (0.01 if sgd.milestones else 1)
     steps = [sgd.num_steps(SIZES[task.client]) for task in asked]
-    pushed = [sum(sgd.momentum**j for k in range(n) for j in range(k + 1)) for n in steps]
+    pushed = [
+        sum(sgd.momentum**j for k in range(n) for j in range(k + 1)) for n in steps
+    ]
     expected = [rate * n for n in pushed]
     np.testing.assert_allclose(update.rate_M, expected, rtol=1e-6)
 
@@ -76,15 +93,24 @@ def test_every_engine_equals_torch_optim(
 @pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
 def test_tasks_with_different_optimizers_keep_their_own_bitwise(engine: str) -> None:
     local = trainer(Logistic(zero_init=False), engine)
-    kinds = [BASE, *KINDS, BASE.replace(lr=0.2, steps=3, epochs=None), KINDS[0].replace(lr=0.3)]
+    kinds = [
+        BASE,
+        *KINDS,
+        BASE.replace(lr=0.2, steps=3, epochs=None),
+        KINDS[0].replace(lr=0.3),
+    ]
     mixed = [
         task._replace(sgd=sgd, prox=0.1 * (i % 3))
-        for i, (task, sgd) in enumerate(zip(tasks(local.model, BASE), kinds, strict=True))
+        for i, (task, sgd) in enumerate(
+            zip(tasks(local.model, BASE), kinds, strict=True)
+        )
     ]
     together = local.train(mixed)
     for i, task in enumerate(mixed):
         alone = local.train([task])
-        assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True))
+        assert all(
+            torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
+        )
 
 
 def test_buffers_do_not_outlive_a_round() -> None:
@@ -99,7 +125,9 @@ def test_the_rate_halves_at_the_milestones() -> None:
     )  # FAST: halved at round 5,000
     assert [fast.rate(t) for t in (0, 4999, 5000, 9999)] == [0.1, 0.1, 0.05, 0.05]
     thrice = fast.replace(milestones=[2, 4, 4], decay=0.1)
-    assert [thrice.rate(t) for t in (1, 2, 3, 4)] == pytest.approx([0.1, 0.01, 0.01, 0.0001])
+    assert [thrice.rate(t) for t in (1, 2, 3, 4)] == pytest.approx(
+        [0.1, 0.01, 0.01, 0.0001]
+    )
     assert BASE.rate(10**6) == BASE.lr
 
 

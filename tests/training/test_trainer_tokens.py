@@ -9,7 +9,9 @@ from raysafl.training.inputs import Inputs
 
 def test_tokens_stay_integers_and_unscaled() -> None:
     x = np.random.default_rng(0).integers(0, 90, (12, 80))
-    inputs = Inputs(Samples(x, np.arange(12), scale=1 / 255, shift=-0.5), torch.device("cpu"))
+    inputs = Inputs(
+        Samples(x, np.arange(12), scale=1 / 255, shift=-0.5), torch.device("cpu")
+    )
     index_TB = torch.tensor([[3, 0], [11, 3]])
     x_TB, y_TB = inputs.at(index_TB)
     assert x_TB.dtype == torch.int64 and x_TB.shape == (2, 2, 80)

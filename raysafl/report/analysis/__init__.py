@@ -1,1 +1,1 @@
-"""analysis."""
+"""The numbers of a report: cells, intervals, verdicts, claims."""

@@ -8,13 +8,15 @@ from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.statistics import STATISTICS
 
 
-def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, Manifest]:
+def improvements(
+    runs: pd.DataFrame, manifest: Manifest
+) -> tuple[pd.DataFrame, Manifest]:
     """Replace the runs of a table with `minus` by their improvements over the baseline.
 
-    Each statistic of a replicate becomes its difference to the same replicate of the baseline:
-    the cell with the same labels but those of `minus`. Both have the same seed, and so the same
-    cohorts. The baseline's own cells are left out. A replicate whose baseline has not finished
-    is left out as well, and so counts as missing.
+    Each statistic of a replicate becomes its difference to the same replicate of the
+    baseline: the cell with the same labels but those of `minus`. Both have the same
+    seed, and so the same cohorts. The baseline's own cells are left out. A replicate
+    whose baseline has not finished is left out as well, and so counts as missing.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -30,7 +32,8 @@ def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, 
     base = {
         entry.run_id: of_labels[key]
         for entry in manifest.entries
-        if (key := _key(entry.labels | minus)) in of_labels and not _is_baseline(entry, manifest)
+        if (key := _key(entry.labels | minus)) in of_labels
+        and not _is_baseline(entry, manifest)
     }
     entries = [entry for entry in manifest.entries if entry.run_id in base]
     table = manifest.table.replace(minus={})
@@ -39,7 +42,9 @@ def improvements(runs: pd.DataFrame, manifest: Manifest) -> tuple[pd.DataFrame, 
     own = runs[runs["run_id"].isin(list(base))]
     if own.empty or not names:
         return own, manifest
-    done = runs[runs["status"] == Status.FINISHED].set_index(["run_id", "replicate"])[names]
+    done = runs[runs["status"] == Status.FINISHED].set_index(["run_id", "replicate"])[
+        names
+    ]
     pairs = pd.MultiIndex.from_arrays([own["run_id"].map(base), own["replicate"]])
     kept = pairs.isin(done.index) | (own["status"] != Status.FINISHED).to_numpy()
     own = own[kept].copy()
@@ -54,4 +59,6 @@ def _key(labels: object) -> str:
 
 def _is_baseline(entry: Entry, manifest: Manifest) -> bool:
     """Return whether an entry is a baseline itself."""
-    return all(entry.labels.get(axis) == value for axis, value in manifest.table.minus.items())
+    return all(
+        entry.labels.get(axis) == value for axis, value in manifest.table.minus.items()
+    )

@@ -1,8 +1,8 @@
 """The cells of a table: mean and spread of each run, with the paper's numbers beside them.
 
-A frame of cells has one row per entry of the manifest. Its column names are dotted, so that
-no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`, `std.<statistic>`,
-`paper.mean` and so on.
+A frame of cells has one row per entry of the manifest. Its column names are dotted, so
+that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
+`std.<statistic>`, `paper.mean` and so on.
 """
 
 import math
@@ -33,7 +33,11 @@ COUNTS = {  # column of the cells -> the status of the replicates that it counts
 
 def statistics(table: Table) -> list[str]:
     """Return the statistics of a table, each once, the one in its cells first."""
-    return list(dict.fromkeys([table.statistic, *table.also, *(p.statistic for p in table.more)]))
+    return list(
+        dict.fromkeys(
+            [table.statistic, *table.also, *(p.statistic for p in table.more)]
+        )
+    )
 
 
 def factor(table: Table, statistic: str) -> float:
@@ -48,7 +52,8 @@ def factor(table: Table, statistic: str) -> float:
 def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
     """Return how many replicates each run was meant to have, by run id.
 
-    Where `runs.parquet` has no configuration, it is the largest number that any run has.
+    Where `runs.parquet` has no configuration, it is the largest number that any run
+    has.
     """
     seen = runs.groupby("run_id").size()
     if "config.replicates" not in runs:
@@ -62,7 +67,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     For statistic x, n finished replicates and the table's scale c,
 
-        mean.x = c sum_r x_r / n,        std.x = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1)),
+        mean.x = c sum_r x_r / n,        std.x = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n
+        - 1)),
 
     so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
     Replicates that diverged or failed are counted, but not averaged.
@@ -72,9 +78,9 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         manifest: the sweep.
 
     Returns:
-        One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as in the
-        manifest), `replicates` (n), `diverged`, `failed`, `missing` (counts of replicates),
-        `mean.<statistic>` and `std.<statistic>`.
+        One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
+        in the manifest), `replicates` (n), `diverged`, `failed`, `missing` (counts of
+        replicates), `mean.<statistic>` and `std.<statistic>`.
 
     Raises:
         ValueError: the runs have no such statistic.
@@ -112,17 +118,25 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Check that the runs have these statistics; give an empty frame the right columns."""
     if runs.empty:
-        columns = dict.fromkeys(["run_id", "status"], "str") | dict.fromkeys(names, "float64")
-        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
+        columns = dict.fromkeys(["run_id", "status"], "str") | dict.fromkeys(
+            names, "float64"
+        )
+        return pd.DataFrame(
+            {name: pd.Series(dtype=kind) for name, kind in columns.items()}
+        )
     for name in names:
         if name not in runs:
-            raise ValueError(f"runs have no statistic '{name}': {nearest(name, map(str, runs))}")
+            raise ValueError(
+                f"runs have no statistic '{name}': {nearest(name, map(str, runs))}"
+            )
     return runs
 
 
 def matches(printed: Printed, labels: Mapping[str, Label]) -> bool:
     """Return whether a printed number belongs to the cell with these labels."""
-    return all(axis in labels and _same(v, labels[axis]) for axis, v in printed.labels.items())
+    return all(
+        axis in labels and _same(v, labels[axis]) for axis, v in printed.labels.items()
+    )
 
 
 def _same(a: Label, b: Label) -> bool:
@@ -140,38 +154,48 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         manifest: the sweep, whose table holds the printed numbers.
 
     Returns:
-        The cells with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's unit.
-        They are NaN where the paper prints no number. Statistics that are no accuracy have no
-        difference, unless they are the table's own.
+        The cells with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's
+        unit. They are NaN where the paper prints no number. Statistics that are no
+        accuracy have no difference, unless they are the table's own.
     """
     found = [
         next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
         for entry in manifest.entries
     ]
     frame = cells.copy()
-    frame["paper.mean"] = np.array([p.mean if p else math.nan for p in found], dtype=float)
+    frame["paper.mean"] = np.array(
+        [p.mean if p else math.nan for p in found], dtype=float
+    )
     stds = [math.nan if p is None or p.std is None else p.std for p in found]
     frame["paper.std"] = np.array(stds, dtype=float)
     for name in statistics(manifest.table):
         other = name in STATISTICS and name not in ACCURACIES
         alike = not other or name == manifest.table.statistic
-        frame[f"diff.{name}"] = frame[f"mean.{name}"] - frame["paper.mean"] if alike else math.nan
+        frame[f"diff.{name}"] = (
+            frame[f"mean.{name}"] - frame["paper.mean"] if alike else math.nan
+        )
     return frame
 
 
 def unplaced(manifest: Manifest) -> list[Printed]:
     """Return the paper's numbers for which the sweep has no cell."""
     entries = manifest.entries
-    return [p for p in manifest.table.paper if not any(matches(p, e.labels) for e in entries)]
+    return [
+        p
+        for p in manifest.table.paper
+        if not any(matches(p, e.labels) for e in entries)
+    ]
 
 
-def matching(compared: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
+def matching(
+    compared: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> pd.DataFrame:
     """Find the statistic that matches the printed numbers best, over all cells and per method.
 
     For a statistic x and the set C of cells that have both x and a printed number, the
-    distance is mean_C |diff.x|. Distances are comparable only over equally many cells, so
-    `best` is the least distance among the statistics that most cells have; ties go to the
-    first.
+    distance is mean_C |diff.x|. Distances are comparable only over equally many cells,
+    so `best` is the least distance among the statistics that most cells have; ties go
+    to the first.
 
     Args:
         compared: from `compare`.
@@ -179,8 +203,8 @@ def matching(compared: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.D
         layout: the layout of its axes.
 
     Returns:
-        Rows `group` ("all cells" or "<axis> = <value>"), `statistic`, `cells`, `distance`
-        (in the table's unit) and `best`; none where nothing can be compared.
+        Rows `group` ("all cells" or "<axis> = <value>"), `statistic`, `cells`,
+        `distance` (in the table's unit) and `best`; none where nothing can be compared.
     """
     axis = layout.method
     values = layout.values[axis] if axis else []
@@ -200,24 +224,27 @@ def matching(compared: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.D
             full = [row for row in rows if row["cells"] == most]
             min(full, key=lambda row: cast(float, row["distance"]))["best"] = True
         found += rows
-    return pd.DataFrame(found, columns=["group", "statistic", "cells", "distance", "best"])
+    return pd.DataFrame(
+        found, columns=["group", "statistic", "cells", "distance", "best"]
+    )
 
 
 def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Return how far each reading of the paper is from its printed numbers, nearest first.
 
-    A reading is a combination of labels on the table's `readings` axes. Its distance by a
-    statistic x is mean |diff.x| over its cells with a printed number. If there is an axis for
-    the method, each method has a row of its own, because a baseline may not depend on some
-    reading.
+    A reading is a combination of labels on the table's `readings` axes. Its distance by
+    a statistic x is mean |diff.x| over its cells with a printed number. If there is an
+    axis for the method, each method has a row of its own, because a baseline may not
+    depend on some reading.
 
     Args:
         compared: from `compare`.
         manifest: the sweep.
 
     Returns:
-        Rows `method` (empty if there is no such axis), `reading`, `cells`, `statistic` (that
-        with the least distance over most cells), `distance` and `distance.<statistic>`.
+        Rows `method` (empty if there is no such axis), `reading`, `cells`, `statistic`
+        (that with the least distance over most cells), `distance` and
+        `distance.<statistic>`.
     """
     method = next((a for a in METHOD_AXES if a in manifest.axes), None)
     axes = [a for a in ([method] if method else []) + manifest.table.readings if a]
@@ -235,11 +262,18 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
                     "method": "" if method is None else label_text(labels.pop(method)),
                     "reading": labels_text(labels, list(labels)),
                     **{name: best[name] for name in ("cells", "statistic", "distance")},
-                    **{f"distance.{part['statistic']}": part["distance"] for part in parts},
+                    **{
+                        f"distance.{part['statistic']}": part["distance"]
+                        for part in parts
+                    },
                 }
             )
     frame = pd.DataFrame(found)
-    return frame if frame.empty else frame.sort_values(["method", "distance"], kind="stable")
+    return (
+        frame
+        if frame.empty
+        else frame.sort_values(["method", "distance"], kind="stable")
+    )
 
 
 def _distance(group: str, statistic: str, cells: pd.DataFrame) -> dict[str, Any]:

@@ -17,7 +17,8 @@ UNKNOWN = "not yet known"
 class CheckedClaim:
     """A claim and how often it holds.
 
-    A claim is looked at once for each combination of the labels that it does not speak of.
+    A claim is looked at once for each combination of the labels that it does not speak
+    of.
 
     Attributes:
         claim: the claim.
@@ -40,14 +41,18 @@ class CheckedClaim:
             return UNKNOWN
         if self.held == self.places:
             return "holds"
-        return f"holds at {self.held} of {self.places} places" if self.held else "does not hold"
+        return (
+            f"holds at {self.held} of {self.places} places"
+            if self.held
+            else "does not hold"
+        )
 
 
 def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> CheckedClaim:
     """Check a claim against the means of the cells, without regard to spread or significance.
 
-    The effect is, for an order, the mean of first minus last; for `within`, the mean of the
-    largest difference; for bounds, the mean of the statistic itself.
+    The effect is, for an order, the mean of first minus last; for `within`, the mean of
+    the largest difference; for bounds, the mean of the statistic itself.
 
     Args:
         claim: the claim.
@@ -66,7 +71,9 @@ def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Checke
     values = cells[_have_labels(cells, claim.where)].assign(
         value=lambda frame: frame[f"mean.{claim.statistic or manifest.table.statistic}"]
     )
-    found = _ordered(claim, values, manifest) if claim.order else _bounded(claim, values)
+    found = (
+        _ordered(claim, values, manifest) if claim.order else _bounded(claim, values)
+    )
     known = [(good, effect) for good, effect in found if not math.isnan(effect)]
     return CheckedClaim(
         claim,
@@ -81,11 +88,17 @@ def _have_labels(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series
     """Return which cells have all of these labels."""
     found = pd.Series(True, index=cells.index)
     for axis, value in labels.items():
-        found &= cells[f"label.{axis}"].map(lambda own, value=value: own == value).astype(bool)
+        found &= (
+            cells[f"label.{axis}"]
+            .map(lambda own, value=value: own == value)
+            .astype(bool)
+        )
     return found
 
 
-def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[tuple[bool, float]]:
+def _ordered(
+    claim: Claim, cells: pd.DataFrame, manifest: Manifest
+) -> list[tuple[bool, float]]:
     """Return whether the order holds for each combination of other labels, and its effect."""
     named = {axis for labels in claim.order for axis in labels}
     others = [f"label.{axis}" for axis in manifest.axes if axis not in named]
@@ -101,7 +114,10 @@ def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[tupl
         else:
             good = bool((mean[:-1] - mean[1:] > claim.margin).all())
             found.append(
-                (good, float(mean[0] - mean[-1]) if not np.isnan(mean).any() else math.nan)
+                (
+                    good,
+                    float(mean[0] - mean[-1]) if not np.isnan(mean).any() else math.nan,
+                )
             )
     return found
 
@@ -121,7 +137,11 @@ def rows(cells: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
     out = [["the paper says", "looked at", "verdict", "mean difference or value"]]
     for claim in manifest.claims:
         checked = check_claim(claim, cells, manifest)
-        unknown = f", {checked.unknown} not run yet" if checked.places and checked.unknown else ""
+        unknown = (
+            f", {checked.unknown} not run yet"
+            if checked.places and checked.unknown
+            else ""
+        )
         effect = "" if math.isnan(checked.effect) else f"{checked.effect:+.4g}"
         statistic = claim.statistic or manifest.table.statistic
         out.append([claim.text, f"`{statistic}`", checked.verdict + unknown, effect])

@@ -30,7 +30,11 @@ Floats = NDArray[np.float64]
 
 def near(table: Table) -> str:
     """Say when two means of this table count as near each other."""
-    return f"{POINTS:g} percentage points" if table.unit == "%" else f"{SHARE:.0%} of the paper's"
+    return (
+        f"{POINTS:g} percentage points"
+        if table.unit == "%"
+        else f"{SHARE:.0%} of the paper's"
+    )
 
 
 def rule(table: Table) -> str:
@@ -59,9 +63,9 @@ def half_width(std: Floats, n: Floats) -> Floats:
 def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
     """Return half the width of Welch's interval of a difference of two means.
 
-    With a = std^2 / n and b = other^2 / m, the standard error is sqrt(a + b) and the degrees
-    of freedom are (a + b)^2 / (a^2 / (n - 1) + b^2 / (m - 1)). It is NaN without a spread, or
-    if n or m is below 2. Source: docs/papers.md#welch.
+    With a = std^2 / n and b = other^2 / m, the standard error is sqrt(a + b) and the
+    degrees of freedom are (a + b)^2 / (a^2 / (n - 1) + b^2 / (m - 1)). It is NaN
+    without a spread, or if n or m is below 2. Source: docs/papers.md#welch.
 
     Args:
         std: standard deviations of the first means.
@@ -85,10 +89,10 @@ def add_verdicts(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         manifest: the sweep.
 
     Returns:
-        The cells with `half.mean` and `half.diff` (half the width of the 95 % intervals of
-        our mean and of the difference; NaN if there is none), `deviations` (the difference in
-        combined standard deviations, sqrt(ours^2 + the paper's^2)) and `verdict` (one of
-        `VERDICTS`, or empty where nothing can be compared).
+        The cells with `half.mean` and `half.diff` (half the width of the 95 % intervals
+        of our mean and of the difference; NaN if there is none), `deviations` (the
+        difference in combined standard deviations, sqrt(ours^2 + the paper's^2)) and
+        `verdict` (one of `VERDICTS`, or empty where nothing can be compared).
     """
     table = manifest.table
     cells = compared.copy()
@@ -103,11 +107,19 @@ def add_verdicts(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     half = welch(std, theirs, n, n)
     cells["half.diff"] = half
     with np.errstate(invalid="ignore", divide="ignore"):
-        cells["deviations"] = np.abs(diff) / np.sqrt(np.nan_to_num(std) ** 2 + theirs**2)
-    limit = POINTS if table.unit == "%" else SHARE * np.abs(cells["paper.mean"].to_numpy(float))
+        cells["deviations"] = np.abs(diff) / np.sqrt(
+            np.nan_to_num(std) ** 2 + theirs**2
+        )
+    limit = (
+        POINTS
+        if table.unit == "%"
+        else SHARE * np.abs(cells["paper.mean"].to_numpy(float))
+    )
     close = np.abs(diff) <= limit
     holds = np.abs(diff) <= half
-    words = np.where(close, np.where(holds, "agrees", "close"), np.where(holds, "unclear", "off"))
+    words = np.where(
+        close, np.where(holds, "agrees", "close"), np.where(holds, "unclear", "off")
+    )
     cells["verdict"] = np.where(np.isnan(diff), "", words)
     return cells
 
@@ -127,9 +139,9 @@ def holm(p: Floats) -> Floats:
 def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
     """Compare every method with the first one, seed by seed, for all other labels.
 
-    Replicates with the same seed see the same cohorts whatever the algorithm. So the differences
-    of their two numbers are tested (paired t test, two-sided), which is sharper than a
-    comparison of means. `holm` adjusts for all comparisons of the sweep.
+    Replicates with the same seed see the same cohorts whatever the algorithm. So the
+    differences of their two numbers are tested (paired t test, two-sided), which is
+    sharper than a comparison of means. `holm` adjusts for all comparisons of the sweep.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -137,11 +149,12 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
         layout: the layout of its axes.
 
     Returns:
-        One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (those that
-        both finished), `diff` (mean difference to the baseline, in the table's unit), `half`
-        (half the width of its 95 % interval), `p` and `holm`; NaN where all differences are
-        equal, so that a t test has no answer. A comparison with fewer than two common seeds
-        is left out.
+        One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (those
+            that
+        both finished), `diff` (mean difference to the baseline, in the table's unit),
+        `half` (half the width of its 95 % interval), `p` and `holm`; NaN where all
+        differences are equal, so that a t test has no answer. A comparison with fewer
+        than two common seeds is left out.
     """
     axis = layout.method
     table = manifest.table
@@ -151,7 +164,9 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
         values = {
             str(run_id): own.set_index("seed")[table.statistic].astype(float)
             * factor(table, table.statistic)
-            for run_id, own in done[["run_id", "seed", table.statistic]].groupby("run_id")
+            for run_id, own in done[["run_id", "seed", table.statistic]].groupby(
+                "run_id"
+            )
         }
         baseline = layout.values[axis][0]
         baselines = {
@@ -163,9 +178,15 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
             base = baselines.get(_other_labels(entry.labels, axis))
             if base and entry.labels.get(axis) != baseline:
                 pair = [values.get(e.run_id, _NOTHING) for e in (entry, base)]
-                labels = {f"label.{name}": value for name, value in entry.labels.items()}
+                labels = {
+                    f"label.{name}": value for name, value in entry.labels.items()
+                }
                 rows.append(labels | {"baseline": baseline} | _difference(*pair))
-    columns = [*(f"label.{a}" for a in manifest.axes), "baseline", *_difference(_NOTHING, _NOTHING)]
+    columns = [
+        *(f"label.{a}" for a in manifest.axes),
+        "baseline",
+        *_difference(_NOTHING, _NOTHING),
+    ]
     found = pd.DataFrame(rows, columns=columns)
     found = found[found["seeds"] >= 2].reset_index(drop=True)
     tested = found["p"].notna()
@@ -186,7 +207,12 @@ def _difference(ours: "pd.Series[float]", base: "pd.Series[float]") -> dict[str,
     """Return the mean difference over common seeds, its interval and its paired t test."""
     both = pd.concat([ours, base], axis=1, join="inner", keys=["ours", "base"]).dropna()
     difference = both["ours"] - both["base"]
-    found = {"seeds": len(both), "diff": difference.mean(), "half": math.nan, "p": math.nan}
+    found = {
+        "seeds": len(both),
+        "diff": difference.mean(),
+        "half": math.nan,
+        "p": math.nan,
+    }
     if len(both) >= 2 and np.ptp(difference) > 1e-9 * difference.abs().max():
         test = stats.ttest_rel(both["ours"], both["base"])
         low, high = test.confidence_interval(LEVEL)

@@ -24,7 +24,8 @@ class Layout:
         method: the axis that tells methods apart; None if there is no axis.
         down: the axes whose labels go down the table, in order.
         across: the axes whose labels go across the table, in order.
-        values: the labels of each axis, in the order in which the manifest first has them.
+        values: the labels of each axis, in the order in which the manifest first has
+            them.
     """
 
     method: str | None
@@ -36,8 +37,8 @@ class Layout:
     def of(cls, manifest: Manifest) -> "Layout":
         """Lay out the axes of a sweep; an axis that its table does not name goes down.
 
-        The method's axis is the one that is named in `METHOD_AXES`, otherwise the last axis
-        that goes down, otherwise the last axis that goes across.
+        The method's axis is the one that is named in `METHOD_AXES`, otherwise the last
+        axis that goes down, otherwise the last axis that goes across.
 
         Raises:
             ValueError: the table names an axis that the sweep does not have.
@@ -51,13 +52,16 @@ class Layout:
 
         down = rows + [axis for axis in manifest.axes if axis not in [*rows, *across]]
         values = {
-            axis: list(dict.fromkeys(entry.labels.get(axis) for entry in manifest.entries))
+            axis: list(
+                dict.fromkeys(entry.labels.get(axis) for entry in manifest.entries)
+            )
             for axis in manifest.axes
         }
         named = [
             axis
             for axis in manifest.axes
-            if axis in METHOD_AXES and all(isinstance(value, str) for value in values[axis])
+            if axis in METHOD_AXES
+            and all(isinstance(value, str) for value in values[axis])
         ]
         last = (rows or down or across)[-1:]
         return cls(next(iter([*named, *last]), None), down, across, values)
@@ -85,7 +89,9 @@ class Layout:
             axes: axes of the sweep; the first one varies slowest.
         """
         order = {axis: self.values[axis] for axis in axes}
-        keys = {tuple(entry.labels.get(axis) for axis in axes) for entry in manifest.entries}
+        keys = {
+            tuple(entry.labels.get(axis) for axis in axes) for entry in manifest.entries
+        }
         return sorted(
             keys,
             key=lambda key: [order[a].index(v) for a, v in zip(axes, key, strict=True)],
@@ -104,4 +110,7 @@ def labels_text(labels: Mapping[str, Label], axes: list[str]) -> str:
 
 def cells_by_labels(cells: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
     """Map the labels on some axes to the cell that has them."""
-    return {tuple(cell[f"label.{axis}"] for axis in axes): cell for _, cell in cells.iterrows()}
+    return {
+        tuple(cell[f"label.{axis}"] for axis in axes): cell
+        for _, cell in cells.iterrows()
+    }

@@ -12,7 +12,8 @@ from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 
-SNAPSHOT = "Snapshot"  # the kind of the policy that enforces rounds
+# The kind of the policy that enforces rounds.
+SNAPSHOT = "Snapshot"
 COSTS = {
     "samples": "server samples used (n0)",
     "snapshots": "enforced rounds",
@@ -24,8 +25,8 @@ COSTS = {
 class Problem:
     """Cells that differ only in what one can choose.
 
-    They have the same clients' data, model, rounds and availability of clients. What one can
-    choose is the method, the server's data and the share of enforced rounds.
+    They have the same clients' data, model, rounds and availability of clients. What
+    one can choose is the method, the server's data and the share of enforced rounds.
 
     Attributes:
         name: the labels that these cells share.
@@ -54,7 +55,9 @@ def find_problems(
     first = done.groupby("run_id")["config"].first()
     configs = {str(i): json.loads(text) for i, text in first.items()}
     name = manifest.table.statistic
-    known = cells[cells["run_id"].isin(configs) & np.isfinite(cells[f"mean.{name}"])].copy()
+    known = cells[
+        cells["run_id"].isin(configs) & np.isfinite(cells[f"mean.{name}"])
+    ].copy()
     known = known.rename(columns={f"mean.{name}": "mean", f"std.{name}": "std"})
 
     own = [configs[i] for i in known["run_id"]]

@@ -1,1 +1,1 @@
-"""figures."""
+"""The figures of a report."""

@@ -34,11 +34,15 @@ from raysafl.report.figures.style import (
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest
 
-PANELS = 24  # largest number of panels on one page
+# Largest number of panels on one page.
+PANELS = 24
 PANEL_WIDTH = 2.5  # inches
-ACROSS = 4  # largest number of panels side by side that can be read
-NAMED = 48  # largest number of lines that a legend names one by one
-FEW = 8  # largest number of lines whose legend stands below the figure
+# Largest number of panels side by side that can be read.
+ACROSS = 4
+# Largest number of lines that a legend names one by one.
+NAMED = 48
+# Largest number of lines whose legend stands below the figure.
+FEW = 8
 ROUND = "round"
 
 
@@ -62,7 +66,9 @@ class Quantity:
 
 
 ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
-ENFORCED = Quantity("q", 1, 1, "probability q of an enforced round", "without a q that moves")
+ENFORCED = Quantity(
+    "q", 1, 1, "probability q of an enforced round", "without a q that moves"
+)
 
 
 def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
@@ -71,7 +77,9 @@ def mean_curve(rounds: pd.DataFrame, what: Quantity = ACCURACY) -> pd.DataFrame:
     The standard deviation has the divisor n - 1, and is NaN for one replicate.
     """
     grouped = rounds.dropna(subset=what.column).groupby("round")[what.column]
-    return pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
+    return (
+        pd.DataFrame({"mean": grouped.mean(), "std": grouped.std(ddof=1)}) * what.scale
+    )
 
 
 def draw_curve(
@@ -118,14 +126,24 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
     count = rounds["replicate"].nunique()
     note = f"mean ± std of {count} replicates" if count > 1 else ""
     title = f"{wrapped(title, 6.0)}\n{note}".strip()
-    figure = new_figure(6.4, 4.0, layout=None)  # a layout would draw every run's curve twice
+    figure = new_figure(
+        6.4, 4.0, layout=None
+    )  # a layout would draw every run's curve twice
     figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
     axes = figure.subplots()
     style_axes(axes)
     for _, rows in rounds.groupby("replicate") if count > 1 else []:
-        axes.plot(rows["round"], 100 * rows["test_accuracy"], color=GREY, linewidth=0.5, alpha=0.5)
+        axes.plot(
+            rows["round"],
+            100 * rows["test_accuracy"],
+            color=GREY,
+            linewidth=0.5,
+            alpha=0.5,
+        )
     draw_curve(axes, rounds, colours(1)[0])
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
+    axes.xaxis.set_major_locator(
+        MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
+    )
     axes.set_xlabel(ROUND, fontsize=LETTERS)
     axes.set_ylabel(ACCURACY.label, fontsize=LETTERS)
     axes.set_title(title, fontsize=LETTERS + 1)
@@ -141,14 +159,15 @@ def curves(
 ) -> list[bytes]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
-    Panels share their axes. One page has up to 24 panels; more panels make more pages. Once
-    there are rows, combinations of labels without any row have no panel.
+    Panels share their axes. One page has up to 24 panels; more panels make more pages.
+    Once there are rows, combinations of labels without any row have no panel.
 
     Args:
         rounds: rows as in `rounds/`; entries without rows have no line.
         manifest: the sweep.
         layout: the layout of its axes.
-        runs: if given, replicates that diverged or failed are left out, as in the table.
+        runs: if given, replicates that diverged or failed are left out, as in the
+            table.
         what: what is drawn over the rounds.
 
     Returns:
@@ -176,7 +195,8 @@ def curves(
         title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
         notes = wrapped(
-            ", ".join(filter(None, [spread, small, left_out, empty, count])), figure.get_figwidth()
+            ", ".join(filter(None, [spread, small, left_out, empty, count])),
+            figure.get_figwidth(),
         )
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
         _name_lines(figure, layout)
@@ -185,23 +205,32 @@ def curves(
 
 
 def _begun(
-    manifest: Manifest, others: list[str], of_run: Mapping[str, pd.DataFrame], what: Quantity
+    manifest: Manifest,
+    others: list[str],
+    of_run: Mapping[str, pd.DataFrame],
+    what: Quantity,
 ) -> tuple[Manifest, str]:
     """Leave out the panels that have no rows yet; return a note that counts them as well."""
-    places = {e.run_id: tuple(e.labels.get(axis) for axis in others) for e in manifest.entries}
+    places = {
+        e.run_id: tuple(e.labels.get(axis) for axis in others) for e in manifest.entries
+    }
     there = {place for run_id, place in places.items() if run_id in of_run}
     empty = len(set(places.values()) - there)
     if not there or not empty:
         return manifest, ""
     entries = [entry for entry in manifest.entries if places[entry.run_id] in there]
-    return manifest.replace(entries=entries), f"{empty} of {empty + len(there)} panels {what.empty}"
+    return manifest.replace(
+        entries=entries
+    ), f"{empty} of {empty + len(there)} panels {what.empty}"
 
 
 def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame, str]:
     """Return the rows of the replicates in the table, and a note that counts the others."""
     if runs is None or runs.empty:
         return rounds, ""
-    bad = runs.loc[runs["status"].isin([s for s in Status if s.bad]), ["run_id", "replicate"]]
+    bad = runs.loc[
+        runs["status"].isin([s for s in Status if s.bad]), ["run_id", "replicate"]
+    ]
     if bad.empty:
         return rounds, ""
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])
@@ -231,7 +260,9 @@ def _panel_grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axe
     for i, axes in enumerate(panels):
         axes.set_visible(i < count)
         style_axes(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
+        axes.xaxis.set_major_locator(
+            MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True)
+        )
         axes.tick_params(labelbottom=i + wide >= count)
         axes.set_xlabel(ROUND if i + wide >= count else "", fontsize=LETTERS)
     figure.supylabel(what.label, fontsize=LETTERS + 1)
@@ -252,7 +283,9 @@ def _panel(
     looks = zip(colours(len(values)), dashes(len(values)), strict=True)
     look = dict(zip(values, looks, strict=True))
     band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
-    axes.set_title(wrapped(labels_text(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS)
+    axes.set_title(
+        wrapped(labels_text(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS
+    )
     drawn = 0
     for entry in manifest.entries:
         here = all(entry.labels.get(axis) == value for axis, value in labels.items())
@@ -261,7 +294,9 @@ def _panel(
             draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
             drawn += 1
     if not drawn:
-        axes.text(0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY)
+        axes.text(
+            0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY
+        )
 
 
 def _name_lines(figure: Figure, layout: Layout) -> None:
@@ -270,13 +305,19 @@ def _name_lines(figure: Figure, layout: Layout) -> None:
     if method is None:
         return
     values = layout.methods
-    # So many names would leave no room for the lines; the first and the last one are named.
+    # So many names would leave no room for the lines; the first and the last one are
+    # named.
     if len(values) > NAMED:
         ends = (values[0], values[-1])
         legend = [f"{method} = {label_text(value)}" for value in ends]
-        lines = [Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))]
+        lines = [
+            Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))
+        ]
         figure.legend(
-            lines, [literal(text) for text in legend], loc="outside lower center", ncols=2
+            lines,
+            [literal(text) for text in legend],
+            loc="outside lower center",
+            ncols=2,
         )
         return
     many = len(values) > FEW
@@ -286,7 +327,9 @@ def _name_lines(figure: Figure, layout: Layout) -> None:
     figure.legend(
         [
             Line2D([], [], color=colour, linewidth=2.5, linestyle=style)
-            for colour, style in zip(colours(len(values)), dashes(len(values)), strict=True)
+            for colour, style in zip(
+                colours(len(values)), dashes(len(values)), strict=True
+            )
         ],
         [literal(name) for name in names],
         loc="outside right upper" if many else "outside lower center",

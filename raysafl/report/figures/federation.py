@@ -24,19 +24,24 @@ from raysafl.report.figures.style import (
 )
 
 WIDTH = 7.2  # inches
-MANY = 12  # with more classes than this, a colour bar takes the legend's place
-LETTERS_OF_NAME = 10  # number of letters of a class's name in the legend
+# With more classes than this, a colour bar takes the legend's place.
+MANY = 12
+# Number of letters of a class's name in the legend.
+LETTERS_OF_NAME = 10
 # Further colours that can be told apart: grey, wine, indigo and sand.
 FURTHER = ("#999999", "#882255", "#332288", "#DDCC77")
 
 
 def label_histogram(
-    counts: NDArray[np.int64], server: NDArray[np.int64], names: Sequence[str], title: str
+    counts: NDArray[np.int64],
+    server: NDArray[np.int64],
+    names: Sequence[str],
+    title: str,
 ) -> bytes:
     """Draw the samples of each class at each client as stacked bars.
 
-    If the server holds samples, its bar stands apart on the right, on its own scale. The figure
-    is that of FAST, figure 1 (docs/papers.md#fast).
+    If the server holds samples, its bar stands apart on the right, on its own scale.
+    The figure is that of FAST, figure 1 (docs/papers.md#fast).
 
     Args:
         counts: samples of each class at each client, [clients, classes].
@@ -74,7 +79,8 @@ def _name_classes(figure: Figure, names: Sequence[str], shades: Sequence[str]) -
             for shade, word in zip(shades, names, strict=True)
         ]
         figure.legend(
-            handles=handles[::-1],  # the bars are stacked from below
+            # The bars are stacked from below.
+            handles=handles[::-1],
             loc="outside right center",
             fontsize=LETTERS - 1,
             frameon=False,
@@ -101,12 +107,15 @@ def _stack(axes: Axes, counts: NDArray[np.int64], shades: Sequence[str]) -> None
     style_axes(axes)
     axes.grid(visible=False, axis="x")
     places = np.arange(len(counts) + 1)
-    edge = 0.3 if len(shades) <= MANY else 0.0  # lines would hide thin pieces
+    # Lines would hide thin pieces.
+    edge = 0.3 if len(shades) <= MANY else 0.0
     bottom = np.zeros(len(counts))
     for shade, column in zip(shades, counts.T, strict=True):
         top = bottom + column
         if len(counts) > 60:
-            axes.stairs(top, places - 0.5, baseline=bottom, fill=True, color=shade, linewidth=0)
+            axes.stairs(
+                top, places - 0.5, baseline=bottom, fill=True, color=shade, linewidth=0
+            )
         else:
             axes.bar(
                 places[:-1],
@@ -176,7 +185,9 @@ def draw_raster(
     axes.set_title(wrapped(title, width), fontsize=LETTERS, loc="left")
     side.set_ylim(axes.get_ylim())
     share = 100 * came.mean(axis=0)
-    side.barh(np.arange(clients), share, 0.8 if clients <= 60 else 1.0, color=OKABE_ITO[0])
+    side.barh(
+        np.arange(clients), share, 0.8 if clients <= 60 else 1.0, color=OKABE_ITO[0]
+    )
     side.axvline(float(share.mean()), color=GREY, linewidth=0.8, linestyle="--")
     side.set_xlim(0, max(1.08 * float(share.max()), 1e-9))
     side.set_xlabel("rounds, %\n(dashed: mean)", fontsize=LETTERS)

@@ -21,8 +21,10 @@ from raysafl.report.figures.style import LETTERS, literal, new_figure, to_png, w
 from raysafl.report.wording import MEANINGS, NOTHING, number
 from raysafl.storage.manifest import Manifest
 
-LARGEST = 40  # number of cells down or across that can still be read
-SHORT = 7  # number of letters that fit below a cell
+# Number of cells down or across that can still be read.
+LARGEST = 40
+# Number of letters that fit below a cell.
+SHORT = 7
 COLOURS = "cividis"
 
 
@@ -35,8 +37,8 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | 
         layout: the layout of its axes.
 
     Returns:
-        A PNG file; None if fewer than two axes have several labels, if there is no number yet,
-        or if there are more cells than can be read.
+        A PNG file; None if fewer than two axes have several labels, if there is no
+        number yet, or if there are more cells than can be read.
     """
     panel_axes, down, across = heatmap_axes(manifest, layout)
     name = f"mean.{manifest.table.statistic}"
@@ -51,14 +53,20 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | 
     if not across or means.isna().all() or max(sizes) > LARGEST:
         return None
 
-    found = cells_by_labels(cells.assign(**{name: means}), [*panel_axes, *down, *across])
+    found = cells_by_labels(
+        cells.assign(**{name: means}), [*panel_axes, *down, *across]
+    )
     norm = Normalize(float(means.min()), float(means.max()))
     figure, grid = _panel_grid(
         sizes, [max(len(_tick_text(k)) for k in part) for part in (rows, columns)]
     )
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-        of_row = [[found.get((*panel, *row, *column)) for column in columns] for row in rows]
-        values = [[math.nan if c is None else float(c[name]) for c in row] for row in of_row]
+        of_row = [
+            [found.get((*panel, *row, *column)) for column in columns] for row in rows
+        ]
+        values = [
+            [math.nan if c is None else float(c[name]) for c in row] for row in of_row
+        ]
         _draw_panel(axes, np.array(values), norm, manifest.table.unit)
         title = labels_text(dict(zip(panel_axes, panel, strict=True)), panel_axes)
         axes.set_title(wrapped(title, _panel_width(len(columns))), fontsize=LETTERS)
@@ -71,10 +79,13 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | 
     return to_png(figure)
 
 
-def heatmap_axes(manifest: Manifest, layout: Layout) -> tuple[list[str], list[str], list[str]]:
+def heatmap_axes(
+    manifest: Manifest, layout: Layout
+) -> tuple[list[str], list[str], list[str]]:
     """Return the axes of the panels, those that go down, and the one that goes across.
 
-    Only axes with several labels count; if there are fewer than two, all three are empty.
+    Only axes with several labels count; if there are fewer than two, all three are
+    empty.
     """
     several = [axis for axis in layout.axes if axis in layout.varying]
     if len(several) < 2:
@@ -110,7 +121,9 @@ def _across(sizes: tuple[int, int, int]) -> int:
     return max(1, min(panels, int(12 // _panel_width(columns))))
 
 
-def _panel_grid(sizes: tuple[int, int, int], longest: list[int]) -> tuple[Figure, list[Axes]]:
+def _panel_grid(
+    sizes: tuple[int, int, int], longest: list[int]
+) -> tuple[Figure, list[Axes]]:
     """Make a figure with room for all panels and for the longest labels."""
     panels, rows, columns = sizes
     wide = _across(sizes)
@@ -120,10 +133,14 @@ def _panel_grid(sizes: tuple[int, int, int], longest: list[int]) -> tuple[Figure
         max(5.0, wide * _panel_width(columns) + 0.08 * longest[0] + 1.5),
         max(3.0, tall * (0.42 * rows + 0.4) + 1.2 + turned),
     )
-    return figure, list(figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False).flat)
+    return figure, list(
+        figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False).flat
+    )
 
 
-def _draw_panel(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str) -> None:
+def _draw_panel(
+    axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str
+) -> None:
     """Colour the cells and write their numbers, dark on light and light on dark."""
     axes.imshow(values, cmap=COLOURS, norm=norm, aspect="auto")
     axes.set_facecolor("#EEEEEE")
@@ -132,11 +149,23 @@ def _draw_panel(axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: 
     middle = ((norm.vmin or 0.0) + (norm.vmax or 0.0)) / 2
     for (row, column), value in np.ndenumerate(values):
         text = (
-            NOTHING if math.isnan(value) else f"{value:.1f}" if unit == "%" else number(value, unit)
+            NOTHING
+            if math.isnan(value)
+            else f"{value:.1f}"
+            if unit == "%"
+            else number(value, unit)
         )
         dark = math.isnan(value) or value > middle
         colour = "black" if dark else "white"
-        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=LETTERS - 1)
+        axes.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=LETTERS - 1,
+        )
 
 
 def _write_texts(

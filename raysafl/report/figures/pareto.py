@@ -25,8 +25,10 @@ from raysafl.report.figures.style import (
 )
 from raysafl.storage.manifest import Manifest
 
-ACROSS = 3  # number of problems that are drawn for each cost
-NAMED = 4  # largest number of points that have their names beside them
+# Number of problems that are drawn for each cost.
+ACROSS = 3
+# Largest number of points that have their names beside them.
+NAMED = 4
 
 
 def pareto(
@@ -34,10 +36,10 @@ def pareto(
 ) -> bytes | None:
     """Draw the table's statistic against its costs, with a row of panels for each cost.
 
-    Each panel is one problem: it fixes data, clients, model, rounds and the availability of
-    clients. Its points are the choices that remain: the method, the server's data and the share
-    of enforced rounds. For each cost, those three problems are drawn in which the cost differs
-    between choices and the means spread widest.
+    Each panel is one problem: it fixes data, clients, model, rounds and the
+    availability of clients. Its points are the choices that remain: the method, the
+    server's data and the share of enforced rounds. For each cost, those three problems
+    are drawn in which the cost differs between choices and the means spread widest.
 
     Args:
         cells: from `raysafl.report.analysis.cells.aggregate`.
@@ -70,8 +72,13 @@ def pareto(
     table = manifest.table
     unit = f" ({table.unit})" if table.unit else ""
     figure.supylabel(literal(f"{table.statistic}{unit}"), fontsize=LETTERS + 1)
-    notes = [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
-    notes += ["mean ± std over replicates", "ringed: no other is both cheaper and better"]
+    notes = (
+        [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
+    )
+    notes += [
+        "mean ± std over replicates",
+        "ringed: no other is both cheaper and better",
+    ]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
     _name_methods(figure, layout)
@@ -100,17 +107,25 @@ def _draw_problem(
         )
     x, y = (cells[c].to_numpy(float) for c in (cost, "mean"))
     best = front(x, y)
-    axes.step(x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1)
-    axes.plot(x[best], y[best], "o", color=GREY, markersize=10, fillstyle="none", zorder=1)
+    axes.step(
+        x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1
+    )
+    axes.plot(
+        x[best], y[best], "o", color=GREY, markersize=10, fillstyle="none", zorder=1
+    )
     axes.margins(x=0.12, y=0.12)
     some = x[x > 0]
     if cost == "samples" and len(some) and some.max() > 20 * some.min():
         axes.set_xscale("symlog", linthresh=float(some.min()))
     others = [
-        a for a in manifest.axes if a != method and cells[f"label.{a}"].nunique(dropna=False) > 1
+        a
+        for a in manifest.axes
+        if a != method and cells[f"label.{a}"].nunique(dropna=False) > 1
     ]
     if others and len(best) <= NAMED:
-        _name_points(axes, x[best], y[best], [_choice(cells.iloc[i], others) for i in best])
+        _name_points(
+            axes, x[best], y[best], [_choice(cells.iloc[i], others) for i in best]
+        )
 
 
 def _choice(cell: Any, others: list[str]) -> str:
@@ -151,7 +166,10 @@ def _name_methods(figure: Figure, layout: Layout) -> None:
     name = "" if layout.method in METHOD_AXES else f"{layout.method} = "
     looks = _looks(layout)
     figure.legend(
-        [Line2D([], [], color=c, marker=m, linestyle="none") for c, m in looks.values()],
+        [
+            Line2D([], [], color=c, marker=m, linestyle="none")
+            for c, m in looks.values()
+        ],
         [literal(f"{name}{label_text(value)}") for value in looks],
         loc="outside lower center",
         ncols=legend_columns(len(looks), 4),

@@ -9,7 +9,8 @@ from raysafl.report.figures.federation import WIDTH, draw_raster
 from raysafl.report.figures.style import LETTERS, OKABE_ITO, new_figure, to_png, wrapped
 from raysafl.storage.manifest import Entry, Manifest
 
-MOST = 6  # largest number of policies that are drawn
+# Largest number of policies that are drawn.
+MOST = 6
 
 
 def rasters(
@@ -17,8 +18,8 @@ def rasters(
 ) -> bytes | None:
     """Draw which clients came in the first seed of the first run of each policy.
 
-    Only evaluated rounds are drawn. Enforced rounds have a colour of their own where every
-    round was evaluated and some rounds, but not all, were enforced.
+    Only evaluated rounds are drawn. Enforced rounds have a colour of their own where
+    every round was evaluated and some rounds, but not all, were enforced.
 
     Args:
         rounds: rows as in `rounds/`.
@@ -47,24 +48,34 @@ def rasters(
         marked |= enforced is not None
         came = _came(rows, _clients(runs, entries[0]))
         numbers = rows["round"].to_numpy(np.int64)
-        draw_raster(axes, side, came, numbers, _shared(entries, manifest, layout), enforced, 3.9)
+        draw_raster(
+            axes, side, came, numbers, _shared(entries, manifest, layout), enforced, 3.9
+        )
         side.tick_params(labelleft=False)
         side.set_xlabel("% of rounds", fontsize=LETTERS)
     for axes in pairs[len(drawn) :].flat:
         axes.set_visible(False)
-    notes = [f"the first {MOST} of {len(policies)} policies"] if len(policies) > MOST else []
+    notes = (
+        [f"the first {MOST} of {len(policies)} policies"]
+        if len(policies) > MOST
+        else []
+    )
     notes += ["evaluated rounds only"] if _gaps(rows) else []
     title = ", ".join(["Who came when (first seed; dashed: mean)", *notes])
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
     if marked:
-        figure.supxlabel("orange: enforced rounds", fontsize=LETTERS, color=OKABE_ITO[1])
+        figure.supxlabel(
+            "orange: enforced rounds", fontsize=LETTERS, color=OKABE_ITO[1]
+        )
     return to_png(figure)
 
 
 def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:
     """Group the entries that have run by participation policy and number of clients."""
     columns = [
-        c for c in runs if str(c).startswith(("config.participation", "config.data.clients"))
+        c
+        for c in runs
+        if str(c).startswith(("config.participation", "config.data.clients"))
     ]
     if runs.empty or not columns:
         return []
@@ -88,7 +99,9 @@ def _clients(runs: pd.DataFrame, entry: Entry) -> int:
     """Return the number of clients of a run; 0 if its configuration is not known."""
     if "config.data.clients" not in runs:
         return 0
-    clients = pd.to_numeric(runs.loc[runs["run_id"] == entry.run_id, "config.data.clients"])
+    clients = pd.to_numeric(
+        runs.loc[runs["run_id"] == entry.run_id, "config.data.clients"]
+    )
     return int(clients.fillna(0).iloc[0])
 
 
@@ -110,5 +123,8 @@ def _gaps(rows: pd.DataFrame) -> bool:
 def _enforced(rows: pd.DataFrame) -> NDArray[np.bool_] | None:
     """Return which rounds were enforced, or None if it is not known or all of them were."""
     marks = rows["snapshots"].fillna(0).to_numpy(float) > 0
-    some = marks.any() and not marks[rows["kind"].str.contains("client").to_numpy(bool)].all()
+    some = (
+        marks.any()
+        and not marks[rows["kind"].str.contains("client").to_numpy(bool)].all()
+    )
     return marks if some and not _gaps(rows) else None

@@ -14,11 +14,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 DPI = 150
-LETTERS = 9  # size of the letters, in points
-CHARACTERS = 13  # letters of this size that fit in one inch
+# Size of the letters, in points.
+LETTERS = 9
+# Letters of this size that fit in one inch.
+CHARACTERS = 13
 GREY = "#555555"
-# These colours can be told apart by colour-blind readers (docs/papers.md#okabe-ito). The pale
-# ones are last.
+# These colours can be told apart by colour-blind readers (docs/papers.md#okabe-ito).
+# The pale ones are last.
 OKABE_ITO = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442",
 )  # fmt: skip
@@ -41,8 +43,8 @@ def colours(n: int) -> list[str]:
 def dashes(n: int) -> list[Literal["-", "--"]]:
     """Return one style per line.
 
-    Of up to eight lines, the fifth to the eighth are dashed, so that lines differ not only in
-    colour.
+    Of up to eight lines, the fifth to the eighth are dashed, so that lines differ not
+    only in colour.
     """
     return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
 

@@ -1,1 +1,1 @@
-"""pages."""
+"""The texts of a report: Markdown, HTML and the terminal."""

@@ -11,7 +11,15 @@ import pandas as pd
 from raysafl.report.analysis.cells import aggregate
 from raysafl.report.analysis.evidence import LEVEL, welch
 from raysafl.report.analysis.layout import labels_text
-from raysafl.report.pages.html import Facts, Grid, Picture, Pictures, Section, prose, render
+from raysafl.report.pages.html import (
+    Facts,
+    Grid,
+    Picture,
+    Pictures,
+    Section,
+    prose,
+    render,
+)
 from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import provenance
 from raysafl.report.wording import MEANINGS, NOTHING, number, signed, spread
@@ -20,14 +28,16 @@ from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.store import Store
 
 Labels = tuple[tuple[str, Label], ...]
-Cells = Mapping[Labels, Any]  # the cells of a sweep by their labels
+# The cells of a sweep by their labels.
+Cells = Mapping[Labels, Any]
 
 
 def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     """Write `comparison.md` and `comparison.html` of several sweeps into a folder.
 
-    Cells with the same labels stand in one line. The statistic, its scale and its unit are those
-    of the first sweep. Δ is the difference to the first sweep, with Welch's 95 % interval.
+    Cells with the same labels stand in one line. The statistic, its scale and its unit
+    are those of the first sweep. Δ is the difference to the first sweep, with Welch's
+    95 % interval.
 
     Args:
         stores: the folders of the sweeps, each with `runs.parquet`.
@@ -37,17 +47,23 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
         The two files.
 
     Raises:
-        ValueError: a sweep's `runs.parquet` is missing or damaged, or lacks the statistic.
+        ValueError: a sweep's `runs.parquet` is missing or damaged, or lacks the
+            statistic.
     """
     manifests = [store.manifest() for store in stores]
     frames = [store.runs() for store in stores]
     names = _distinct_names(stores)
     table = manifests[0].table
     sweeps = [
-        _cells_in_statistic(runs, m, table) for runs, m in zip(frames, manifests, strict=True)
+        _cells_in_statistic(runs, m, table)
+        for runs, m in zip(frames, manifests, strict=True)
     ]
     combinations = list(dict.fromkeys(labels for cells in sweeps for labels in cells))
-    head = ["cell", names[0], *(text for name in names[1:] for text in (name, f"Δ {name}"))]
+    head = [
+        "cell",
+        names[0],
+        *(text for name in names[1:] for text in (name, f"Δ {name}")),
+    ]
     rows = [
         [_cell_name(labels, manifests[0].axes), *_line(labels, sweeps, table)]
         for labels in combinations
@@ -64,13 +80,22 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""
     sections = [
         Section("cells", "Cells", [prose(text), Grid("Cells", head, rows)]),
-        Section("curves", "Curves", [Pictures(_curve_pictures(stores, names), beside=True)]),
+        Section(
+            "curves", "Curves", [Pictures(_curve_pictures(stores, names), beside=True)]
+        ),
         *(
             Section(f"made-{i}", f"How {name} was made", [Facts(provenance(runs, m))])
-            for i, (name, runs, m) in enumerate(zip(names, frames, manifests, strict=True))
+            for i, (name, runs, m) in enumerate(
+                zip(names, frames, manifests, strict=True)
+            )
         ),
     ]
-    parts = [f"# {title}", *([f"**{warning}**"] if warning else []), text, grid(head, rows, 1)]
+    parts = [
+        f"# {title}",
+        *([f"**{warning}**"] if warning else []),
+        text,
+        grid(head, rows, 1),
+    ]
     files = {"comparison.md": "\n\n".join(parts) + "\n"}
     files["comparison.html"] = render(title, sections, warning=warning)
     for name, content in files.items():
@@ -99,7 +124,9 @@ def _cell_name(labels: Labels, order: Sequence[str]) -> str:
     """Write the labels of a cell, those on the first sweep's axes first."""
     text = dict(labels)
     return (
-        labels_text(text, [*(a for a in order if a in text), *sorted(text.keys() - set(order))])
+        labels_text(
+            text, [*(a for a in order if a in text), *sorted(text.keys() - set(order))]
+        )
         or "all"
     )
 
@@ -113,7 +140,9 @@ def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
         texts.append(spread(mean, std, table.unit) + (f" [{n}]" if n else ""))
         if i:
             base, base_std, base_n = _numbers(found[0], table)
-            half = float(welch(*(np.array([x], float) for x in (std, base_std, n, base_n)))[0])
+            half = float(
+                welch(*(np.array([x], float) for x in (std, base_std, n, base_n)))[0]
+            )
             tail = "" if math.isnan(half) else f" ± {number(half, table.unit)}"
             gap = signed(mean - base, table.unit)
             texts.append(gap if gap == NOTHING else gap + tail)
@@ -124,7 +153,11 @@ def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
     """Return mean, standard deviation and number of replicates; NaN without a cell."""
     if cell is None:
         return math.nan, math.nan, 0
-    return cell[f"mean.{table.statistic}"], cell[f"std.{table.statistic}"], int(cell["replicates"])
+    return (
+        cell[f"mean.{table.statistic}"],
+        cell[f"std.{table.statistic}"],
+        int(cell["replicates"]),
+    )
 
 
 def _curve_pictures(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:

@@ -62,7 +62,8 @@ class Grid:
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    text: bool = False  # whether the cells are words, which are flush left
+    # Whether the cells are words, which are flush left.
+    text: bool = False
     kind: str = "grid"
 
 
@@ -126,7 +127,11 @@ def prose(text: str) -> Prose:
 
 def badge(word: str) -> Markup:
     """Write a verdict as a word with a colour of its own."""
-    return Markup('<span class="verdict {0}">{0}</span>').format(word) if word else Markup("")
+    return (
+        Markup('<span class="verdict {0}">{0}</span>').format(word)
+        if word
+        else Markup("")
+    )
 
 
 def stacked(upper: str, lower: str, mark: str = "") -> Markup:
@@ -137,7 +142,9 @@ def stacked(upper: str, lower: str, mark: str = "") -> Markup:
     return Markup('{}<br><span class="paper">{}</span>{}').format(upper, lower, tail)
 
 
-def render(title: str, sections: Sequence[Section], subtitle: str = "", warning: str = "") -> str:
+def render(
+    title: str, sections: Sequence[Section], subtitle: str = "", warning: str = ""
+) -> str:
     """Write the page as HTML; sections without parts are left out.
 
     Args:
@@ -147,7 +154,9 @@ def render(title: str, sections: Sequence[Section], subtitle: str = "", warning:
         warning: a warning at the top; empty for none.
     """
     shown = [section for section in sections if section.parts]
-    return _template().render(title=title, subtitle=subtitle, warning=warning, sections=shown)
+    return _template().render(
+        title=title, subtitle=subtitle, warning=warning, sections=shown
+    )
 
 
 @cache
@@ -155,6 +164,6 @@ def _template() -> "Template":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("raysafl.report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
-        "page.html.jinja"
-    )
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined
+    ).get_template("page.html.jinja")

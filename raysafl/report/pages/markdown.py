@@ -49,7 +49,8 @@ CHOSEN_AFTERWARDS = (
     "says what the paper may have printed, not that the numbers agree."
 )
 ALL_FINISHED = "Nothing: every replicate finished."
-NAMED = 6  # largest number of missing runs that are named
+# Largest number of missing runs that are named.
+NAMED = 6
 __all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
@@ -61,7 +62,9 @@ def _escape(text: str) -> str:
 def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
     """Write a Markdown table, its first `left` columns flush left, the others flush right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
-    return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows])
+    return "\n".join(
+        f"| {' | '.join(map(_escape, row))} |" for row in [head, rule, *rows]
+    )
 
 
 def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
@@ -80,7 +83,8 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
 
     columns = layout.combinations(manifest, across)
     head = [
-        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns
+        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic
+        for c in columns
     ]
     rows = [
         [*map(label_text, row), *(text((*row, *column)) for column in columns)]
@@ -109,7 +113,13 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
         off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
         own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
         rows.append(
-            [*map(label_text, key), str(cell["replicates"]), *paper[: len(words)], *off, *own]
+            [
+                *map(label_text, key),
+                str(cell["replicates"]),
+                *paper[: len(words)],
+                *off,
+                *own,
+            ]
         )
     return grid(head, rows, len(axes))
 
@@ -124,7 +134,11 @@ def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list
         best = rows[rows["best"]].iloc[0]
         others = ", ".join(
             f"`{row['statistic']}` {number(row['distance'], unit)}"
-            + (f" ({count(row['cells'], 'cell')} only)" if row["cells"] < best["cells"] else "")
+            + (
+                f" ({count(row['cells'], 'cell')} only)"
+                if row["cells"] < best["cells"]
+                else ""
+            )
             for _, row in rows[~rows["best"]].iterrows()
         )
         lines.append(
@@ -149,7 +163,10 @@ def _paper_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> lis
         for p in unplaced(manifest)
     ]
     if left:
-        lines += ["Printed in the paper, but not a cell of this sweep:", "\n".join(left)]
+        lines += [
+            "Printed in the paper, but not a cell of this sweep:",
+            "\n".join(left),
+        ]
     return lines
 
 
@@ -166,10 +183,16 @@ def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
             std = cell[f"std.{name}"]
             off = own - printed.mean
             far.setdefault(name, []).append(off)
-            paper = spread(printed.mean, math.nan if printed.std is None else printed.std, unit)
+            paper = spread(
+                printed.mean, math.nan if printed.std is None else printed.std, unit
+            )
             where = labels_text(entry.labels, manifest.axes)
-            lines.append([where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)])
-    known = {name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()}
+            lines.append(
+                [where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)]
+            )
+    known = {
+        name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()
+    }
     said = [
         f"`{name}`: off by {sum(off) / len(off):.4g} in the mean over {count(len(off), 'cell')}."
         for name, off in known.items()
@@ -201,8 +224,14 @@ def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
         + [_number_or_dash(row[f"distance.{n}"], unit) for n in names]
         for _, row in found.iterrows()
     ]
-    explanation = "Mean absolute difference to the printed numbers, the nearest reading first."
-    return ["## Which reading of the paper is nearest", explanation, grid(head, lines, 4)]
+    explanation = (
+        "Mean absolute difference to the printed numbers, the nearest reading first."
+    )
+    return [
+        "## Which reading of the paper is nearest",
+        explanation,
+        grid(head, lines, 4),
+    ]
 
 
 def _number_or_dash(value: float, unit: str) -> str:
@@ -236,7 +265,9 @@ def losses(
             absent.append(where)
     if absent:
         rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
-        missing_runs = f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        missing_runs = (
+            f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        )
         lines.append(missing_runs + "; ".join(absent[:NAMED]) + rest)
     return lines
 
@@ -251,8 +282,9 @@ def _bad_ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
 def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     """Write the content of `table.md`.
 
-    It has the table, all statistics, the comparison with the paper, what is missing, and how the
-    sweep was made. Only a part of the sweep may have run: cells without a number have a dash.
+    It has the table, all statistics, the comparison with the paper, what is missing,
+    and how the sweep was made. Only a part of the sweep may have run: cells without a
+    number have a dash.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -271,22 +303,34 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     parts = [
         f"# {manifest.title or manifest.name}",
         *([f"**{note}**"] if note else []),
-        f"Cells: {caption(manifest)}{versus}." + (f" Paper: {source}." if source else ""),
+        f"Cells: {caption(manifest)}{versus}."
+        + (f" Paper: {source}." if source else ""),
         _pivot(cells, manifest, layout),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
         _long(cells, manifest, layout),
-        "\n".join(f"- `{n}`: {MEANINGS[n]}" for n in statistics(manifest.table) if n in MEANINGS),
+        "\n".join(
+            f"- `{n}`: {MEANINGS[n]}"
+            for n in statistics(manifest.table)
+            if n in MEANINGS
+        ),
         *claim_lines(cells, manifest),
         *more_lines(cells, manifest),
         *_paper_lines(cells, manifest, layout),
         *reading_lines(cells, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
-        "\n".join(f"- {line}" for line in losses(cells, runs, manifest, layout)) or ALL_FINISHED,
+        "\n".join(f"- {line}" for line in losses(cells, runs, manifest, layout))
+        or ALL_FINISHED,
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",
-        "\n".join(f"- {name}: {value}" for name, value in provenance(runs, manifest).items()),
-        *(["To run it again:", f"```sh\n{manifest.command}\n```"] if manifest.command else []),
+        "\n".join(
+            f"- {name}: {value}" for name, value in provenance(runs, manifest).items()
+        ),
+        *(
+            ["To run it again:", f"```sh\n{manifest.command}\n```"]
+            if manifest.command
+            else []
+        ),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

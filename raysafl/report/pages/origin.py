@@ -21,8 +21,8 @@ def duration(seconds: float) -> str:
 def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     """Describe how a sweep was made: scale, runs, commit, versions, machines and time.
 
-    If the sweep was continued after an update or on another machine, all values are named with
-    the number of runs that have each. What is not known is left out.
+    If the sweep was continued after an update or on another machine, all values are
+    named with the number of runs that have each. What is not known is left out.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -33,7 +33,9 @@ def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     each = known.drop_duplicates("run_id") if len(known) else known
     per_run = known.groupby("run_id").size() if len(known) else pd.Series(dtype=int)
     replicates = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
-    versions = [f"{name} {_values(each, name)}" for name in VERSIONS if _values(each, name)]
+    versions = [
+        f"{name} {_values(each, name)}" for name in VERSIONS if _values(each, name)
+    ]
     facts = {
         "scale": manifest.scale,
         "runs": f"{len(each)} of {len(entries)}",
@@ -43,7 +45,9 @@ def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
         "versions": ", ".join(versions),
         "host": _values(each, "host"),
         "device": _values(each, "device"),
-        "total time": duration(float(each["seconds"].sum())) if "seconds" in each else "",
+        "total time": duration(float(each["seconds"].sum()))
+        if "seconds" in each
+        else "",
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -55,4 +59,6 @@ def _values(each: pd.DataFrame, column: str) -> str:
     counts = each[column].dropna().astype(str).value_counts()
     if len(counts) == 1:
         return str(counts.index[0])
-    return ", ".join(f"{value} ({count(n, 'run')})" for value, n in counts.items() if value)
+    return ", ".join(
+        f"{value} ({count(n, 'run')})" for value, n in counts.items() if value
+    )

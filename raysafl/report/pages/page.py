@@ -59,7 +59,8 @@ from raysafl.report.wording import (
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import FRACTIONS
 
-CLEAR = 0.05  # an adjusted p-value below this makes a method higher or lower
+# An adjusted p-value below this makes a method higher or lower.
+CLEAR = 0.05
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Report:
         manifest: the sweep.
         runs: the rows of `runs.parquet`.
         layout: the layout of the sweep's axes.
-        shown: the manifest of the table: the sweep's, or its improvements over a baseline.
+        shown: the manifest of the table: the sweep's, or its improvements over a
+            baseline.
         shown_layout: the layout of `shown`.
         versus: the runs, or their improvements over the baseline.
         cells: the cells of the table with their verdicts.
@@ -95,13 +97,23 @@ def page(report: Report) -> str:
     source = f"Paper: {manifest.table.source}. " if manifest.table.source else ""
     sections = [
         Section("summary", "Summary", _summary(report)),
-        Section("claims", "Claims", _from_markdown(claim_lines(report.cells, report.shown))),
+        Section(
+            "claims", "Claims", _from_markdown(claim_lines(report.cells, report.shown))
+        ),
         Section("table", "Table", _table(report)),
         Section("cells", "All cells", _all_cells(report)),
-        Section("statistics", "Statistic that matches best", _nearest_statistics(report)),
-        Section("readings", "Readings", _from_markdown(reading_lines(report.cells, report.shown))),
         Section(
-            "more", "Other printed numbers", _from_markdown(more_lines(report.cells, report.shown))
+            "statistics", "Statistic that matches best", _nearest_statistics(report)
+        ),
+        Section(
+            "readings",
+            "Readings",
+            _from_markdown(reading_lines(report.cells, report.shown)),
+        ),
+        Section(
+            "more",
+            "Other printed numbers",
+            _from_markdown(more_lines(report.cells, report.shown)),
         ),
         Section("tests", "Methods, seed by seed", _tests(report)),
         *(
@@ -111,7 +123,9 @@ def page(report: Report) -> str:
         ),
         Section("missing", "Missing, diverged, failed", [_losses(report)]),
         Section("cost", "Cost", cost(report.runs, manifest, report.layout)),
-        Section("notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []),
+        Section(
+            "notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []
+        ),
         Section("configuration", "Configuration", configuration(report.runs)),
         Section("made", "How it was made", how_it_was_made(report.runs, manifest)),
     ]
@@ -127,19 +141,24 @@ def _summary(report: Report) -> list[Part]:
     # These count what was run, which improvements over a baseline do not.
     counts = aggregate(runs, report.manifest)
     sums = {
-        name: int(counts[name].sum()) for name in ("replicates", "diverged", "failed", "missing")
+        name: int(counts[name].sum())
+        for name in ("replicates", "diverged", "failed", "missing")
     }
     ids = [entry.run_id for entry in report.manifest.entries]
     known = runs[runs["run_id"].isin(ids)] if len(runs) else runs
     each = known.drop_duplicates("run_id") if len(known) else known
     total = {
-        c: float(known[c].sum()) if c in known else 0.0 for c in ("total_bytes", "total_steps")
+        c: float(known[c].sum()) if c in known else 0.0
+        for c in ("total_bytes", "total_steps")
     }
     seconds = float(each["seconds"].sum()) if "seconds" in each else 0.0
     cards = [
         ("runs", f"{len(each)} of {len(ids)}", False),
         ("seeds finished", f"{sums['replicates']:,}", False),
-        *((name, f"{sums[name]:,}", sums[name] > 0) for name in ("diverged", "failed", "missing")),
+        *(
+            (name, f"{sums[name]:,}", sums[name] > 0)
+            for name in ("diverged", "failed", "missing")
+        ),
         ("time, all runs", duration(seconds), False),
         ("local steps", f"{total['total_steps']:,.0f}", False),
         ("traffic", traffic_text(total["total_bytes"]), False),
@@ -151,7 +170,9 @@ def _summary(report: Report) -> list[Part]:
         table = report.manifest.table
         off = judged[f"diff.{table.statistic}"].abs().mean()
         far = int((judged["deviations"] > 2).sum())
-        gap = f"{number(off, table.unit)} " + ("points" if table.unit == "%" else table.unit)
+        gap = f"{number(off, table.unit)} " + (
+            "points" if table.unit == "%" else table.unit
+        )
         text = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
         parts.append(
             prose(
@@ -187,13 +208,18 @@ def _table(report: Report) -> list[Part]:
         return stacked(own, theirs(here, table.unit), here["verdict"])
 
     head = [
-        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic for c in columns
+        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic
+        for c in columns
     ]
     rows = [
         [_head(row), *(cell((*row, *column)) for column in columns)]
         for row in layout.combinations(manifest, down)
     ]
-    versus = f", minus that of the same seed's {labels_text(minus, list(minus))}" if minus else ""
+    versus = (
+        f", minus that of the same seed's {labels_text(minus, list(minus))}"
+        if minus
+        else ""
+    )
     text = f"Cells: {caption(manifest)}{versus}."
     after = [prose(rule(table))] if table.paper else []
     return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
@@ -212,7 +238,9 @@ def _all_cells(report: Report) -> list[Part]:
     name = table.statistic
     unit = table.unit
     printed = bool(table.paper)
-    others = [n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()]
+    others = [
+        n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()
+    ]
     head = [", ".join(axes), "seeds", name, f"± {LEVEL:.0%}"]
     head += ["paper", f"Δ ± {LEVEL:.0%}", "Δ / std", "verdict"] if printed else []
     found = cells_by_labels(report.cells, axes)
@@ -225,7 +253,11 @@ def _all_cells(report: Report) -> list[Part]:
             gap = signed(cell[f"diff.{name}"], unit)
             half = cell["half.diff"]
             row += [spread(cell["paper.mean"], cell["paper.std"], unit)]
-            row += [gap if math.isnan(half) or gap == NOTHING else f"{gap} ± {number(half, unit)}"]
+            row += [
+                gap
+                if math.isnan(half) or gap == NOTHING
+                else f"{gap} ± {number(half, unit)}"
+            ]
             row += [_or_dash(cell["deviations"]), badge(cell["verdict"]) or NOTHING]
         units = [unit if n in FRACTIONS else "" for n in others]
         more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
@@ -271,10 +303,20 @@ def _tests(report: Report) -> list[Part]:
         clear = pair["holm"] < CLEAR
         word = ("higher" if pair["diff"] > 0 else "lower") if clear else ""
         half = "" if math.isnan(pair["half"]) else f" ± {number(pair['half'], unit)}"
-        p = [NOTHING if math.isnan(pair[c]) else f"{pair[c]:.3g}" for c in ("p", "holm")]
+        p = [
+            NOTHING if math.isnan(pair[c]) else f"{pair[c]:.3g}" for c in ("p", "holm")
+        ]
         method_here = label_text(pair[f"label.{method}"])
         name = f"{where}, {method_here}" if where else method_here
-        rows.append([name, str(pair["seeds"]), signed(pair["diff"], unit) + half, *p, badge(word)])
+        rows.append(
+            [
+                name,
+                str(pair["seeds"]),
+                signed(pair["diff"], unit) + half,
+                *p,
+                badge(word),
+            ]
+        )
     base = label_text(pairs["baseline"].iloc[0])
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
@@ -284,7 +326,14 @@ def _tests(report: Report) -> list[Part]:
         "lower. With few seeds and many comparisons few pass: an empty verdict is no evidence "
         "that methods are equal."
     )
-    head = [", ".join([*others, method]), "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
+    head = [
+        ", ".join([*others, method]),
+        "seeds",
+        f"Δ ± {LEVEL:.0%}",
+        "p",
+        "p (Holm)",
+        "verdict",
+    ]
     return [prose(text), Grid("Paired comparisons", head, rows)]
 
 

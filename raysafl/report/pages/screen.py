@@ -29,7 +29,8 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     Args:
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
-        width: number of columns of the terminal. A table that is wider gets one line per cell.
+        width: number of columns of the terminal. A table that is wider gets one line
+            per cell.
 
     Raises:
         ValueError: the table names an unknown axis or statistic.
@@ -39,11 +40,15 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     layout = Layout.of(manifest)
     out = _fill(cells, manifest, layout, width)
     if layout.across and _width(out) > width:
-        out = _fill(cells, manifest, replace(layout, down=layout.axes, across=[]), width)
+        out = _fill(
+            cells, manifest, replace(layout, down=layout.axes, across=[]), width
+        )
     return out
 
 
-def _fill(cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int) -> Screen:
+def _fill(
+    cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int
+) -> Screen:
     """Fill the table with the axes that the layout has down and across."""
     table = manifest.table
     down = layout.down
@@ -52,7 +57,11 @@ def _fill(cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int) -
     columns = layout.combinations(manifest, across)
     out = Screen(
         title=Text(manifest.title or manifest.name),
-        caption=Text("\n".join([caption(manifest).replace("`", ""), scale_note(manifest)]).strip()),
+        caption=Text(
+            "\n".join(
+                [caption(manifest).replace("`", ""), scale_note(manifest)]
+            ).strip()
+        ),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         # There must be room for the caption and the title.
@@ -61,7 +70,9 @@ def _fill(cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int) -
     for axis in down:
         out.add_column(Text(axis))
     for key in columns:
-        name = labels_text(dict(zip(across, key, strict=True)), across) or table.statistic
+        name = (
+            labels_text(dict(zip(across, key, strict=True)), across) or table.statistic
+        )
         out.add_column(Text(name), justify="right", no_wrap=True)
     last: Key = ()
     for row in layout.combinations(manifest, down):

@@ -9,7 +9,8 @@ from raysafl.report.pages.html import Facts, Grid, Part, prose
 from raysafl.report.pages.origin import duration, provenance
 from raysafl.storage.manifest import Manifest
 
-MOST = 8  # largest number of values of a setting that are named
+# Largest number of values of a setting that are named.
+MOST = 8
 
 
 def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
@@ -34,11 +35,18 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
         means = own[list(columns)].mean()
         each = own.drop_duplicates("run_id")
         cells = [
-            traffic_text(means[c]) if "bytes" in c else f"{means[c]:,.{int(means[c] < 100)}f}"
+            traffic_text(means[c])
+            if "bytes" in c
+            else f"{means[c]:,.{int(means[c] < 100)}f}"
             for c in columns
         ]
         rows.append(
-            [label_text(value), str(len(each)), duration(float(each["seconds"].mean())), *cells]
+            [
+                label_text(value),
+                str(len(each)),
+                duration(float(each["seconds"].mean())),
+                *cells,
+            ]
         )
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
     explanation = (

@@ -1,8 +1,9 @@
 """A Ray of many nodes on this machine, which lives until its input ends.
 
-The first line of input says the nodes as JSON: `[{"num_gpus": 2}, ...]`; the head has none. Then
-`add {...}` starts another node, and `kill ID` ends the one with that id, without a farewell. Each
-is answered with one line: the address at first, then the id of the node.
+The first line of input says the nodes as JSON: `[{"num_gpus": 2}, ...]`; the head has
+none. Then `add {...}` starts another node, and `kill ID` ends the one with that id,
+without a farewell. Each is answered with one line: the address at first, then the id of
+the node.
 """
 
 import json
@@ -15,7 +16,8 @@ SMALL = {"num_cpus": 8, "object_store_memory": 100_000_000}
 
 def main() -> None:
     cluster = Cluster(
-        initialize_head=True, head_node_args={**SMALL, "num_cpus": 0, "include_dashboard": False}
+        initialize_head=True,
+        head_node_args={**SMALL, "num_cpus": 0, "include_dashboard": False},
     )
     try:
         for node in json.loads(sys.stdin.readline()):
@@ -24,7 +26,10 @@ def main() -> None:
         for line in sys.stdin:
             command, _, argument = line.strip().partition(" ")
             if command == "add":
-                print(cluster.add_node(**SMALL, **json.loads(argument)).node_id, flush=True)
+                print(
+                    cluster.add_node(**SMALL, **json.loads(argument)).node_id,
+                    flush=True,
+                )
             else:
                 (node,) = [n for n in cluster.worker_nodes if n.node_id == argument]
                 cluster.remove_node(node, allow_graceful=False)

@@ -1,7 +1,8 @@
 """The sweeps that the tests run on a cluster: `python sweeps.py NAME FOLDER ADDRESS HARDWARE`.
 
-What lands where is told by files: a model is built in every client actor, an algorithm runs in
-every coordinator, and both leave their node, their process and their GPUs in FOLDER/seen.
+What lands where is told by files: a model is built in every client actor, an algorithm
+runs in every coordinator, and both leave their node, their process and their GPUs in
+FOLDER/seen.
 """
 
 import json
@@ -36,7 +37,13 @@ def leave(seen: str, who: str, run: int) -> None:
     context = ray.get_runtime_context()
     file = Path(seen) / f"{who}-{run}-{os.getpid()}.json"
     gpus = ray.get_gpu_ids()
-    told = {"node": context.get_node_id(), "gpus": gpus, "who": who, "run": run, "pid": os.getpid()}
+    told = {
+        "node": context.get_node_id(),
+        "gpus": gpus,
+        "who": who,
+        "run": run,
+        "pid": os.getpid(),
+    }
     told["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     file.with_suffix(".part").write_text(json.dumps(told))
     file.with_suffix(".part").rename(file)
@@ -68,7 +75,9 @@ class Together(Algorithm):
             deadline = time.monotonic() + 120
             while len(list(Path(self.seen).glob("coordinator-*.json"))) < self.wait:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.wait} runs were never there at the same time")
+                    raise TimeoutError(
+                        f"{self.wait} runs were never there at the same time"
+                    )
                 time.sleep(0.05)
         time.sleep(self.seconds)
         return (yield from FedAvg().round(state, ids, key))
