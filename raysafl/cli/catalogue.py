@@ -1,6 +1,7 @@
 """`raysafl list`: what a user can combine, by family, and what is measured."""
 
 import inspect
+import re
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -85,10 +86,17 @@ def _field(field: FieldInfo) -> dict[str, str]:
         else None
     )
     return {
-        "type": str(field.annotation).replace("typing.", ""),
+        "type": _type_name(field.annotation),
         "default": "(required)" if field.is_required() else repr(default),
         "description": field.description or "",
     }
+
+
+def _type_name(annotation: Any) -> str:
+    """Write a type as it stands in code, such as `float` or `int | None`."""
+    if inspect.isclass(annotation) and not hasattr(annotation, "__args__"):
+        return annotation.__name__
+    return re.sub(r"\b(?:[a-z]\w*\.)+(?=\w)", "", str(annotation))
 
 
 def catalogue_table() -> Table:
