@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from raysafl.bench.show import headline, rows
+from raysafl.bench.show import bench_rows, headline
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
@@ -43,7 +43,7 @@ def bench():
             "**no**" if row.mark == "no" else row.mark,
             row.made_of,
         )
-        for row in rows(found)
+        for row in bench_rows(found)
     ]
     return f"{headline(found)}.\n\n" + table(
         ("measure", "value", "aim", "reached", "from"), body

@@ -57,7 +57,7 @@ def plain_loop(job: Job) -> Iterator[Step]:
 
 
 @contextmanager
-def in_process(job: Job) -> Iterator[Step]:
+def rounds_in_process(job: Job) -> Iterator[Step]:
     """Provide the rounds of raysafl in this process."""
     from raysafl.runtime import Worker
 
@@ -204,7 +204,7 @@ def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
 # Jobs that are timed round by round, and jobs that are timed as a whole.
 STEPS: Mapping[str, Any] = {
     "plain": plain_loop,
-    "ours": in_process,
+    "ours": rounds_in_process,
     "actors": on_actors,
 }
 WHOLE: Mapping[str, Callable[[Job], dict[str, Any]]] = {
@@ -239,7 +239,7 @@ def do_job(job: Job, say: Callable[[Any], None]) -> None:
                 stopped.join()
 
 
-def main() -> None:
+def run_child() -> None:
     """Do the job that the input names; answer on the real standard output.
 
     Whatever else is printed goes to the error output.
@@ -257,4 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_child()

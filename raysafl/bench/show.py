@@ -35,13 +35,13 @@ class Row(NamedTuple):
         return {True: "yes", False: "no", None: ""}[self.reached]
 
 
-def rows(found: dict[str, Any]) -> Iterator[Row]:
+def bench_rows(found: dict[str, Any]) -> Iterator[Row]:
     """Yield a row for each measure that was taken, in the order of the aims."""
     for name in STANDARD:
         if found.get(name):
-            yield _speedup(name, found[name], STANDARD[name].target)
+            yield _speedup_row(name, found[name], STANDARD[name].target)
     for index, (name, pair) in enumerate((found.get("actors") or {}).items()):
-        yield _actors(name, pair, aimed=index == 0)
+        yield _actors_row(name, pair, aimed=index == 0)
     limits = (
         ("replicates8_over_1", "8 replicates of W4 over one, two actors", "x", 3.0),
         ("s1_over_ideal", "S1: the sweep over two bare processes", "x", 1.25),
@@ -57,7 +57,7 @@ def rows(found: dict[str, Any]) -> Iterator[Row]:
             )
 
 
-def _actors(name: str, pair: dict[str, Any], aimed: bool) -> Row:
+def _actors_row(name: str, pair: dict[str, Any], aimed: bool) -> Row:
     """Make the row of a workload on two client actors; only the first one has an aim."""
     one = _seconds(pair["one_actor_seconds_per_round"])
     two = _seconds(pair["two_actors_seconds_per_round"])
@@ -73,7 +73,7 @@ def _actors(name: str, pair: dict[str, Any], aimed: bool) -> Row:
     )
 
 
-def _speedup(name: str, found: dict[str, Any], target: float) -> Row:
+def _speedup_row(name: str, found: dict[str, Any], target: float) -> Row:
     """Make the row of a workload in one process against the plain loop."""
     value = found["speedup_vs_plain"]
     made_of = (
@@ -152,7 +152,7 @@ def print_bench(
         print(json.dumps(found, indent=1))
         return
     table = Table("measure", "value", "aim", "", "from")
-    for row in rows(found):
+    for row in bench_rows(found):
         mark = f"[{'green' if row.reached else 'red'}]{row.mark}[/]"
         table.add_row(row.name, row.value, row.target, mark, row.made_of)
     console.print(table)

@@ -48,7 +48,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """
     families = {
         family: {
-            component.__name__: _entry(component)
+            component.__name__: _describe(component)
             for component in sorted(
                 base.kinds().values(), key=lambda kind: kind.__name__
             )
@@ -67,7 +67,7 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     return families | {"metric": rounds | runs | advice}
 
 
-def _entry(component: type[Component]) -> dict[str, Any]:
+def _describe(component: type[Component]) -> dict[str, Any]:
     """Describe one component: its summary, its kind and its fields."""
     return {
         "summary": (inspect.getdoc(component) or "").partition("\n")[0],

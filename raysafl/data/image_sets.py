@@ -60,7 +60,7 @@ def fetch(
         ) from error
 
 
-def _dataset(
+def _make_dataset(
     name: str,
     images: Sequence[NDArray[np.uint8]],
     labels: Sequence[Any],
@@ -85,7 +85,7 @@ def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
     )
     images = [part.data.unsqueeze(1).numpy() for part in parts]
     labels = [part.targets.numpy() for part in parts]
-    return _dataset(name.lower(), images, labels, classes)
+    return _make_dataset(name.lower(), images, labels, classes)
 
 
 class Mnist(Source):
@@ -168,7 +168,7 @@ class Emnist(Source):
             rows = np.isin(y, kept)
             images.append(part.data.numpy()[rows].transpose(0, 2, 1)[:, None])
             labels.append(np.searchsorted(kept, y[rows]))
-        return _dataset(
+        return _make_dataset(
             "emnist", images, labels, [EMNIST_LABELS[label] for label in kept]
         )
 
@@ -192,7 +192,7 @@ class Cifar10(Source):
             lambda train, download: CIFAR10(str(root), train=train, download=download),
         )
         images = [part.data.transpose(0, 3, 1, 2) for part in parts]
-        return _dataset(
+        return _make_dataset(
             "cifar10", images, [part.targets for part in parts], parts[0].classes
         )
 
@@ -229,4 +229,4 @@ class Stl10(Source):
         ]
         images = [part.data for part in parts]
         labels = [part.labels for part in parts]
-        return _dataset("stl10", images, labels, [*names, "truck"])
+        return _make_dataset("stl10", images, labels, [*names, "truck"])

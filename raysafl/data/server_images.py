@@ -39,7 +39,9 @@ def _shape(dataset: Dataset) -> tuple[int, int, int]:
     return x.shape[1], x.shape[2], x.shape[3]
 
 
-def _samples(images: Sequence[Image.Image], labels: Any, dataset: Dataset) -> Samples:
+def _fit_images(
+    images: Sequence[Image.Image], labels: Any, dataset: Dataset
+) -> Samples:
     """Fit images with values 0 to 255 to the shape and the range of a data set."""
     channels, height, width = _shape(dataset)
     mode = "L" if channels == 1 else "RGB"
@@ -104,7 +106,7 @@ class OtherDatasetServer(ServerData):
 
         x = other.train.x[np.concatenate(rows)]
         x = np.rint(x * (255 / int(other.train.x.max()))).astype(np.uint8)
-        return _samples([_image(pixels) for pixels in x], labels, dataset)
+        return _fit_images([_image(pixels) for pixels in x], labels, dataset)
 
     def _check(self, other: Dataset, dataset: Dataset) -> None:
         """Check that the class map covers the other data set and names classes of this one."""
@@ -207,7 +209,7 @@ class Glyphs(ServerData):
                 for label, letter in enumerate(letters):
                     images += [self._draw(letter, face, angle) for angle in self.angles]
                     labels += [label] * len(self.angles)
-        return _samples(images, labels, dataset)
+        return _fit_images(images, labels, dataset)
 
     def _draw(
         self, letter: str, face: ImageFont.FreeTypeFont, angle: float

@@ -71,15 +71,15 @@ def results(
     """
     frame = read_runs(paths)
     tree = _parse(query) if query.strip() else None
-    named = [_column(name, frame) for name in _names_in(tree)] if tree else []
+    named = [_column_of(name, frame) for name in _names_in(tree)] if tree else []
     if tree is not None:
         frame = frame[_holds(tree, frame)]
-    by = _column(sort, frame) if sort else ""
+    by = _column_of(sort, frame) if sort else ""
     if by:
         frame = frame.sort_values(
             by, ascending=ascending, na_position="last", kind="stable"
         )
-    wanted = [_column(name, frame) for name in columns]
+    wanted = [_column_of(name, frame) for name in columns]
     shown = wanted or _default(frame, [*named, *([by] if by else [])])
     return frame[shown].iloc[:top].reset_index(drop=True)
 
@@ -173,7 +173,7 @@ def _names_in(tree: ast.AST) -> list[str]:
     return list(dict.fromkeys(ast.unparse(n) for n in nodes if id(n) not in inner))
 
 
-def _column(name: str, frame: pd.DataFrame) -> str:
+def _column_of(name: str, frame: pd.DataFrame) -> str:
     """Return the column that a name stands for.
 
     Raises:
@@ -206,7 +206,7 @@ class _Renamed(ast.NodeTransformer):
         self.columns = list[str]()
 
     def _named(self, node: ast.Name | ast.Attribute) -> ast.Name:
-        column = _column(ast.unparse(node), self.frame)
+        column = _column_of(ast.unparse(node), self.frame)
         if column not in self.columns:
             self.columns.append(column)
         return ast.Name(f"column_{self.columns.index(column)}", ast.Load())

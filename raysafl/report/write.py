@@ -94,7 +94,9 @@ def write_report(store: Store) -> list[Location]:
         "q": q_curves(rounds, manifest, layout, runs),
         "participation": [rasters(rounds, runs, manifest, layout)],
     }
-    pictures = {ABOUT[kind][0]: _pictures(kind, pages) for kind, pages in drawn.items()}
+    pictures = {
+        ABOUT[kind][0]: _named_pictures(kind, pages) for kind, pages in drawn.items()
+    }
     report = Report(
         manifest=manifest,
         runs=runs,
@@ -122,7 +124,7 @@ def write_report(store: Store) -> list[Location]:
     return [store.path / name for name in files]
 
 
-def _pictures(kind: str, pages: Sequence[bytes | None]) -> list[Picture]:
+def _named_pictures(kind: str, pages: Sequence[bytes | None]) -> list[Picture]:
     """Name the pages of a figure and give them their texts."""
     _, alt, caption = ABOUT[kind]
     names = [f"{kind}.png", *(f"{kind}-{i + 2}.png" for i in range(len(pages)))]

@@ -1,4 +1,4 @@
-"""What of a run's rows goes to MLflow: curves, summaries, and their times."""
+"""What of a run's rows goes to MLflow: metric_curves, summaries, and their times."""
 
 import hashlib
 import math
@@ -23,7 +23,7 @@ STATISTICS = [
 ]  # with a spread
 
 
-def curves(rows: pd.DataFrame) -> pd.DataFrame:
+def metric_curves(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one line per round: mean and standard deviation over replicates.
 
     Columns that add up over rounds are the mean over replicates of their running sum.

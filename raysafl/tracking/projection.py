@@ -329,7 +329,7 @@ class Projection:
         """Log the new rounds, and all the rest in one request with the last of them."""
         from mlflow.entities import Param
 
-        values = {_key(k): str(v)[:PARAM] for k, v in params.items()}
+        values = {_allowed_name(k): str(v)[:PARAM] for k, v in params.items()}
         fresh = [Param(k, v) for k, v in values.items() if k not in run.data.params]
         *batches, (metrics, marks) = self._rounds(run, rows)
         for batch, marked in batches:
@@ -357,7 +357,7 @@ class Projection:
         from mlflow.entities import Metric
 
         times = points.elapsed(rows)
-        lines = points.curves(rows)
+        lines = points.metric_curves(rows)
         lines = lines[lines.index > int(run.data.tags.get(LOGGED, -1))]
         batches = []
         for first in range(0, len(lines), ROUNDS_PER_BATCH):
@@ -419,14 +419,14 @@ def _fresh(run: "Run", values: Mapping[str, float]) -> list["Metric"]:
     fresh = {
         k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v
     }
-    return [Metric(_key(name), value, now, 0) for name, value in fresh.items()]
+    return [Metric(_allowed_name(name), value, now, 0) for name, value in fresh.items()]
 
 
 def _run_tags(tags: Mapping[str, str]) -> list["RunTag"]:
     """Turn tags into MLflow's objects."""
     from mlflow.entities import RunTag
 
-    return [RunTag(_key(name), text[:TEXT]) for name, text in tags.items()]
+    return [RunTag(_allowed_name(name), text[:TEXT]) for name, text in tags.items()]
 
 
 def _now() -> int:
@@ -434,6 +434,6 @@ def _now() -> int:
     return int(1000 * time.time())
 
 
-def _key(name: str) -> str:
+def _allowed_name(name: str) -> str:
     """Replace the characters that MLflow does not allow in a name."""
     return re.sub(r"[^\w\-. :/]", "_", name)[:250]

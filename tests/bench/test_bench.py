@@ -25,7 +25,7 @@ from raysafl.bench import STANDARD, Plan, bench
 from raysafl.bench.child import Job
 from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
-from raysafl.bench.show import headline, rows
+from raysafl.bench.show import bench_rows, headline
 from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
 from raysafl.bench.workloads import (
     EMPTY,
@@ -264,7 +264,7 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> Non
         found[key] for key in ("s1_over_ideal", "empty_round_ms", "two_actors_speedup")
     ] == [None] * 3
     assert "W1 plain [1/1]" in " ".join(said)
-    names = [row.name for row in rows(found)]
+    names = [row.name for row in bench_rows(found)]
     assert names == [
         "W1: over the plain loop",
         "8 replicates of W4 over one, two actors",

@@ -28,11 +28,11 @@ def improvements(
     minus = manifest.table.minus
     if not minus:
         return runs, manifest
-    of_labels = {_key(entry.labels): entry.run_id for entry in manifest.entries}
+    of_labels = {_labels_key(entry.labels): entry.run_id for entry in manifest.entries}
     base = {
         entry.run_id: of_labels[key]
         for entry in manifest.entries
-        if (key := _key(entry.labels | minus)) in of_labels
+        if (key := _labels_key(entry.labels | minus)) in of_labels
         and not _is_baseline(entry, manifest)
     }
     entries = [entry for entry in manifest.entries if entry.run_id in base]
@@ -53,7 +53,7 @@ def improvements(
     return own, manifest
 
 
-def _key(labels: object) -> str:
+def _labels_key(labels: object) -> str:
     return repr(sorted(labels.items())) if isinstance(labels, dict) else ""
 
 

@@ -64,7 +64,7 @@ def find_problems(
     spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
     shares = np.array([bool(c["data"].get("share")) for c in own], bool)
     used = shares | (spent["total_server_rounds"].to_numpy(float) > 0)
-    known["samples"] = np.array([_samples(c) for c in own], float) * used
+    known["samples"] = np.array([_server_samples(c) for c in own], float) * used
     snapshot = np.array([c["participation"]["kind"] == SNAPSHOT for c in own], bool)
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
@@ -72,7 +72,7 @@ def find_problems(
     return [Problem(_name(part, layout), part) for _, part in groups if len(part) > 1]
 
 
-def _samples(config: dict[str, Any]) -> float:
+def _server_samples(config: dict[str, Any]) -> float:
     """Return the number of samples that the server holds in a run."""
     server = config["data"].get("server") or {}
     return float(server.get("n0") or 0)

@@ -57,7 +57,7 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | 
         cells.assign(**{name: means}), [*panel_axes, *down, *across]
     )
     norm = Normalize(float(means.min()), float(means.max()))
-    figure, grid = _panel_grid(
+    figure, grid = _heatmap_grid(
         sizes, [max(len(_tick_text(k)) for k in part) for part in (rows, columns)]
     )
     for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
@@ -121,7 +121,7 @@ def _across(sizes: tuple[int, int, int]) -> int:
     return max(1, min(panels, int(12 // _panel_width(columns))))
 
 
-def _panel_grid(
+def _heatmap_grid(
     sizes: tuple[int, int, int], longest: list[int]
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure with room for all panels and for the longest labels."""

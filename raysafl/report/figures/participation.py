@@ -46,7 +46,7 @@ def rasters(
         rows = rows[rows["replicate"] == rows["replicate"].min()]
         enforced = _enforced(rows)
         marked |= enforced is not None
-        came = _came(rows, _clients(runs, entries[0]))
+        came = _came(rows, _num_clients(runs, entries[0]))
         numbers = rows["round"].to_numpy(np.int64)
         draw_raster(
             axes, side, came, numbers, _shared(entries, manifest, layout), enforced, 3.9
@@ -95,7 +95,7 @@ def _shared(entries: list[Entry], manifest: Manifest, layout: Layout) -> str:
     return labels_text(entries[0].labels, shared) or manifest.name
 
 
-def _clients(runs: pd.DataFrame, entry: Entry) -> int:
+def _num_clients(runs: pd.DataFrame, entry: Entry) -> int:
     """Return the number of clients of a run; 0 if its configuration is not known."""
     if "config.data.clients" not in runs:
         return 0

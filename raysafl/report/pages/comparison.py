@@ -21,7 +21,7 @@ from raysafl.report.pages.html import (
     render,
 )
 from raysafl.report.pages.markdown import grid
-from raysafl.report.pages.origin import provenance
+from raysafl.report.pages.origin import origin_facts
 from raysafl.report.wording import MEANINGS, NOTHING, number, signed, spread
 from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Label, Manifest, Table
@@ -84,7 +84,7 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
             "curves", "Curves", [Pictures(_curve_pictures(stores, names), beside=True)]
         ),
         *(
-            Section(f"made-{i}", f"How {name} was made", [Facts(provenance(runs, m))])
+            Section(f"made-{i}", f"How {name} was made", [Facts(origin_facts(runs, m))])
             for i, (name, runs, m) in enumerate(
                 zip(names, frames, manifests, strict=True)
             )

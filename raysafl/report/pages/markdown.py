@@ -26,7 +26,7 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
-from raysafl.report.pages.origin import provenance
+from raysafl.report.pages.origin import origin_facts
 from raysafl.report.pages.screen import screen
 from raysafl.report.wording import (
     MEANINGS,
@@ -325,7 +325,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",
         "\n".join(
-            f"- {name}: {value}" for name, value in provenance(runs, manifest).items()
+            f"- {name}: {value}" for name, value in origin_facts(runs, manifest).items()
         ),
         *(
             ["To run it again:", f"```sh\n{manifest.command}\n```"]

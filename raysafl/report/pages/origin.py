@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def provenance(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
+def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     """Describe how a sweep was made: scale, runs, commit, versions, machines and time.
 
     If the sweep was continued after an update or on another machine, all values are

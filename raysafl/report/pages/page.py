@@ -96,11 +96,11 @@ def page(report: Report) -> str:
     manifest = report.manifest
     source = f"Paper: {manifest.table.source}. " if manifest.table.source else ""
     sections = [
-        Section("summary", "Summary", _summary(report)),
+        Section("summary", "Summary", _summary_parts(report)),
         Section(
             "claims", "Claims", _from_markdown(claim_lines(report.cells, report.shown))
         ),
-        Section("table", "Table", _table(report)),
+        Section("table", "Table", _table_parts(report)),
         Section("cells", "All cells", _all_cells(report)),
         Section(
             "statistics", "Statistic that matches best", _nearest_statistics(report)
@@ -121,7 +121,7 @@ def page(report: Report) -> str:
             for name, pictures in report.pictures.items()
             if pictures
         ),
-        Section("missing", "Missing, diverged, failed", [_losses(report)]),
+        Section("missing", "Missing, diverged, failed", [_losses_part(report)]),
         Section("cost", "Cost", cost(report.runs, manifest, report.layout)),
         Section(
             "notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []
@@ -134,7 +134,7 @@ def page(report: Report) -> str:
     return render(title, sections, subtitle, scale_note(manifest))
 
 
-def _summary(report: Report) -> list[Part]:
+def _summary_parts(report: Report) -> list[Part]:
     """Write the most important numbers, and how they compare with the paper."""
     cells = report.cells
     runs = report.runs
@@ -189,7 +189,7 @@ def _from_markdown(lines: list[str]) -> list[Part]:
     return [prose("\n\n".join(lines[1:]))] if lines else []
 
 
-def _table(report: Report) -> list[Part]:
+def _table_parts(report: Report) -> list[Part]:
     """Write the table with the axes that go down and across."""
     manifest = report.shown
     table = manifest.table
@@ -337,7 +337,7 @@ def _tests(report: Report) -> list[Part]:
     return [prose(text), Grid("Paired comparisons", head, rows)]
 
 
-def _losses(report: Report) -> Part:
+def _losses_part(report: Report) -> Part:
     """List the replicates that are not in the means."""
     lines = losses(report.cells, report.versus, report.shown, report.shown_layout)
     explanation = "Diverged and failed replicates are not in the means."

@@ -6,7 +6,7 @@ import pandas as pd
 
 from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.pages.html import Facts, Grid, Part, prose
-from raysafl.report.pages.origin import duration, provenance
+from raysafl.report.pages.origin import duration, origin_facts
 from raysafl.storage.manifest import Manifest
 
 # Largest number of values of a setting that are named.
@@ -91,7 +91,7 @@ def how_it_was_made(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
     """Write versions, machines and time, and the command that runs the sweep again."""
     command = manifest.command
     again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
-    return [Facts(provenance(runs, manifest)), *again]
+    return [Facts(origin_facts(runs, manifest)), *again]
 
 
 def traffic_text(amount: float) -> str:
