@@ -43,6 +43,7 @@ class AFL(Algorithm):
         if not self.max_delay:
             update: Update = yield Train(state.w_P, ids)
         else:
+            # Row 0 is the present model, so a delay of 0 starts from it.
             past_DP = torch.cat([state.w_P[None], state.server["past"]])
             delays = [int(key("delay", i).integers(len(past_DP))) for i in ids]
             update = yield Train(state.w_P, ids, w_MP=past_DP[delays])

@@ -46,5 +46,6 @@ class Centralised(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train on the union of all data; no client is asked."""
+        # EVERYONE stands for the union of all clients' data.
         update: Update = yield Train(state.w_P, [EVERYONE], sgd=self.sgd)
         return replace(state, w_P=state.w_P - update.delta_MP[0])

@@ -37,6 +37,7 @@ class FedAmplify(Algorithm):
         w_P = state.w_P - update.delta_P
         start_P = state.server["start"]
         count = state.server["count"] + 1
+        # The progress since `start_P` is amplified, and the next P rounds begin here.
         if int(count) == self.P:
             w_P = w_P + (self.eta - 1) * (w_P - start_P)
             start_P = w_P.clone()

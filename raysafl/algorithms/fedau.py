@@ -50,13 +50,18 @@ class FedAU(Algorithm):
         cohort_M = torch.tensor(ids)
         weight_N = state.server["weight"]
         waited_N = state.server["waited"] + 1
+
+        # An interval ends for the clients that came, and for those that waited too long.
         ends_N = waited_N >= self.K
         ends_N[cohort_M] = True
         ended_N = state.server["ended"] + ends_N
+
+        # This is the running mean of the lengths of all intervals of a client.
         mean_N = weight_N + (waited_N - weight_N) / ended_N.clamp_min(1)
-        step_P = (weight_N[cohort_M].to(delta_MP)[:, None] * delta_MP).sum(0) / len(
-            weight_N
-        )
+
+        # The weights of before this round are applied, as in the paper.
+        weight_M1 = weight_N[cohort_M].to(delta_MP)[:, None]
+        step_P = (weight_M1 * delta_MP).sum(0) / len(weight_N)
         server = {
             "weight": torch.where(ends_N, mean_N, weight_N),
             "ended": ended_N,

@@ -38,12 +38,14 @@ class FedDyn(Algorithm):
             w_P,
             {
                 "h": torch.zeros_like(w_P),
+                # A state holds tensors only, so that it can be stored as a checkpoint.
                 "num_clients": torch.tensor(float(num_clients)),
             },
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort on the tilted losses, then update h, the h_i and the model."""
+        # Clients that come for the first time have h_i = 0.
         h_MP = recall(state, ids)
         update: Update = yield Train(state.w_P, ids, -h_MP, prox=self.alpha)
         delta_MP = update.delta_MP

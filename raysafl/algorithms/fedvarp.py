@@ -32,6 +32,7 @@ class FedVARP(Algorithm):
             w_P,
             {
                 "mean": torch.zeros_like(w_P),
+                # A state holds tensors only, so that it can be stored as a checkpoint.
                 "num_clients": torch.tensor(float(num_clients)),
             },
         )
@@ -42,6 +43,7 @@ class FedVARP(Algorithm):
         delta_MP = update.delta_MP
         mean_P = state.server["mean"]
         num_clients = state.server["num_clients"]
+        # How much each client's update differs from its last one.
         change_MP = delta_MP - recall(state, ids)
         return State(
             state.w_P - self.lr * (change_MP.mean(0) + mean_P),

@@ -101,10 +101,12 @@ class FSL(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Pre-train if due, run a client round, then let the server learn from its result."""
+        # The mark is in the state, and so in the checkpoint, until pre-training is done.
         if "pretrain" in state.server:
             sgd = self._sgd(self.pretrain_lr, self.pretrain)
             update: Update = yield Train.server(state.w_P, sgd)
             num_clients = int(state.server["pretrain"])
+            # The inner algorithm begins after pre-training, which is none of its updates.
             state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
 
         after = yield from self.inner.round(state, ids, key)
@@ -112,6 +114,7 @@ class FSL(Algorithm):
             return after
 
         assert self.rate and self.epochs, "prepare() fills in what depends on the run"
+        # The server's learning rate falls over the rounds as the clients' does.
         rate = self.rate * (
             self.local.rate(key.round) / self.local.lr if self.local else 1
         )

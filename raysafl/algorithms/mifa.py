@@ -37,6 +37,7 @@ class MIFA(Algorithm):
             w_P,
             {
                 "mean": torch.zeros_like(w_P),
+                # A state holds tensors only, so that it can be stored as a checkpoint.
                 "num_clients": torch.tensor(float(num_clients)),
             },
         )
@@ -50,6 +51,7 @@ class MIFA(Algorithm):
         update: Update = yield Train(state.w_P, ids)
         delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]
+        # Only the cohort's rows change, so the mean changes by their difference.
         mean_P = (
             state.server["mean"] + (delta_MP - recall(state, ids)).sum(0) / num_clients
         )

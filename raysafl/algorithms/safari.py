@@ -69,6 +69,7 @@ class SAFARI(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run a client round with probability `client_prob`, else a server round."""
+        # The draw depends on seed and round alone, so all algorithms see the same rounds.
         if key("safari").random() < self.client_prob:
             return (yield from self.inner.round(state, ids, key))
         update: Update = yield Train.server(state.w_P, self.server_update)

@@ -41,6 +41,7 @@ class SCAFFOLD(Algorithm):
             w_P,
             {
                 "c": torch.zeros_like(w_P),
+                # A state holds tensors only, so that it can be stored as a checkpoint.
                 "num_clients": torch.tensor(float(num_clients)),
             },
         )
@@ -53,6 +54,7 @@ class SCAFFOLD(Algorithm):
         update: Update = yield Train(
             state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1
         )
+        # With g = Delta / (sum of rates): the new c_i is g - c + c_i, so it changes by g - c.
         change_MP = update.delta_MP / update.rate_M.to(c_P)[:, None] - c_P
         return State(
             state.w_P - global_rate(self.lr, ids) * update.delta_MP.mean(0),

@@ -77,6 +77,7 @@ class PlainLoop:
         ]
         shape = dataset.train.x.shape[1:]
         self.model = run.model.build(shape, dataset.num_classes)
+        # Both sides start from the same initial parameters.
         w_P = FlatModel(run.model, shape, dataset.num_classes).init(Key(run.seed))
         nn.utils.vector_to_parameters(w_P, self.model.parameters())
         self.parameters = list(self.model.parameters())

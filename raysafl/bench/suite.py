@@ -168,6 +168,7 @@ def _load(plan: Plan, chosen: set[str]) -> dict[str, int]:
     timed.
     """
     needed = {name for name in plan.workloads if _kinds(plan, name, chosen)}
+    # Replicates are measured on a workload that may not be measured itself.
     needed |= {plan.replicated} if "replicates" in chosen else set()
     counts: dict[str, int] = {}
     runs = {name: plan.workloads[name].run for name in sorted(needed)}
@@ -324,6 +325,7 @@ def _empty(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
 
 def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     """Compare a sweep, two trials at a time, with two processes that share its runs."""
+    # Each of the two processes gets every other run, so that both take about as long.
     halves = [Job(what="bare", runs=list(plan.s1[part::2])) for part in range(2)]
     whole = [Job(what="sweep", runs=list(plan.s1), trials=2)]
     results = interleaved({"sweep": whole, "bare": halves}, repeats, say)

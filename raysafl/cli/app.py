@@ -85,6 +85,7 @@ def quickstart_command(
     resume: Resume = True,
 ) -> None:
     """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, about a minute."""
+    # Imported here, because it loads torch, which other commands do not need.
     from raysafl.quickstart import SWEEP
 
     hardware = _client_hardware(actors, cpus, gpus, trials)
@@ -273,6 +274,7 @@ def ui_command(
 
     try:
         serve(parse_location(path), host, port)
+    # A server that does not start is reported like a mistake, without a traceback.
     except RuntimeError as error:
         raise ValueError(str(error)) from error
 
@@ -412,6 +414,7 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     from raysafl.report.pages.screen import screen
     from raysafl.sweep.runner import Runner
 
+    # The manifest names the command, so that the report can say how to run it again.
     command = " ".join(["raysafl", *sys.argv[1:]])
     outcome = Runner(sweep, console=console, command=command, **options).run()
     if not outcome.runs.empty:

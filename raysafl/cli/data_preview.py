@@ -102,6 +102,7 @@ def _runs(sweep: Sweep, labels: Mapping[str, str]) -> dict[str, Run]:
 
 def _data_of(run: Run) -> str:
     """Return what the split depends on; the run's seed only if the data have none."""
+    # A federation with a seed of its own has one split for all runs.
     own = getattr(run.data, "seed", None)
     return f"{run.data.to_json()} {run.seed if own is None else own}"
 
@@ -151,6 +152,7 @@ def entropy(counts: NDArray[np.int64]) -> NDArray[np.float64]:
         counts: samples of each class at each client, [clients, classes].
     """
     total = counts.sum(axis=1, keepdims=True)
+    # A client without samples has no shares, and so the entropy 0.
     share = counts / np.maximum(total, 1)
     logs = np.log2(share, out=np.zeros(share.shape), where=share > 0)
     bits: NDArray[np.float64] = np.abs((share * logs).sum(axis=1))

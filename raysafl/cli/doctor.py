@@ -55,6 +55,7 @@ def check_data() -> str:
 def check_results(root: Location) -> str:
     """Check that the folder of the results can be written."""
     root.mkdir(parents=True, exist_ok=True)
+    # Writing is tried, because permissions alone do not tell for object stores.
     probe = root / f".writable.{os.getpid()}"
     probe.write_bytes(b"")
     probe.unlink()

@@ -23,10 +23,8 @@ class _Zeros(np.random.SeedSequence):
 
 
 _ZEROS = _Zeros(0)
-_STATE = np.random.Philox(
-    _ZEROS
-    # The state of a generator that has drawn nothing yet.
-).state
+# The state of a generator that has drawn nothing yet.
+_STATE = np.random.Philox(_ZEROS).state
 
 
 class Key(NamedTuple):

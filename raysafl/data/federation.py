@@ -143,6 +143,7 @@ class Federation(FederatedData):
         server = np.empty(0, np.int64)
         if self.server is not None:
             server = self.server.draw(labels, dataset.num_classes, key("server data"))
+        # Samples that the server holds are not given to clients.
         free = np.setdiff1d(np.arange(inside), server, assume_unique=True)
 
         parts = self.partition.spread(

@@ -52,6 +52,7 @@ def fetch(
                 f"the {name} files in {folder} are damaged ({error}); delete them, and they "
                 "are downloaded again"
             ) from error
+        # The message names the folder as the user must lay it out.
         layout = folder.relative_to(data_root())
         raise ValueError(
             f"{name} is not in {folder} and cannot be downloaded ({error}). Missing: "

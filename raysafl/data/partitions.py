@@ -220,6 +220,7 @@ class Shards(Partition):
             for pool, cut in zip(pools, cut_C.tolist(), strict=True)
             for k in range(cut)
         ]
+        # Each row of `hands` holds the shards of one client.
         hands = rng.permutation(count).reshape(clients, self.p)
         return [np.sort(np.concatenate([shards[k] for k in hand])) for hand in hands]
 
@@ -254,6 +255,7 @@ class ByUser(Partition):
                 f"{clients} clients, but the dataset has {len(known)} users with training "
                 f"samples; set clients={len(known)} or fewer"
             )
+        # A stable sort takes the user with the lower number if two have equally many.
         largest = np.argsort(-counts, kind="stable")[:clients]
         taken = np.sort(known[largest])
         samples = np.flatnonzero(np.isin(users, taken))
@@ -287,6 +289,7 @@ class Overlapping(Partition):
                 f"samples = {self.samples} for each client, but the clients' training set has "
                 f"{available}; choose samples up to that"
             )
+        # Each client gets a random stream of its own, so it can be drawn alone and later.
         key = Key(int(rng.integers(2**63)))
 
         def draw(client: int) -> Ints:

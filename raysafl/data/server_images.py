@@ -105,6 +105,7 @@ class OtherDatasetServer(ServerData):
             labels += [self.classes[i]] * want
 
         x = other.train.x[np.concatenate(rows)]
+        # The other data set may have another range of values, as `Digits` has.
         x = np.rint(x * (255 / int(other.train.x.max()))).astype(np.uint8)
         return _fit_images([_image(pixels) for pixels in x], labels, dataset)
 

@@ -69,6 +69,7 @@ class Shakespeare(Source):
         vocabulary = sorted(set(text))
         number = {letter: i for i, letter in enumerate(vocabulary)}
         parts: list[list[tuple[Ints, Ints, Ints]]] = [[], []]
+        # The parts of all users: first for training, then for testing.
         for user, words in enumerate(self._chosen(text)):
             codes = np.array([number[letter] for letter in words], np.int64)
             cut = self._cut(len(codes))

@@ -212,6 +212,7 @@ class ParquetImages(Source):
             )
 
         images = [_decode(row["bytes"], file) for row in table["image"].to_pylist()]
+        # Images of different shapes cannot be stacked into one array.
         shapes = {image.shape for image in images}
         if len(shapes) > 1:
             raise ValueError(

@@ -42,6 +42,7 @@ class Synthetic(Source):
             v = rng.normal(rng.normal(0, self.beta), 1, DIMENSION)
             x = v + deviation * rng.standard_normal((size, DIMENSION))
             y = (x @ W + b).argmax(axis=1)
+            # The first 90 % of a user's samples are for training.
             cut = int(0.9 * size)
             for part, rows in zip(parts, (slice(cut), slice(cut, None)), strict=True):
                 part.append(

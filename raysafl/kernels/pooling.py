@@ -18,7 +18,8 @@ import numpy as np
 
 from raysafl.kernels.jit import compiled
 
-NONE = 4  # no input was above zero
+# No input was above zero.
+NONE = 4
 # The rank of a NaN, above that of every number.
 NAN = np.int16(0x7FFF)
 

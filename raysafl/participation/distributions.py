@@ -97,6 +97,7 @@ class ScipyDistribution(Distribution):
     def __init__(
         self, name: str = "", params: Mapping[str, float] | None = None, **more: Any
     ) -> None:
+        # `kind` is in the JSON of every component, and no argument of the distribution.
         more.pop("kind", None)
         super().__init__(**{"name": name, "params": {**(params or {}), **more}})
 

@@ -115,6 +115,7 @@ class Markov(Participation):
         """Take one step of every chain."""
         mean_M = per_client("mean", self.mean, num_clients)
         rho = self.correlation
+        # In the first round, the chains are in their stationary distribution.
         chance_M = mean_M
         if state is not None:
             on_M = np.asarray(state, bool)

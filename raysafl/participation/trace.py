@@ -143,6 +143,7 @@ class Trace(Participation):
                 f"the trace {self.file} has unknown clients {unknown[:10]}; "
                 f"ids go from 0 to {num_clients - 1}"
             )
+        # Intervals are sorted by start: a gap lies where one starts behind all earlier ends.
         covered = np.concatenate([[0], np.maximum.accumulate(table[:, 2])[:-1]])
         gaps = covered[table[:, 1] > covered]
         if len(gaps):
@@ -155,6 +156,7 @@ class Trace(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Return the clients that have an interval around this round."""
+        # The trace starts over after its last round.
         client, start, end = intervals(self.file, self.sha256).T
         t = key.round % end.max()
         there = np.unique(client[(start <= t) & (t < end)])

@@ -99,6 +99,7 @@ class Absent(Participation):
         # skipping the clients that never come.
         ids = draw(num_clients - self.s, self.m, key)
         if self.clients is not None:
+            # Position k among the clients that come is id k + (absent ids up to there).
             away = np.sort(self.clients)
             ids += np.searchsorted(away - np.arange(self.s), ids, side="right")
         return state, Cohort(ascending(ids))

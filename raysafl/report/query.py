@@ -121,6 +121,7 @@ def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(
             columns=["sweep", "run_id", "status", "replicates", *STATISTICS]
         )
+    # The status of a run is that of the replicate that ended worst.
     order = {status: i for i, status in enumerate(WORST)}
     worst = runs.assign(_order=runs["status"].map(order)).sort_values(
         "_order", kind="stable"
@@ -144,6 +145,7 @@ def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
     text = values.dropna().astype(str)
     if len(text) and text.isin(["True", "False"]).all():
         return values.map({"True": True, "False": False})
+    # A column is numbers only if every value that is there can be read as one.
     numbers = pd.to_numeric(values, errors="coerce")
     return numbers if numbers.notna().sum() == len(text) and len(text) else values
 
@@ -168,6 +170,7 @@ def _parse(query: str) -> ast.Expression:
 
 def _names_in(tree: ast.AST) -> list[str]:
     """Return the names in a query, each once, dotted ones as a whole."""
+    # In `a.b`, the node `a` is a part of the dotted name and no name of its own.
     inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
     return list(dict.fromkeys(ast.unparse(n) for n in nodes if id(n) not in inner))
@@ -183,6 +186,7 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
     for column in (name, f"config.{name}", f"label.{name}"):
         if column in known:
             return column
+    # Otherwise the name may be how the dotted name of one setting ends.
     ends = [c for c in known if c.startswith("config.") and c.endswith(f".{name}")]
     if len(ends) > 1:
         choices = ", ".join(sorted(c.removeprefix("config.") for c in ends))

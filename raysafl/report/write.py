@@ -115,6 +115,7 @@ def write_report(store: Store) -> list[Location]:
     files |= {
         picture.name: picture.png for part in pictures.values() for picture in part
     }
+    # Figures of an earlier report that were not made again would show old results.
     for kind in ABOUT:
         for old in [store.path / f"{kind}.png", *store.path.glob(f"{kind}-[0-9]*.png")]:
             if old.name not in files:

@@ -79,7 +79,8 @@ class ActorPool:
         # The replies of `configure`, by index, of the actors that are not known to be
         # ready.
         self._starting: dict[int, Any] = {}
-        self._failed_starts = Counter[int]()  # in a row, by index
+        # In a row, by index.
+        self._failed_starts = Counter[int]()
 
     def __len__(self) -> int:
         return len(self._actors)

@@ -95,9 +95,8 @@ class _RoundInProgress:
     generator: Round
     cohort: Cohort
     calls: int = 0
-    kinds: set[str] = field(
-        default_factory=set
-    )  # who trained: "client", "server", "central"
+    # Who has trained in this round: "client", "server" or "central".
+    kinds: set[str] = field(default_factory=set)
 
 
 class _PendingEvaluation(NamedTuple):
@@ -139,10 +138,8 @@ class Simulation:
         self._last_record_time = time.monotonic()
         # In the order of their rounds.
         self._pending: list[_PendingEvaluation] = []
-        self._complete: list[
-            Record
-            # Records with scores that were not returned yet.
-        ] = []
+        # Records with scores that have not been returned yet.
+        self._complete: list[Record] = []
         self.algorithms = [
             run.algorithm.prepare(
                 Setting(len(sizes), sum(sizes) / len(sizes), server_size, run.local)
@@ -340,9 +337,8 @@ class Simulation:
         counts = replicate.counts
         counts.steps += int(answer.steps_M.sum())
 
-        num_clients = sum(
-            i >= 0 for i in request.ids
-        )  # SERVER and EVERYONE are negative
+        # SERVER and EVERYONE are negative, and move no bytes.
+        num_clients = sum(i >= 0 for i in request.ids)
         vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
         counts.bytes_down += vector_bytes * (1 + request.extra_down)
         counts.bytes_up += vector_bytes * (1 + request.extra_up)

@@ -16,12 +16,14 @@ from raysafl.core.text import redacted
 class Status(StrEnum):
     """How a run ended, from the best way to the worst."""
 
-    FINISHED = "finished"  # all rounds were run
+    # All rounds were run.
+    FINISHED = "finished"
     # Tune's scheduler ended the run early.
     STOPPED = "stopped"
     # a replicate's parameters became infinite or NaN.
     DIVERGED = "diverged"
-    FAILED = "failed"  # an error ended the run
+    # An error ended the run.
+    FAILED = "failed"
 
     @property
     def decided(self) -> bool:

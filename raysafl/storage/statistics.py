@@ -35,11 +35,12 @@ STATISTICS = {  # of a run, in runs.parquet
 }
 
 ACCURACIES = ("final", "last5", "last10", "rolling20", "best", "after_server")
+# Tables show these statistics in per cent.
 FRACTIONS = (
     *ACCURACIES,
     "last5_std",
     "arbitrary_ratio",
-)  # tables show them in per cent
+)
 
 
 def rounds_until(

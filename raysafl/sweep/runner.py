@@ -174,10 +174,8 @@ class Runner:
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
-            if not store.file(
-                "report.html"
-                # The driver was killed before it wrote it.
-            ).is_file():
+            # The report is missing if an earlier driver was killed before it wrote it.
+            if not store.file("report.html").is_file():
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began

@@ -71,10 +71,8 @@ class Session:
         # Of the rounds behind the checkpoint.
         self._rows: list[dict[str, Any]] = []
         self._checkpoint_time = time.monotonic()
-        self.latest: list[
-            Record
-            # Of the last evaluated round, one for each replicate.
-        ] = []
+        # The records of the last evaluated round, one for each replicate.
+        self.latest: list[Record] = []
         self.writes = (
             # How often rows were written; a reader needs to look only if it grows.
             0

@@ -105,6 +105,7 @@ class Trial(tune.Trainable):
         self.key = self.run.id
         self.run_lock = self.store.run_lock(self.key)
         self.run_lock.acquire()
+        # A trial that waited for another one finds the run finished.
         if not self._ended_before():
             self.session = self._open(self.run)
 
@@ -174,6 +175,7 @@ class Trial(tune.Trainable):
         """Record the failure with the line of code that raised it, and the rows before
         it.
         """
+        # The last frame is where the error was raised, often in the user's own code.
         at = traceback.extract_tb(error.__traceback__)[-1]
         reason = (
             f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
@@ -189,10 +191,8 @@ class Trial(tune.Trainable):
 
     def _stop(self) -> None:
         try:
-            with suppress(
-                StorageError
-                # The sweep ends for it; the last checkpoint stays.
-            ):
+            # A storage error ends the sweep anyway, and the last checkpoint stays.
+            with suppress(StorageError):
                 if self.session is not None:
                     self.session.flush()
         finally:

@@ -62,13 +62,10 @@ class Watch(tune.Callback):
         self.hardware = hardware
         self.labels = dict(labels)
         self.sampled = sampled
-        self.last_ran: float | None = (
-            time.monotonic()
-        )  # when a trial ran; None after the warning
-        self.seen: dict[
-            str, tuple[str, int | None]
-            # Run id -> trial, how often it wrote.
-        ] = {}
+        # When a trial was last seen to run; None after the warning that none does.
+        self.last_ran: float | None = time.monotonic()
+        # For each run id: its trial, and how often that has written rows.
+        self.seen: dict[str, tuple[str, int | None]] = {}
         self.lost = (
             # Why results cannot be written any more; `Halt` then ends the sweep.
             ""
@@ -180,10 +177,8 @@ class Watch(tune.Callback):
     def _run(self, trial: Trial) -> Run | None:
         try:
             return self.make(trial.config)
-        except (
-            Exception
-            # Raised by the user's own function; the trial has recorded it.
-        ):
+        except Exception:
+            # The user's own function has raised, and the trial has recorded it.
             return None
 
     def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:

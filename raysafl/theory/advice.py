@@ -75,7 +75,8 @@ class Probe:
     L: float
     # |1/m sum_i sum_k grad f_i|^2 over the cohort.
     path_cohort: float
-    path_all: float  # over all clients
+    # Over all clients.
+    path_all: float
     # Over m clients drawn uniformly.
     path_uniform: float
 
@@ -124,6 +125,7 @@ def advise(run: Run, rounds: int = 20) -> Advice:
     work = Worker(run.data, run.data.load(), run.model, run.seeds)
     sim = Simulation(run, work)
     last = min(rounds, run.rounds)
+    # The rounds in which estimates are made lie evenly between the first and the last.
     due = {round(i * last / (PROBES - 1)) for i in range(PROBES)}
     probes = []
     while True:
@@ -234,6 +236,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     start = run.participation.init()
     _, cohort = run.participation.pick(start, run.data.clients, Key(run.seed), None)
     m = len(cohort.ids)
+    # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)
     q = getattr(run.algorithm, "client_prob", None)
     advice = Advice(

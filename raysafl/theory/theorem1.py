@@ -162,6 +162,8 @@ class World:
         drawn_TD = rng.multinomial(
             self.clients * self.samples, self.mass_D, size=trials
         )
+        # Points are dealt out in sorted order, so the clients that come hold the first
+        # m n.
         upto_TD = np.minimum(drawn_TD.cumsum(1), self.come * self.samples)
         counts_TD: Ints = np.diff(upto_TD, axis=1, prepend=0)
         return counts_TD

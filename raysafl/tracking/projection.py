@@ -89,11 +89,10 @@ class Projection:
         self._client = connect(uri)
         self._experiment = self._open_experiment(artifacts(uri))
         self._run_labels = self.manifest.labels()
-        self._mlflow_ids: dict[str, str] = {}  # MLflow's id of each run
-        self._unchanged: dict[
-            str, Run
-            # Runs as MLflow has them, until they are changed.
-        ] = {}
+        # MLflow's id of each run.
+        self._mlflow_ids: dict[str, str] = {}
+        # Runs as MLflow has them, until they are changed.
+        self._unchanged: dict[str, Run] = {}
         # MLflow's id of the parent run.
         self._parent = ""
         # Runs whose end has been logged.
@@ -136,6 +135,7 @@ class Projection:
     ) -> None:
         """Log a run that has ended, unless all of it has been logged."""
         stamp = self._stamp(run_id, rows, ending)
+        # A run with this stamp has been logged completely by an earlier process.
         if run.data.tags.get(STAMP) == stamp and run.info.status in (
             "FINISHED",
             "FAILED",
@@ -272,6 +272,7 @@ class Projection:
                 # Without this tag, restoring the experiment would bring the run back.
                 self._tag(run, {KIND: "replaced"})
                 self._client.delete_run(run.info.run_id)
+        # Without a recorded start, it is reckoned back from the time the run has taken.
         start = points.started(ending) or _now() - points.lasted(ending, rows)
         tags = self._tags(run_id) | {"status": "running"}
         run = self._create(self._title(run_id), tags, [start])

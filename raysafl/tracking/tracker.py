@@ -70,6 +70,7 @@ class Tracker:
             self._closing = True
             self._changed.notify()
         before = -1
+        # As long as runs are dealt with, the thread gets further time.
         while self._thread.is_alive() and before != self._progress():
             before = self._progress()
             self._thread.join(patience)
@@ -87,6 +88,7 @@ class Tracker:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if not self._pending:
                 return None
+            # Runs are logged in the order in which they were submitted.
             run_id = next(iter(self._pending))
             del self._pending[run_id]
             return run_id

@@ -28,7 +28,8 @@ class Tally(NamedTuple):
     loss_T: NDArray[np.float64]
     # How many samples were classified correctly.
     correct_T: NDArray[np.int64]
-    samples_T: NDArray[np.int64]  # how many samples it saw
+    # How many samples it saw.
+    samples_T: NDArray[np.int64]
 
 
 class Linear:

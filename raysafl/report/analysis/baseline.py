@@ -28,6 +28,7 @@ def improvements(
     minus = manifest.table.minus
     if not minus:
         return runs, manifest
+    # Entries are found by their labels, in any order of the axes.
     of_labels = {_labels_key(entry.labels): entry.run_id for entry in manifest.entries}
     base = {
         entry.run_id: of_labels[key]
@@ -45,6 +46,7 @@ def improvements(
     done = runs[runs["status"] == Status.FINISHED].set_index(["run_id", "replicate"])[
         names
     ]
+    # The same replicate of the baseline has the same seed, and so the same cohorts.
     pairs = pd.MultiIndex.from_arrays([own["run_id"].map(base), own["replicate"]])
     kept = pairs.isin(done.index) | (own["status"] != Status.FINISHED).to_numpy()
     own = own[kept].copy()

@@ -98,8 +98,10 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         counts = known["run_id"][known["status"] == status].value_counts()
         frame[column] = counts.reindex(ids, fill_value=0).to_numpy(int)
     planned = replicates_of(known)
+    # A run that has not ended is taken to have as many replicates as the others.
     default = int(planned.max()) if len(planned) else 1
     due = planned.reindex(ids, fill_value=default).to_numpy(int)
+    # Replicates without any row in `runs.parquet` are missing: the run has not ended.
     frame["missing"] = (due - frame[list(COUNTS)].sum(axis=1)).clip(lower=0)
 
     finished = known[known["status"] == Status.FINISHED]
@@ -158,6 +160,7 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         unit. They are NaN where the paper prints no number. Statistics that are no
         accuracy have no difference, unless they are the table's own.
     """
+    # The first printed number whose labels a cell has is the cell's.
     found = [
         next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
         for entry in manifest.entries
@@ -169,6 +172,8 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     stds = [math.nan if p is None or p.std is None else p.std for p in found]
     frame["paper.std"] = np.array(stds, dtype=float)
     for name in statistics(manifest.table):
+        # The printed number is an accuracy, so counts and times are not compared with
+        # it.
         other = name in STATISTICS and name not in ACCURACIES
         alike = not other or name == manifest.table.statistic
         frame[f"diff.{name}"] = (
@@ -220,6 +225,7 @@ def matching(
         rows = [_distance(group, name, cells) for name in statistics(manifest.table)]
         rows = [row for row in rows if row["cells"]]
         if rows:
+            # A statistic with fewer cells may be near by luck, so it is not compared.
             most = max(row["cells"] for row in rows)
             full = [row for row in rows if row["cells"] == most]
             min(full, key=lambda row: cast(float, row["distance"]))["best"] = True

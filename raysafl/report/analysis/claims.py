@@ -74,6 +74,7 @@ def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Checke
     found = (
         _ordered(claim, values, manifest) if claim.order else _bounded(claim, values)
     )
+    # Combinations with a missing number are counted apart.
     known = [(good, effect) for good, effect in found if not math.isnan(effect)]
     return CheckedClaim(
         claim,
@@ -105,6 +106,7 @@ def _ordered(
     found = []
     for _, place in cells.groupby(others, sort=False) if others else [((), cells)]:
         rows = [place[_have_labels(place, labels)]["value"] for labels in claim.order]
+        # A combination without one of the cells cannot confirm or refute the order.
         if any(row.empty for row in rows):
             continue
         mean = np.array([row.mean(skipna=False) for row in rows])

@@ -189,6 +189,7 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     ]
     found = pd.DataFrame(rows, columns=columns)
     found = found[found["seeds"] >= 2].reset_index(drop=True)
+    # Only comparisons with a p-value count for the adjustment.
     tested = found["p"].notna()
     found["holm"] = np.nan
     found.loc[tested, "holm"] = holm(found.loc[tested, "p"].to_numpy(float))
@@ -213,6 +214,7 @@ def _difference(ours: "pd.Series[float]", base: "pd.Series[float]") -> dict[str,
         "half": math.nan,
         "p": math.nan,
     }
+    # Equal differences up to rounding have no spread, and so no t test.
     if len(both) >= 2 and np.ptp(difference) > 1e-9 * difference.abs().max():
         test = stats.ttest_rel(both["ours"], both["base"])
         low, high = test.confidence_interval(LEVEL)

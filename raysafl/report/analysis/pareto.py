@@ -63,6 +63,7 @@ def find_problems(
     own = [configs[i] for i in known["run_id"]]
     spent = done.groupby("run_id")[costs].mean().reindex(known["run_id"])
     shares = np.array([bool(c["data"].get("share")) for c in own], bool)
+    # Server data cost nothing in runs that never use them.
     used = shares | (spent["total_server_rounds"].to_numpy(float) > 0)
     known["samples"] = np.array([_server_samples(c) for c in own], float) * used
     snapshot = np.array([c["participation"]["kind"] == SNAPSHOT for c in own], bool)
@@ -82,6 +83,7 @@ def _question(config: dict[str, Any]) -> str:
     """Return what one cannot choose in a run, as text that is equal for equal problems."""
     data = {k: v for k, v in config["data"].items() if k not in ("server", "share")}
     policy = config["participation"]
+    # Enforced rounds are a choice; the availability behind them is not.
     policy = policy["base"] if policy["kind"] == SNAPSHOT else policy
     return json.dumps([data, config["model"], config["rounds"], policy], sort_keys=True)
 

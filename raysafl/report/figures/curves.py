@@ -126,9 +126,8 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
     count = rounds["replicate"].nunique()
     note = f"mean ± std of {count} replicates" if count > 1 else ""
     title = f"{wrapped(title, 6.0)}\n{note}".strip()
-    figure = new_figure(
-        6.4, 4.0, layout=None
-    )  # a layout would draw every run's curve twice
+    # A layout would draw the figure twice, which takes twice as long.
+    figure = new_figure(6.4, 4.0, layout=None)
     figure.subplots_adjust(0.1, 0.12, 0.98, 0.92 - 0.045 * title.count("\n"))
     axes = figure.subplots()
     style_axes(axes)
@@ -177,11 +176,13 @@ def curves(
         return []
     method = layout.method
     others = [axis for axis in layout.axes if axis != method]
+    # Replicates that are not in the table are not drawn either.
     kept, left_out = _kept(rounds, runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     shown, empty = _begun(manifest, others, of_run, what)
     panels = layout.combinations(shown, others)
     wide = _wide(panels)
+    # A page holds whole rows of panels.
     step = PANELS // wide * wide
     pages = [panels[i : i + step] for i in range(0, len(panels), step)]
     spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""

@@ -106,6 +106,7 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
 def _distinct_names(stores: Sequence[Store]) -> list[str]:
     """Return the folders' names, with as much of the path as makes them distinct."""
     parts = [tuple(str(store.path.resolve()).split("/")) for store in stores]
+    # Folders of equal names are told apart by the folders above them.
     depth = 1
     while len({part[-depth:] for part in parts}) < len(set(parts)):
         depth += 1

@@ -15,7 +15,8 @@ from raysafl.report.figures.style import DPI
 if TYPE_CHECKING:
     from jinja2 import Template
 
-SCREEN = 96  # CSS pixels per inch
+# CSS pixels per inch.
+SCREEN = 96
 
 
 @dataclass(frozen=True)

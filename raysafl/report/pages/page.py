@@ -145,6 +145,7 @@ def _summary_parts(report: Report) -> list[Part]:
         for name in ("replicates", "diverged", "failed", "missing")
     }
     ids = [entry.run_id for entry in report.manifest.entries]
+    # Runs of a grid that has been changed since are left out.
     known = runs[runs["run_id"].isin(ids)] if len(runs) else runs
     each = known.drop_duplicates("run_id") if len(known) else known
     total = {

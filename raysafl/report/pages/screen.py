@@ -39,6 +39,7 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
     cells = compare(aggregate(runs, manifest), manifest)
     layout = Layout.of(manifest)
     out = _fill(cells, manifest, layout, width)
+    # A table that is too wide gets one line per cell.
     if layout.across and _width(out) > width:
         out = _fill(
             cells, manifest, replace(layout, down=layout.axes, across=[]), width
