@@ -22,9 +22,8 @@ from raysafl import (
 )
 
 torch.set_num_threads(1)
-settings.register_profile(
-    "raysafl", deadline=None
-)  # a first example may compile a loop
+# a first example may compile a loop
+settings.register_profile("raysafl", deadline=None)
 settings.load_profile("raysafl")
 # Ray's workers inherit these variables. The engines measured by tests are not the
 # user's.

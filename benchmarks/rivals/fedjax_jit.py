@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import task
 
-jax.tree_map = (
-    jax.tree_util.tree_map
-)  # fedjax 0.0.17 calls it; jax has removed it since
+# fedjax 0.0.17 calls it; jax has removed it since
+jax.tree_map = jax.tree_util.tree_map
 
 
 def logits(params, x):

@@ -35,10 +35,8 @@ EMNIST: the 340 images per class of the folder `emnist47` (another split), a tes
 900, and N = 45. CIFAR-10 images that no client holds stand in for STL-10, so FSLsyn
 does not test another distribution there. It can only show directions.
 """
-SHOWN = {
-    "statistic": "rolling20",
-    "also": ["rise_time20", "final", "best"],
-}  # in each table
+# in each table
+SHOWN = {"statistic": "rolling20", "also": ["rise_time20", "final", "best"]}
 CLASSES = {"CIFAR-10": (1, 2, 5, 10), "EMNIST": (1, 2, 5, 45)}  # C; the last one is IID
 GAMMAS = {  # the first one is N n0 / n
     "CIFAR-10": (0.1, 0.5, 1.0, 1.5, 2.0),

@@ -16,11 +16,8 @@ from raysafl.report.pages.markdown import grid
 from raysafl.report.wording import NOTHING, number, spread
 
 NOT_MEASURED = "Not measured yet."
-ODD_CELL = (
-    "FedAvg",
-    4,
-    2,
-)  # method, s and p of the cell of table 8 that is furthest off
+# method, s and p of the cell of table 8 that is furthest off
+ODD_CELL = ("FedAvg", 4, 2)
 
 # Participation and q of the cells by which FAST's readings are compared.
 FAST_CELLS = [
@@ -112,9 +109,8 @@ def fast_readings():
     if name not in sweeps():
         return NOT_MEASURED
     cells, manifest = compared(name)
-    values = defaultdict(
-        dict
-    )  # reading -> (participation, q) -> (accuracy, arbitrary rounds)
+    # reading -> (participation, q) -> (accuracy, arbitrary rounds)
+    values = defaultdict(dict)
     for _, cell in cells.iterrows():
         reading = tuple(cell[f"label.{axis}"] for axis in manifest.table.readings)
         labels = (cell["label.participation"], cell["label.q"])

@@ -13,14 +13,8 @@ from raysafl.storage.statistics import summarise
 
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
-STATISTICS = [
-    "final",
-    "last5",
-    "last10",
-    "rolling20",
-    "best",
-    "after_server",
-]  # with a spread
+# with a spread
+STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]
 
 
 def metric_curves(rows: pd.DataFrame) -> pd.DataFrame:

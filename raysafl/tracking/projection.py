@@ -32,9 +32,8 @@ from raysafl.tracking.saved_view import saved_view
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run, RunTag
 
-Curve = Callable[
-    [pd.DataFrame, str], bytes
-]  # draws a run's rows, with a title, as a PNG file
+# draws a run's rows, with a title, as a PNG file
+Curve = Callable[[pd.DataFrame, str], bytes]
 # The JSON of runs by their ids.
 Configs = Mapping[str, Mapping[str, Any]]
 

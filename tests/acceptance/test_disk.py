@@ -134,7 +134,8 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
 LARGE = """
 import numpy as np
 from raysafl import *
-from raysafl.core import Dataset, Samples
+from raysafl.core.problem import Dataset, Samples
+from raysafl.data.sources import Source
 from raysafl.quickstart import BASE
 
 class Large(Source):
@@ -158,9 +159,8 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(
 ) -> None:
     """In a mount namespace of its own: /dev/shm of 16 MB, and 60 MB for what does not fit."""
     (tmp_path / "large.py").write_text(LARGE)
-    ray = Path(
-        tempfile.mkdtemp(prefix="r")
-    )  # short: its sockets' names have 107 characters
+    # short: its sockets' names have 107 characters
+    ray = Path(tempfile.mkdtemp(prefix="r"))
     raysafl = [
         sys.executable,
         "-c",

@@ -28,7 +28,7 @@ from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session, in_process
-from raysafl.tracking import descriptions as folder
+from raysafl.tracking import descriptions
 
 fuzz = settings(
     max_examples=int(os.environ.get("FUZZ", "40")),
@@ -318,7 +318,7 @@ def test_a_mutated_ledger_entry_is_used_or_left_out_with_its_name(
         with warnings.catch_warnings(action="ignore"):
             reported(whole)
             if entry is not None:
-                folder.facts(entry)
+                descriptions.ledger_tags(entry)
     finally:
         file.write_bytes(before)
         write_runs_table(whole)

@@ -229,9 +229,8 @@ def test_nodes_killed_in_mid_sweep_change_no_row(tmp_path: Path) -> None:
         nodes.tell('add {"num_gpus": 1}')
         eventually(lambda: len({p.name[:12] for p in rounds.glob("*.parquet")}) == 2)
         nodes.tell(f"kill {second[0]['node']}")
-        assert driver.end().endswith(
-            "exit code 0"
-        )  # before it, Ray's words on the lost nodes
+        # before it, Ray's words on the lost nodes
+        assert driver.end().endswith("exit code 0")
     check_rows(tmp_path, "long")
 
 
@@ -373,8 +372,7 @@ def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(
             counter.kill()
             counter.wait()
     seen_nodes = set((tmp_path / "nodes").read_text().splitlines())
-    assert (
-        "head spot spot" in seen_nodes
-    )  # four trials of one GPU each: two nodes of two
+    # four trials of one GPU each: two nodes of two
+    assert "head spot spot" in seen_nodes
     assert not any("on_demand" in line for line in seen_nodes)
     assert len({a["node"] for a in seen(tmp_path, "clients")}) == 2

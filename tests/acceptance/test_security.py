@@ -21,8 +21,8 @@ from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.session import in_process
-from raysafl.tracking import descriptions as folder
 from raysafl.tracking import sync
+from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.server import _command
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
@@ -39,9 +39,8 @@ LOADERS = {
     "np",
 }
 LOADING = {"read_pickle", "unsafe_load", "full_load"}
-ALLOWED = {
-    ("messages.py", "ray.cloudpickle.loads(header)")
-}  # between a trial's own processes
+# between a trial's own processes
+ALLOWED = {("messages.py", "ray.cloudpickle.loads(header)")}
 RUNNING = {"eval", "exec", "compile", "__import__"}
 
 
@@ -181,8 +180,8 @@ def test_links_out_of_a_results_folder_are_not_followed(
     kept = mine / f"{tiny.id}-000000.parquet"
     kept.write_bytes(b"mine")
     readers = {
-        "table.md": lambda: folder.papers(finished),
-        "curves.png": lambda: folder.papers(finished),
+        "table.md": lambda: report_files(finished),
+        "curves.png": lambda: report_files(finished),
         "manifest.json": finished.manifest,
         "runs.parquet": finished.runs,
         f"ledger/{tiny.id}.json": finished.ledger,
@@ -217,7 +216,7 @@ def test_a_results_folder_that_is_itself_a_link_works(
     assert (
         len(linked.rounds()) == 8
         and linked.manifest().name == "s"
-        and folder.papers(linked)
+        and report_files(linked)
     )
 
 
@@ -265,9 +264,8 @@ def test_a_ray_of_our_own_has_no_process_that_only_a_cluster_needs() -> None:
         with suppress(OSError):  # it has just ended
             lines.append(Path(f"/proc/{pid}/cmdline").read_text())
     assert any("raylet" in line for line in lines)
-    assert not [
-        line for line in lines if "monitor.py" in line
-    ]  # logs to the driver, new nodes
+    # logs to the driver, new nodes
+    assert not [line for line in lines if "monitor.py" in line]
 
 
 @pytest.mark.usefixtures("ray_local")

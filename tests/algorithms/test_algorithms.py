@@ -105,12 +105,10 @@ def test_without_client_2_fedavg_settles_away_from_the_optimum_and_safari_altern
     None
 ):
     alone = play(FedAvg(), [[0, 1]] * 200).w_P
-    torch.testing.assert_close(
-        alone, OPTIMA[:2].mean(0)
-    )  # biased, however long it runs
-    full = LocalTraining(
-        lr=0.5, batch_size=1, steps=3
-    )  # both kinds of round contract by 1/8
+    # biased, however long it runs
+    torch.testing.assert_close(alone, OPTIMA[:2].mean(0))
+    # both kinds of round contract by 1/8
+    full = LocalTraining(lr=0.5, batch_size=1, steps=3)
     ends = [
         play(SAFARI(client_prob=0.5, server_update=full), [[0, 1]] * 60, seed).w_P
         for seed in range(400)
@@ -139,9 +137,8 @@ def test_safari_takes_client_rounds_with_frequency_q() -> None:
     state = safari.init(START, 3)
     asked = [next(safari.round(state, [0], Key(7, t))).ids for t in range(n)]
     clients = sum(ids == [0] for ids in asked)
-    assert (
-        abs(clients - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5
-    )  # four standard deviations
+    # four standard deviations
+    assert abs(clients - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5
 
 
 def test_a_server_round_leaves_the_inner_algorithms_memory_alone() -> None:

@@ -32,12 +32,8 @@ from raysafl import (
 )
 
 EXACT = {"rtol": 0, "atol": 1e-8}
-CYCLE = [
-    [0, 1],
-    [0],
-    [0, 2],
-    [0, 3],
-]  # arbitrary: client 0 comes always, the others in turn
+# arbitrary: client 0 comes always, the others in turn
+CYCLE = [[0, 1], [0], [0, 2], [0, 3]]
 
 
 def near(state: State, point: torch.Tensor) -> float:
@@ -99,9 +95,8 @@ def test_fedvarp_loses_the_noise_of_sampling_that_fedavg_keeps() -> None:
 def test_fedau_takes_away_the_bias_of_cyclic_participation_at_small_rates() -> None:
     slow = LocalTraining(lr=0.005, batch_size=1, steps=1)
     fedau, fedavg = (play(a, CYCLE * 1000, slow) for a in (FedAU(), FedAvg()))
-    often = optimum(
-        [0, 0, 0, 0, 0, 1, 2, 3]
-    )  # client 0 has 2.5 of 4 weights, the others 0.5
+    # client 0 has 2.5 of 4 weights, the others 0.5
+    often = optimum([0, 0, 0, 0, 0, 1, 2, 3])
     assert near(fedau, optimum()) < 0.03 and near(fedavg, often) < 0.03
     assert float((often - optimum()).norm()) > 0.2
 

@@ -191,9 +191,8 @@ def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
     assert (
         found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
     )
-    assert found["share_of_ceiling"] == (5 / 4) / (
-        3 / 2
-    )  # the second turn's: 8/3, 5/6, 3/20
+    # the second turn's: 8/3, 5/6, 3/20
+    assert found["share_of_ceiling"] == (5 / 4) / (3 / 2)
 
 
 def test_memory_of_descendants_is_counted() -> None:

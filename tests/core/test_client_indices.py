@@ -346,9 +346,8 @@ def test_a_million_overlapping_clients_take_the_memory_of_ten() -> None:
         tracemalloc.stop()
     assert len(split.clients) == MILLION and split.size(MILLION - 1) == 60
     assert of_size(split.clients) <= 8
-    assert (
-        kept < 100_000 and most < 1_000_000
-    )  # bytes; the training set's 1,437 positions
+    # bytes; the training set's 1,437 positions
+    assert kept < 100_000 and most < 1_000_000
 
 
 def test_a_million_clients_with_samples_of_their_own_take_16_bytes_each_beside_the_samples() -> (

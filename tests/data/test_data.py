@@ -132,10 +132,8 @@ def test_mnist_is_the_published_data(real_data: Path) -> None:
     assert np.bincount(dataset.train.y).tolist() == published
     pixels = dataset.train.x.ravel()
     mean, std = pixels.mean() * dataset.train.scale, pixels.std() * dataset.train.scale
-    assert (round(mean, 4), round(std, 4)) == (
-        0.1307,
-        0.3081,
-    )  # as everyone normalises it
+    # as everyone normalises it
+    assert (round(mean, 4), round(std, 4)) == (0.1307, 0.3081)
 
 
 @pytest.fixture

@@ -240,9 +240,8 @@ def test_the_source_key_knows_server_data_from_outside() -> None:
         plain.replace(server=server).source_key
         for server in (glyphs, Glyphs(characters="abd"), None, IidServer(n0=3))
     }
-    assert (
-        len(keys) == 3
-    )  # samples drawn from the dataset change nothing of what is loaded
+    # samples drawn from the dataset change nothing of what is loaded
+    assert len(keys) == 3
     assert plain.replace(server=glyphs, clients=3).source_key in keys
 
 
@@ -264,9 +263,8 @@ def test_glyphs_are_letters_of_each_class_in_all_angles_and_sizes() -> None:
     light = [ink[extra.y == c].mean() for c in range(3)]
     assert light[0] < light[1] < light[2]  # I, O, W
     middle = ink[:, 10:18, 12:16].mean(axis=(1, 2))
-    assert (
-        middle[extra.y == 1].max() < 20 and middle[extra.y == 0].min() > 50
-    )  # the O is hollow
+    # the O is hollow
+    assert middle[extra.y == 1].max() < 20 and middle[extra.y == 0].min() > 50
 
 
 def test_angles_turn_and_sizes_enlarge() -> None:

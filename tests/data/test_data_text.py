@@ -66,9 +66,8 @@ def test_samples_are_windows_of_one_speakers_text_and_what_follows(
             5,
         )
         assert (part.scale, part.shift) == (1.0, 0.0)
-    said = list(speeches(PLAY).values())[
-        :2
-    ]  # in the order of entrance; Mariana says too little
+    # in the order of entrance; Mariana says too little
+    said = list(speeches(PLAY).values())[:2]
     wanted: list[list[str]] = [[], []]
     for words in said:
         cut = len(words) - int(0.2 * len(words))
@@ -133,9 +132,8 @@ def test_the_real_samples_stand_in_the_text(
         pytest.skip("the text (RAYSAFL_DATA/shakespeare) is not here")
     text = (real_data / "shakespeare" / "input.txt").read_text()
     assert real.num_classes == len(set(text)) == 65
-    some = sentences(
-        Samples(real.train.x[::997], real.train.y[::997]), real.names
-    )  # those within one speech stand in the text as they are
+    # those within one speech stand in the text as they are
+    some = sentences(Samples(real.train.x[::997], real.train.y[::997]), real.names)
     inside = [window for window in some if window in text]
     assert len(inside) > 0.3 * len(some) and len(some) > 50
     assert all(len(window) == 81 for window in some)

@@ -51,9 +51,8 @@ def test_ray_accepts_it_and_adds_no_command_of_its_own(
     any_config: dict[str, Any],
 ) -> None:
     full = prepared(any_config)
-    assert (
-        full["setup_commands"] == any_config["setup_commands"]
-    )  # not Ray's nightly wheel
+    # not Ray's nightly wheel
+    assert full["setup_commands"] == any_config["setup_commands"]
     assert full["head_start_ray_commands"] == any_config["head_start_ray_commands"]
     assert full["docker"].get("image") == any_config.get("docker", {}).get("image")
 

@@ -27,10 +27,8 @@ from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import in_process
 
-SCRIPTS = {
-    "safari/theorem1.py",
-    "fsl/figure9.py",
-}  # they print a table, without a sweep
+# they print a table, without a sweep
+SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}
 PATHS = sweep_files()
 FILES = sorted(PATHS)
 ACCEPTANCE = pytest.mark.acceptance
@@ -139,9 +137,8 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
     )
     for claim in manifest.claims:
         cells[f"mean.{claim.statistic or table.statistic}"] = 1.0
-        assert check_claim(claim, cells, manifest).places, (
-            claim
-        )  # it speaks of cells that exist
+        # it speaks of cells that exist
+        assert check_claim(claim, cells, manifest).places, claim
 
 
 @pytest.mark.parametrize("name", FILES)

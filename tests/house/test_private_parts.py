@@ -10,12 +10,8 @@ PACKAGE = Path(__file__).parents[2] / "raysafl"
 ALLOWED = {"runtime/ray_private.py", "kernels/jit.py"}
 # Private in fact, though not by name: no documentation speaks of them.
 UNDOCUMENTED = {"run_metadata", "metric_analysis", "metric_n_steps"}
-NAMED_TUPLE = {
-    "_make",
-    "_replace",
-    "_fields",
-    "_asdict",
-}  # public, in spite of their names
+# public, in spite of their names
+NAMED_TUPLE = {"_make", "_replace", "_fields", "_asdict"}
 
 
 def is_private(name: str) -> bool:

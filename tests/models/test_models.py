@@ -145,9 +145,8 @@ def test_initial_parameters_do_not_disturb_torchs_own_generator() -> None:
 def test_initial_parameters_are_torchs_default_unless_zero_is_asked() -> None:
     assert not FlatModel(Logistic(), (1, 8, 8), 10).init(Key(0)).any()
     w_P = FlatModel(Logistic(zero_init=False), (1, 8, 8), 10).init(Key(0))
-    assert (
-        w_P.abs().max() <= 1 / 8 and 0.9 / 8 < w_P.abs().max()
-    )  # uniform on +-1/sqrt(64)
+    # uniform on +-1/sqrt(64)
+    assert w_P.abs().max() <= 1 / 8 and 0.9 / 8 < w_P.abs().max()
 
 
 def test_initial_parameters_are_those_that_the_module_starts_with() -> None:

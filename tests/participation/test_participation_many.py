@@ -25,9 +25,8 @@ from raysafl.participation.arbitrary import masses, rates
 from raysafl.participation.sampling import at_most, come, weighted
 
 MILLION = 1_000_000
-SIZES = st.integers(1, 60) | st.sampled_from(
-    [9_999, 10_001, 40_000]
-)  # numpy changes its method
+# numpy changes its method
+SIZES = st.integers(1, 60) | st.sampled_from([9_999, 10_001, 40_000])
 SEEDS = st.integers(0, 10**6)
 
 

@@ -222,9 +222,8 @@ def test_rates_are_clipped_and_weigh_the_draw_of_m() -> None:
 
 
 def test_bernoulli_clients_come_with_their_rates_and_independently() -> None:
-    rates = np.array(
-        [0.2, 0.5, 0.9, 1.0]
-    )  # the last always comes, so that nobody is forced
+    # the last always comes, so that nobody is forced
+    rates = np.array([0.2, 0.5, 0.9, 1.0])
     seen = Counter(
         tuple(ids) for ids in cohorts(Bernoulli(rate=rates.tolist()), 6000, clients=4)
     )
@@ -243,9 +242,8 @@ def test_if_no_bernoulli_client_comes_the_nearest_does() -> None:
     for t in range(300):
         u = Key(0, t)("bernoulli").random(3)
         by_chance = np.flatnonzero(u < rate).tolist()
-        raised = (
-            u < factor * rate
-        )  # all rates raised together: who is the first to come?
+        # all rates raised together: who is the first to come?
+        raised = u < factor * rate
         first = np.flatnonzero(raised[raised.any(axis=1)][0]).tolist()
         assert policy.pick(None, 3, Key(0, t), None)[1].ids == (by_chance or first)
 

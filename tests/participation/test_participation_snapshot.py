@@ -177,9 +177,8 @@ def test_every_algorithm_sees_the_same_cohorts(
         simulate(run.replace(algorithm=algorithm))
         for algorithm in (FedAvg(), SAFARI(inner=FedAvg(), client_prob=0.5))
     ]
-    came = [
-        [row[:3] for row in rows] for rows in seen
-    ]  # a server round enforces nobody
+    # a server round enforces nobody
+    came = [[row[:3] for row in rows] for rows in seen]
     assert came[0] == came[1] and len(came[0]) == 12
 
 

@@ -99,9 +99,8 @@ def test_every_line_of_the_contents_leads_to_its_section(page: Page) -> None:
     assert [link.removeprefix("#") for link in page.links] == page.ids
     assert len(set(page.ids)) == len(page.ids)
     for title in TITLES:
-        assert page.said.count(title) >= 2, (
-            title
-        )  # in the contents and above the section
+        # in the contents and above the section
+        assert page.said.count(title) >= 2, title
 
 
 def test_every_picture_is_there_whole_with_words_for_who_cannot_see_it(
@@ -119,9 +118,8 @@ def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -
     numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", table)
     assert len(numbers) == 8
     for number in numbers:
-        assert page.text.count(number) >= 2, (
-            number
-        )  # in the table and in its cell's line
+        # in the table and in its cell's line
+        assert page.text.count(number) >= 2, number
     assert "8 of 8" in page.text and "raysafl quickstart" in page.text
     assert "data.partition.p 1, 2" in page.text  # of what differs
     assert "Nothing: every replicate finished." in page.text
@@ -182,9 +180,8 @@ def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> 
     assert "Scales differ: paper, small." in text and "Scales differ" in page.text
     assert page.text.count("+10.00 ± ") == 7 and len(page.images) == 2
     names = [f"{p.parent.name}/{p.name}" for p in (first.path, copy.path)]
-    assert all(
-        name in page.text for name in names
-    )  # both folders are called quickstart
+    # both folders are called quickstart
+    assert all(name in page.text for name in names)
 
 
 def test_the_command_reports_each_sweep_and_compares_them(
@@ -300,14 +297,10 @@ def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> Non
         aggregate(runs, manifest), runs, manifest, Layout.of(manifest)
     )
     assert problem.cells["run_id"].tolist() == ["beta", "half"]
-    assert problem.cells["snapshots"].tolist() == [
-        0,
-        1,
-    ]  # beta enforces none, whatever it counts
-    assert problem.cells["samples"].tolist() == [
-        0,
-        50,
-    ]  # n0 only where the server trained
+    # beta enforces none, whatever it counts
+    assert problem.cells["snapshots"].tolist() == [0, 1]
+    # n0 only where the server trained
+    assert problem.cells["samples"].tolist() == [0, 50]
     content = pareto(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
     assert content is not None and Image.open(io.BytesIO(content)).format == "PNG"
     assert (
@@ -346,9 +339,10 @@ def test_each_policy_has_one_raster_and_none_without_runs() -> None:
     orange = (213, 94, 0)  # enforced rounds
     colours = Image.open(io.BytesIO(content)).convert("RGB").getcolors(1 << 24) or []
     assert orange in [rgb for _, rgb in colours]
+    # all of them: uniform
     plain = rasters(
         rounds_of(manifest, snapshots=1), runs, manifest, Layout.of(manifest)
-    )  # all of them: uniform
+    )
     assert plain is not None
     colours = Image.open(io.BytesIO(plain)).convert("RGB").getcolors(1 << 24) or []
     assert orange not in [rgb for _, rgb in colours]

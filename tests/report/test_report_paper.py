@@ -103,9 +103,8 @@ def test_a_claim_is_judged_at_every_place(
     if effect is None:
         assert math.isnan(judged.effect) and judged.places == 0 and judged.unknown == 1
     else:
-        shift = (
-            0.5 if not claim.order else 0.0
-        )  # the second seed is 1 % above the first
+        # the second seed is 1 % above the first
+        shift = 0.5 if not claim.order else 0.0
         assert judged.effect == pytest.approx(effect + shift)
 
 
@@ -133,9 +132,8 @@ def test_improvements_are_differences_to_the_baseline_seed_by_seed(
     own, rest = improvements(runs, manifest)
     assert {entry.labels["n0"] for entry in rest.entries} == {50, 1000}
     cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
-    assert cells.loc[(50, 1), "mean.final"] == pytest.approx(
-        (10 + 20) / 2
-    )  # 0.60-0.50, 0.61-0.41
+    # 0.60-0.50, 0.61-0.41
+    assert cells.loc[(50, 1), "mean.final"] == pytest.approx((10 + 20) / 2)
     assert cells.loc[(50, 1), "std.final"] == pytest.approx(10 / math.sqrt(2))
     assert cells.loc[(50, 10), "std.final"] == pytest.approx(0, abs=1e-9)
     assert cells.loc[(1000, 10), "missing"] == 2
@@ -242,9 +240,8 @@ def test_smaller_runs_are_never_laid_beside_printed_numbers(
         assert Manifest.from_json(manifest.to_json()) == manifest
         text = markdown(runs, manifest)
         assert "read trends, not numbers" in text and "more helps" in text
-        assert (
-            "99.50 ± 0.00" in text and "`rounds_to_50`" in text
-        )  # ours are still shown
+        # ours are still shown
+        assert "99.50 ± 0.00" in text and "`rounds_to_50`" in text
         for word in (
             "61.25",
             "91.75",

@@ -75,9 +75,8 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     assert found and found.number == 1 and (found.sums.reshape(2, 2) == expected).all()
     (asked,) = clients.evaluate(2, [0], *sent.values())
     assert (asked == expected).all() and made == [2, 2]
-    (anew,) = clients.evaluate(
-        1, [0], *sent.values()
-    )  # another actor had it, and is lost
+    # another actor had it, and is lost
+    (anew,) = clients.evaluate(1, [0], *sent.values())
     assert (anew == expected).all() and made == [2, 2, 2]
     assert train(3) is None
     assert clients.count_correct({0: [3]}, 0, 1, sent[id(w[0])])
@@ -97,8 +96,7 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     assert (device, engine) == ("cpu", "fused")
     reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
     w = reference.init()
-    (sums_2R,) = clients.evaluate(
-        1, [0], w[1].numpy()
-    )  # one span is the whole test set here
+    # one span is the whole test set here
+    (sums_2R,) = clients.evaluate(1, [0], w[1].numpy())
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     assert {1: (correct, loss)} == reference.evaluate({1: w[1]})()

@@ -127,9 +127,8 @@ def test_records_of_evaluations_that_end_later_are_the_same_in_the_same_order(
     sim, records = late(run), list[Record]()
     while not sim.done:
         records += sim.advance()
-        assert all(
-            record.round < sim.round - 1 for record in records
-        )  # not of this round
+        # not of this round
+        assert all(record.round < sim.round - 1 for record in records)
     records += sim.finish_evaluations()
     expected = finish(simulation(run))
     assert [(x.round, x.replicate) for x in records] == [
@@ -314,9 +313,8 @@ def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_wh
     ]
     assert record.kind == "client+server"
     assert record.bytes_down == 2 * record.bytes_up == 2 * 3 * 650 * 4
-    held = tiny.data.split(tiny.data.load(), 0).clients[
-        0
-    ]  # all clients hold equally many
+    # all clients hold equally many
+    held = tiny.data.split(tiny.data.load(), 0).clients[0]
     assert record.steps == 3 * -(-len(held) // 32) + 2 * -(-50 // 16)
 
 

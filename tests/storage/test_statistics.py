@@ -75,9 +75,8 @@ def test_no_rows_give_no_rounds_and_no_accuracy() -> None:
 def test_means_of_the_last_five_and_twenty_rows() -> None:
     row = summarise(rows([0.9] * 3 + [0.1] * 15 + [0.2, 0.3, 0.4, 0.5, 0.6]))
     assert row["last5"] == pytest.approx(0.4)
-    assert row["last5_std"] == pytest.approx(
-        math.sqrt(0.1 / 4)
-    )  # squares .04 .01 0 .01 .04
+    # squares .04 .01 0 .01 .04
+    assert row["last5_std"] == pytest.approx(math.sqrt(0.1 / 4))
     assert row["rolling20"] == pytest.approx((15 * 0.1 + 2.0) / 20)
 
 

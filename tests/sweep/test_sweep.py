@@ -239,9 +239,8 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     assert "RuntimeError: a user's mistake (test_sweep.py:" in said
     reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
     assert reason.startswith("round ") and "not finite" in reason
-    again, said = go(
-        sweep, tmp_path / "s"
-    )  # what failed is tried again, what diverged is not
+    # what failed is tried again, what diverged is not
+    again, said = go(sweep, tmp_path / "s")
     assert again.skipped == 3 and "[1/1]" in said
 
 
@@ -503,9 +502,8 @@ def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
         store.create()
     in_process(tiny, whole, worker)
     first = Session(tiny, cut, worker, {}, flush_seconds=0.0)
-    first.advance(
-        0.0
-    )  # one round and a checkpoint, then rows that no checkpoint covers
+    # one round and a checkpoint, then rows that no checkpoint covers
+    first.advance(0.0)
     cut.write_part(
         tiny.id,
         1,
@@ -633,9 +631,8 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
 
     again, _ = go(grid(tiny, other=tiny.replace(seed=5)), tmp_path / "s")
     assert (again.skipped, again.missing) == (2, 0) and again.ok
-    assert (
-        len(again.store.parts()) == 1
-    )  # of the new run; the others were not run again
+    # of the new run; the others were not run again
+    assert len(again.store.parts()) == 1
     old = again.store.rounds()
     old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before, check_exact=True)

@@ -99,9 +99,8 @@ def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
         sim.step()
     end_P = sim.replicates[0].state.w_P
     expected = square(work.gradients(0, end_P.expand(10, -1)).mean(0))
-    assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(
-        expected
-    )  # 100: at most the run's
+    # 100: at most the run's
+    assert advise(tiny, 100).probes[-1].grad2 == pytest.approx(expected)
 
 
 def test_iid_clients_differ_less_than_clients_of_one_class(tiny: Run) -> None:

@@ -195,9 +195,8 @@ def test_safari_q_in_its_limits() -> None:
     assert safari_q(0, 1, 0, L=1, eta_s=0.1, K=5).value == 1
     assert safari_q(1e12, 1, 1, L=1, eta_s=0.1, K=5).value == pytest.approx(0, abs=1e-9)
     assert safari_q(1, 0, 0, L=1, eta_s=0.1, K=5).value == 0
-    assert (
-        safari_q(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1
-    )  # printed: 1/(negative)
+    # printed: 1/(negative)
+    assert safari_q(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1
     beyond = safari_q(1, 1, 1, L=10, eta_s=0.1, K=5)
     assert beyond.value is None and "says nothing: L eta_s = 1" in beyond.meaning
 
@@ -230,9 +229,8 @@ def test_the_rates_at_their_limits() -> None:
     assert all(
         c.holds for c in safari_rates(L, 2 * eta_c, K * eta_c, K, as_printed=False)
     )
-    assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(
-        0.25
-    )  # what the proof needs
+    # what the proof needs
+    assert 0.5 - 30 * (L * K * 2 * eta_c) ** 2 == pytest.approx(0.25)
     assert [c.holds for c in safari_rates(L, eta_c, eta_c, K)] == [True, False, True]
     first, second, proof = fast_rates(L, 0.01, K, m=4, n=2, q=0.5)
     assert first.limit == pytest.approx(1 / 80) and first.holds

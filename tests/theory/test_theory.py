@@ -40,14 +40,12 @@ def test_every_learner_errs_as_the_theorem_says(
 def test_without_hidden_points_the_frequencies_are_those_of_the_coins() -> None:
     found = {f.learner: f for f in experiment([World()], TRIALS)}
     deviation = 4 * math.sqrt(0.25 / TRIALS)
-    assert (
-        found["ERM"].frequency == found["adversary-aware"].frequency == 1
-    )  # the wrong default
+    # the wrong default
+    assert found["ERM"].frequency == found["adversary-aware"].frequency == 1
     assert found["nearest neighbour"].frequency == 1
     assert abs(found["memorise"].frequency - 1 / 2) < deviation
-    assert (
-        abs(found["random guess"].frequency - 3 / 4) < deviation
-    )  # wrong on either point
+    # wrong on either point
+    assert abs(found["random guess"].frequency - 3 / 4) < deviation
 
 
 @pytest.mark.parametrize("learner", CONSISTENT)
@@ -56,9 +54,8 @@ def test_server_data_helps_at_the_rate_of_the_closed_form(learner: str) -> None:
     found = experiment([World(server=n) for n in sizes], TRIALS, learners=[learner])
     at_none = 1 / 2 if learner == "memorise" else 1
     for n, f in zip(sizes, found, strict=True):
-        expected = (
-            at_none * 0.75**n
-        )  # x_2, of mass 4 eps = 1/4, is in none of n_T samples
+        # x_2, of mass 4 eps = 1/4, is in none of n_T samples
+        expected = at_none * 0.75**n
         assert abs(f.frequency - expected) < 4 * math.sqrt(0.25 / TRIALS) + 1e-9
     means = [f.errors_T.mean() for f in found]
     assert all(a > b for a, b in itertools.pairwise(means))
@@ -83,9 +80,8 @@ def test_with_many_rare_points_the_median_error_falls(learner: str) -> None:
 
 
 def test_the_errors_of_the_two_targets_add_up_to_the_hidden_mass() -> None:
-    world = World(
-        rare=5
-    )  # eqs. 2 to 4 of the proof, for a learner without coins of its own
+    # eqs. 2 to 4 of the proof, for a learner without coins of its own
+    world = World(rare=5)
     both = errors("ERM", world, 50, Key(3))
     np.testing.assert_allclose(both.sum(0), 4 * world.eps)
     nobody_hidden = errors("ERM", World(server=2000, rare=5), 50, Key(3))

@@ -90,9 +90,8 @@ def test_the_report_opens_from_disk_and_can_be_read(
         "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"
     )
     assert len(sizes) == 4 and all(own >= shown > 300 for own, shown in sizes)
-    assert (
-        page.evaluate("document.documentElement.scrollWidth") == width
-    )  # nothing sticks out
+    # nothing sticks out
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     seen.asked -= {url for url in seen.asked if url.startswith("data:")}
     assert seen.asked == {file.as_uri()} and seen.errors == []
     page.close()

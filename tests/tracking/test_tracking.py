@@ -283,9 +283,8 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
 
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
-    store.write_part(
-        "cccccccccccc", 0, rows(0, 2)
-    )  # of a run that the manifest lacks, unfinished
+    # of a run that the manifest lacks, unfinished
+    store.write_part("cccccccccccc", 0, rows(0, 2))
     assert sync(store.path, None, print) == 3
     before = view()
     assert sync(store.path.parent, None, print) == 3

@@ -46,9 +46,8 @@ def test_bfloat16_gradients_are_float32_numbers_and_as_near_as_autocasts(
         as_a_user_would(half=False),
     )
     assert found.dtype == torch.float32
-    assert not torch.allclose(
-        reference, fine, rtol=1e-4
-    )  # the reference is coarse indeed
+    # the reference is coarse indeed
+    assert not torch.allclose(reference, fine, rtol=1e-4)
     assert 0 < (found - fine).norm() < 1.5 * (reference - fine).norm()
 
 

@@ -34,12 +34,8 @@ from raysafl.training.evaluation import scores_of_sums, span_starts
 from raysafl.training.inputs import draw_batches
 from raysafl.training.trainer import LocalTrainer
 
-SIZES = {
-    0: 40,
-    1: 23,
-    2: 7,
-    SERVER: 30,
-}  # ragged: several batches, a short one, less than one
+# ragged: several batches, a short one, less than one
+SIZES = {0: 40, 1: 23, 2: 7, SERVER: 30}
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}  # float32, a few dozen steps
 
 
@@ -217,9 +213,8 @@ def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
         update.loss_M, torch.full((8,), np.log(4), dtype=torch.float64)
     )
     assert update.samples_M.tolist() == [*SIZES.values()] * 2
-    first = [
-        np.mean(DATASET.train.y[held] == 0) for held in HELD.values()
-    ]  # argmax of ties
+    # argmax of ties
+    first = [np.mean(DATASET.train.y[held] == 0) for held in HELD.values()]
     np.testing.assert_allclose(update.accuracy_M, first * 2)
 
 

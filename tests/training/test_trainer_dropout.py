@@ -105,9 +105,8 @@ def test_a_task_with_dropout_alone_equals_itself_among_others_bitwise() -> None:
 @pytest.mark.parametrize("field", ["seed", "round", "call"])
 def test_masks_depend_on_seed_round_and_call(engine: str, field: str) -> None:
     local = trainer(Dropping(), engine)
-    (task, *_) = tasks(
-        local.model, LocalTraining(lr=0.1, batch_size=64, epochs=1)
-    )  # the whole data set
+    # the whole data set
+    (task, *_) = tasks(local.model, LocalTraining(lr=0.1, batch_size=64, epochs=1))
     other = task._replace(**{field: 9})
     same, first, second = local.train([task, task, other]).delta_MP
     assert torch.equal(same, first) and (second - first).norm() > 0.1 * first.norm()
@@ -118,10 +117,8 @@ def test_every_step_draws_another_mask_and_every_client_too() -> None:
     asked = tasks(local.model, LOCAL)
     plan = local._plan(asked[0])
     seeds_KT = local._dropout_seeds(asked, [plan] * len(asked))
-    assert seeds_KT.shape == (
-        6,
-        8,
-    )  # two passes of 40 samples in batches of 16; 2 x 4 clients
+    # two passes of 40 samples in batches of 16; 2 x 4 clients
+    assert seeds_KT.shape == (6, 8)
     assert seeds_KT.numel() == len(seeds_KT.unique()) and seeds_KT.min() >= 0
 
 

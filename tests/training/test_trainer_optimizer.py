@@ -20,10 +20,8 @@ KINDS = [
     BASE.replace(optimizer="adam", lr=0.01),
     BASE.replace(optimizer="adam", lr=0.01, weight_decay=0.1),
 ]
-PRECISE = {
-    "rtol": 1e-3,
-    "atol": 5e-5,
-}  # Adam divides by sqrt(g^2): round-off of small g grows
+# Adam divides by sqrt(g^2): round-off of small g grows
+PRECISE = {"rtol": 1e-3, "atol": 5e-5}
 
 
 def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
@@ -31,9 +29,8 @@ def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
     module, sgd = model.build((1, 8, 8), 4), task.sgd
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     optimiser: torch.optim.Optimizer
-    scale = (
-        0.01 if sgd.milestones else 1.0
-    )  # the tasks are of round 3: milestones 2 and 3 passed
+    # the tasks are of round 3: milestones 2 and 3 passed
+    scale = 0.01 if sgd.milestones else 1.0
     if sgd.optimizer == "adam":
         optimiser = torch.optim.Adam(
             module.parameters(), lr=sgd.lr * scale, weight_decay=sgd.weight_decay
@@ -120,9 +117,8 @@ def test_buffers_do_not_outlive_a_round() -> None:
 
 
 def test_the_rate_halves_at_the_milestones() -> None:
-    fast = LocalTraining(
-        lr=0.1, batch_size=1, steps=1, milestones=[5000]
-    )  # FAST: halved at round 5,000
+    # FAST: halved at round 5,000
+    fast = LocalTraining(lr=0.1, batch_size=1, steps=1, milestones=[5000])
     assert [fast.rate(t) for t in (0, 4999, 5000, 9999)] == [0.1, 0.1, 0.05, 0.05]
     thrice = fast.replace(milestones=[2, 4, 4], decay=0.1)
     assert [thrice.rate(t) for t in (1, 2, 3, 4)] == pytest.approx(
