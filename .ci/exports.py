@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write what the package exports: the `__init__.py` of each family, and `raysafl/__init__.pyi`.
 
-A component (an algorithm, a policy, a data set, ...) is exported because it is defined
+A component (an algorithm, a policy, a dataset, ...) is exported because it is defined
 in a module of its family. So adding one takes its own file and its test; this script
 does the rest:
 

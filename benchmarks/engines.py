@@ -131,8 +131,8 @@ def trainer(recipe, name, clients, batch, device, compiled):
     if compiled:
         torch._dynamo.reset()  # after eight versions of a function it would not compile it again
         made.engine.gradients = torch.compile(made.engine.gradients)
-    sgd, w_P = LocalTraining(lr=0.01, batch_size=batch, epochs=1), model.init(Key(0))
-    return made, [Task(0, i, w_P, sgd, 0, 0, 1, None, 0.0) for i in range(clients)]
+    local, w_P = LocalTraining(lr=0.01, batch_size=batch, epochs=1), model.init(Key(0))
+    return made, [Task(0, i, w_P, local, 0, 0, 1, None, 0.0) for i in range(clients)]
 
 
 def measure(recipe, name, clients, batch, device, compiled, repeats):

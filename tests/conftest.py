@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: small real data, one Ray, the folder of real data sets."""
+"""Fixtures that all tests share: small real data, one Ray, the folder of real datasets."""
 
 import os
 import tempfile
@@ -66,7 +66,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of real data sets that RAYSAFL_DATA names; without it, the test is skipped."""
+    """The folder of real datasets that RAYSAFL_DATA names; without it, the test is skipped."""
     if REAL_DATA is None or not Path(REAL_DATA).is_dir():
         pytest.skip("needs real data: set RAYSAFL_DATA to a folder that holds them")
     monkeypatch.setenv("RAYSAFL_DATA", REAL_DATA)
@@ -118,7 +118,7 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from raysafl.storage.runs_table import write_runs_table
     from raysafl.storage.store import Store
     from raysafl.sweep.definition import Sweep
-    from raysafl.sweep.session import in_process
+    from raysafl.sweep.session import run_in_process
 
     runs = {
         key: run.replace(rounds=30, replicates=3)
@@ -132,7 +132,9 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.create()
     store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))
     for run in runs.values():
-        in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
+        run_in_process(
+            run, store, Worker(run.data, run.data.load(), run.model, run.seeds)
+        )
     write_runs_table(store)
     write_report(store)
     return store.path.parent

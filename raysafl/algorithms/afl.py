@@ -12,17 +12,18 @@ from raysafl.core.randomness import Key
 
 
 class AFL(Algorithm):
-    """Clients start from old models and take any number of steps; the mean step counts.
+    """The server averages the clients' mean steps; clients may start from old models.
 
         w <- w - lr * mean_i(Delta_i / steps_i)
 
     Each client starts from the model of tau client rounds ago, with tau drawn uniformly
-    from 0..max_delay (at most the number of rounds so far) for each client. Since lr
-    applies to one local step, lr = steps is FedAvg where all clients take equally many
-    steps.
+    from 0..max_delay (at most the number of rounds so far) for each client. lr
+    applies to one local step: where all clients take equally many steps, AFL with lr
+    equal to their number is FedAvg.
 
     Source: the rule AFA-CD of Yang et al. 2022, ICML (docs/papers.md#afl). The paper's
-    AFA-CS, which stores the last update of every client, is MIFA on such updates.
+    AFA-CS, which stores the last update of every client, equals MIFA on updates that
+    are divided by their number of steps.
     """
 
     lr: float = Field(

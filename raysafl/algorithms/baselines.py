@@ -40,12 +40,14 @@ class Centralised(Algorithm):
     sent, and the rows have the kind "central".
     """
 
-    sgd: LocalTraining | None = Field(
-        default=None, description="How a round trains; None: as the run's `local` says."
+    local: LocalTraining | None = Field(
+        default=None,
+        alias="sgd",
+        description="How a round trains; None: as the run's `local` says.",
     )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train on the union of all data; no client is asked."""
         # EVERYONE stands for the union of all clients' data.
-        update: Update = yield Train(state.w_P, [EVERYONE], sgd=self.sgd)
+        update: Update = yield Train(state.w_P, [EVERYONE], local=self.local)
         return replace(state, w_P=state.w_P - update.delta_MP[0])

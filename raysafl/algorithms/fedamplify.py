@@ -16,10 +16,10 @@ class FedAmplify(Algorithm):
 
         w <- w_start + eta (w - w_start)
 
-    where w_start is the model P client rounds ago. P should span the participation
-    process, so that every client comes within P rounds. P and eta depend on that
-    process and so have no default; eta = 1 is FedAvg. Inside SAFARI, server rounds add
-    to the progress, but they are not counted.
+    where w_start is the model P client rounds ago. P should be so large that every
+    client comes within P rounds. P and eta depend on that process and so have no
+    default; eta = 1 is FedAvg. Inside SAFARI, server rounds add to the progress, but
+    they are not counted.
 
     Source: Wang and Ji 2022, NeurIPS (docs/papers.md#fedamplify).
     """

@@ -56,10 +56,10 @@ class FedAU(Algorithm):
         ends_N[cohort_M] = True
         ended_N = state.server["ended"] + ends_N
 
-        # This is the running mean of the lengths of all intervals of a client.
+        # For a client whose interval ends now: the mean length of all its intervals.
         mean_N = weight_N + (waited_N - weight_N) / ended_N.clamp_min(1)
 
-        # The weights of before this round are applied, as in the paper.
+        # As in the paper, the weights from before this round are applied.
         weight_M1 = weight_N[cohort_M].to(delta_MP)[:, None]
         step_P = (weight_M1 * delta_MP).sum(0) / len(weight_N)
         server = {

@@ -69,7 +69,10 @@ class FedAvg(Algorithm):
 class FedProx(FedAvg):
     """FedAvg whose clients are pulled towards their start: they descend g + mu * (w_i - w).
 
-    `mu` may be given in place of `prox`.
+    The weight may be given as `mu` or as `prox`.
+
+    Raises:
+        ValueError: both are given.
 
     Source: Li et al. 2020 (docs/papers.md#fedprox). The default lies in the range over
     which the paper tunes mu.
@@ -81,7 +84,9 @@ class FedProx(FedAvg):
 
     def __init__(self, /, **fields: Any) -> None:
         if "mu" in fields:
-            fields.setdefault("prox", fields.pop("mu"))
+            if "prox" in fields:
+                raise ValueError("mu and prox are the same weight: give one of them")
+            fields["prox"] = fields.pop("mu")
         super().__init__(**fields)
 
 

@@ -44,7 +44,7 @@ class FedDyn(Algorithm):
         )
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        """Train the cohort on the tilted losses, then update h, the h_i and the model."""
+        """Train the cohort with its offsets, then update h, the h_i and the model."""
         # Clients that come for the first time have h_i = 0.
         h_MP = recall(state, ids)
         update: Update = yield Train(state.w_P, ids, -h_MP, prox=self.alpha)

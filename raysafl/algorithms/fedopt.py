@@ -60,6 +60,8 @@ class FedOpt(Algorithm):
 class FedAdagrad(FedOpt):
     """FedAvg with Adagrad at the server: v <- v + d^2.
 
+    beta1 is 0 by default, so that m is the mean update itself.
+
     Source: Reddi et al. 2021 (docs/papers.md#fedopt).
     """
 
@@ -94,5 +96,5 @@ class FedYogi(FedAdam):
     """
 
     def second(self, v_P: Tensor, d_P: Tensor) -> Tensor:
-        """Move v towards d^2 by at most (1 - beta2) d^2, however large v is."""
+        """Move v towards d^2 by (1 - beta2) d^2, however far apart they are."""
         return v_P - (1 - self.beta2) * d_P**2 * (v_P - d_P**2).sign()

@@ -18,8 +18,8 @@ class FedVARP(Algorithm):
         y_i <- Delta_i                               for the clients of the cohort
 
     y_i is the update of client i's last round, and zero before its first. The second
-    mean is over all N clients, with the values before this round. This is SAGA over
-    clients.
+    mean is over all N clients, with the values before this round. This is SAGA
+    (docs/papers.md#saga) over clients.
 
     Source: Jhunjhunwala et al. 2022, UAI (docs/papers.md#fedvarp).
     """

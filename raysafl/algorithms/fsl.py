@@ -29,9 +29,13 @@ class FSL(Algorithm):
 
     Defaults that depend on the run are filled in by `prepare`, as in section IV-A:
 
-        E_s  = ceil(n E_c / (N n0))      n / N samples per client, E_c local epochs B_0
-        = B                         the clients' batch size rate = eta_l K / K_0
-        K local steps, K_0 server steps, at the clients' eta_l
+        E_s  = ceil(n E_c / (N n0))
+        B_0  = B
+        rate = eta_l K / K_0
+
+    n / N is the mean number of samples of a client, and E_c the clients' local epochs.
+    B is their batch size, eta_l their learning rate and K their number of local steps;
+    K_0 is the server's number of steps.
 
     `rate` falls over the rounds as the clients' learning rate does. Where the local
     training is given in steps, E_s epochs cover as many samples as a client sees.
@@ -59,7 +63,7 @@ class FSL(Algorithm):
     rate: float | None = Field(
         default=None,
         gt=0,
-        description="Server learning rate over sqrt(S); None: from the run.",
+        description="Server learning rate divided by sqrt(S); None: from the run.",
     )
     local: LocalTraining | None = Field(
         default=None,
@@ -96,6 +100,7 @@ class FSL(Algorithm):
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the inner algorithm's state, marked if pre-training is still to be done."""
         state = self.inner.init(w_P, num_clients)
+        # The mark holds the number of clients, which `inner.init` needs afterwards.
         todo = {"pretrain": torch.tensor(num_clients)} if self.pretrain else {}
         return replace(state, server={**state.server, **todo})
 
@@ -103,10 +108,10 @@ class FSL(Algorithm):
         """Pre-train if due, run a client round, then let the server learn from its result."""
         # The mark is in the state, and so in the checkpoint, until pre-training is done.
         if "pretrain" in state.server:
-            sgd = self._sgd(self.pretrain_lr, self.pretrain)
-            update: Update = yield Train.server(state.w_P, sgd)
+            local = self._sgd(self.pretrain_lr, self.pretrain)
+            update: Update = yield Train.server(state.w_P, local)
             num_clients = int(state.server["pretrain"])
-            # The inner algorithm begins after pre-training, which is none of its updates.
+            # The inner algorithm starts here: pre-training is not one of its updates.
             state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
 
         after = yield from self.inner.round(state, ids, key)
@@ -118,8 +123,8 @@ class FSL(Algorithm):
         rate = self.rate * (
             self.local.rate(key.round) / self.local.lr if self.local else 1
         )
-        sgd = self._sgd(self.gamma * math.sqrt(len(ids)) * rate, self.epochs)
-        update = yield Train.server(self._start(state.w_P, after.w_P), sgd)
+        local = self._sgd(self.gamma * math.sqrt(len(ids)) * rate, self.epochs)
+        update = yield Train.server(self._start(state.w_P, after.w_P), local)
         return replace(after, w_P=after.w_P - update.delta_MP[0])
 
     def _sgd(self, lr: float, epochs: int) -> LocalTraining:

@@ -27,8 +27,8 @@ class MIFA(Algorithm):
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
     over: Literal["all", "seen"] = Field(
         default="all",
-        description="The mean is over all clients, those that never came counting as zero rows "
-        '("all", so the first steps are small), or over those that have come ("seen").',
+        description='"all": the mean is over all clients, and a client that never came counts as '
+        'zero, so that the first steps are small; "seen": it is over those that have come.',
     )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:

@@ -81,7 +81,7 @@ def bench(
         say: is told about the progress, in words.
 
     Raises:
-        ValueError: `only` names an unknown measure, `repeats` is below 1, or a data set
+        ValueError: `only` names an unknown measure, `repeats` is below 1, or a dataset
             is missing.
     """
     chosen = _chosen(plan, only, full)
@@ -164,7 +164,7 @@ def _chosen(plan: Plan, only: Sequence[str], full: bool) -> set[str]:
 def _load(plan: Plan, chosen: set[str]) -> dict[str, int]:
     """Count the training samples of each chosen workload.
 
-    All data sets are loaded here, so that a missing one is reported before anything is
+    All datasets are loaded here, so that a missing one is reported before anything is
     timed.
     """
     needed = {name for name in plan.workloads if _kinds(plan, name, chosen)}

@@ -17,7 +17,8 @@ from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import SweepBusyError, find_sweeps
 
 app = typer.Typer(
-    help="Run and browse sweeps of federated learning in which clients do not come.",
+    help="Run and browse sweeps of federated learning in which some clients do not "
+    "take part.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,7 +52,8 @@ Autoscale = Annotated[
     bool,
     typer.Option(
         "--autoscale",
-        help="The cluster adds nodes when they are needed, so what it has now is not checked.",
+        help="Do not check that a trial fits the present nodes: the cluster adds nodes "
+        "on demand.",
     ),
 ]
 Address = Annotated[
@@ -61,7 +63,9 @@ Address = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Resume = Annotated[
     bool,
-    typer.Option(help="Continue with what is not finished, or run everything anew."),
+    typer.Option(
+        help="Continue what has not ended, or with --no-resume run everything anew."
+    ),
 ]
 Experiment = Annotated[
     Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
@@ -102,7 +106,8 @@ def run_command(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="LABEL=VALUE: run only runs with this label; may be repeated."
+            help="AXIS=LABEL: run only the runs with this label on this axis; may be "
+            "repeated."
         ),
     ] = None,
     resume: Resume = True,
@@ -121,7 +126,7 @@ def run_command(
     tracking_uri: TrackingUri = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run the sweep of an experiment file, except for runs that are finished."""
+    """Run the sweep of an experiment file; leave out runs that ended without an error."""
     from raysafl.sweep.experiment_file import load_sweep
 
     labels = dict(_label_and_value(text) for text in only or [])
@@ -144,7 +149,8 @@ def advise_command(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="LABEL=VALUE: take the first run with this label; may be repeated."
+            help="AXIS=LABEL: take the first run with this label on this axis; may be "
+            "repeated."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds to simulate.")] = 20,
@@ -286,7 +292,8 @@ def data_show_command(
     label: Annotated[
         list[str] | None,
         typer.Option(
-            help="LABEL=VALUE: show only runs with this label; may be repeated."
+            help="AXIS=LABEL: show only the runs with this label on this axis; may be "
+            "repeated."
         ),
     ] = None,
     out: Annotated[

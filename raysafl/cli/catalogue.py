@@ -31,7 +31,7 @@ FAMILIES: dict[str, type[Component]] = {
 ADVICE = {
     "xi2": "|grad f0 - grad F|^2, the server's data against the clients' (FSL, figure 9)",
     "G2": "mean_i |grad f_i - grad F|^2, how different the clients are (FSL, figure 9)",
-    "sigma_G2": "max_i of the same (SAFARI, assumption 5)",
+    "sigma_G2": "max_i |grad f_i - grad F|^2 (SAFARI, assumption 5)",
     "sigma2": "variance of a mini-batch gradient, of clients and of the server",
     "L": "largest curvature of a client's loss",
     "q_safari": "bound on the probability of a client round (SAFARI, theorem 4)",
@@ -42,7 +42,7 @@ ADVICE = {
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Return all components and measures, by family and name, ready for JSON.
 
-    A component has the first sentence of its docstring (`summary`), its name in stored
+    A component has the first line of its docstring (`summary`), its name in stored
     results (`kind`), and its `fields` with type, default and description. Components of
     the user's own that are defined by now are included.
     """
@@ -56,15 +56,15 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         for family, base in FAMILIES.items()
     }
     rounds = {
-        name: {"summary": f"each evaluated round: {column.meaning}"}
+        name: {"summary": f"per evaluated round, {column.meaning}"}
         for name, column in COLUMNS.items()
         if column.summary is not Summary.KEY
     }
-    runs = {name: {"summary": f"each run: {text}"} for name, text in STATISTICS.items()}
+    runs = {name: {"summary": f"per run, {text}"} for name, text in STATISTICS.items()}
     advice = {
         name: {"summary": f"by raysafl advise: {text}"} for name, text in ADVICE.items()
     }
-    return families | {"metric": rounds | runs | advice}
+    return families | {"result": rounds | runs | advice}
 
 
 def _describe(component: type[Component]) -> dict[str, Any]:

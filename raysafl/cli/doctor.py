@@ -45,7 +45,7 @@ def check_devices() -> str:
 
 
 def check_data() -> str:
-    """Name the data sets that are found."""
+    """Name the datasets that are found."""
     mnist = (data_root() / "MNIST" / "raw" / "train-images-idx3-ubyte").is_file()
     folders = sorted(file.parent.name for file in data_root().glob("*/train.parquet"))
     found = ["digits (embedded)", *(["mnist"] if mnist else []), *folders]

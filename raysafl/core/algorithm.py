@@ -108,7 +108,7 @@ class LocalTraining(Component):
         return self
 
     def num_steps(self, samples: int) -> int:
-        """Return the number K of local steps on a data set with this many samples."""
+        """Return the number K of local steps on a dataset with this many samples."""
         batches_per_pass = -(-samples // self.batch_size)  # rounded up
         return self.steps or (self.epochs or 0) * batches_per_pass
 
@@ -119,7 +119,9 @@ class LocalTraining(Component):
 
 @dataclass(frozen=True)
 class State:
-    """Everything an algorithm carries from one round to the next; it is its checkpoint.
+    """Everything that an algorithm carries from one round to the next.
+
+    Checkpoints store it, so a run that is interrupted continues from it.
 
     Args:
         w_P: The global model's parameters. The next round must not change this tensor
@@ -149,7 +151,7 @@ class Request:
             the client's own memory: no traffic is recorded for it unless it is declared
             below.
         prox: Weight of the pull towards the start (mu in FedProx).
-        sgd: The local training; None means the run's own.
+        local: The local training; None means the run's own.
         extra_up: Number of vectors [P] that each client sends besides its update.
         extra_down: Number of vectors [P] that each client is sent besides its start.
         w_MP: A start for each client, used in place of w_P.
@@ -159,7 +161,7 @@ class Request:
     ids: Sequence[int]
     offset_MP: Tensor | None = None
     prox: float = 0.0
-    sgd: LocalTraining | None = None
+    local: LocalTraining | None = None
     extra_up: int = 0
     extra_down: int = 0
     w_MP: Tensor | None = None
@@ -170,18 +172,18 @@ class Train(Request):
     """A request that is answered by an `Update`: one row for each client."""
 
     @classmethod
-    def server(cls, w_P: Tensor, sgd: LocalTraining) -> "Train":
+    def server(cls, w_P: Tensor, local: LocalTraining) -> "Train":
         """Return the request that the server train on its own data D0."""
-        return cls(w_P, [SERVER], sgd=sgd)
+        return cls(w_P, [SERVER], local=local)
 
 
 @dataclass(frozen=True)
 class TrainMean(Request):
     """A request that is answered by a `MeanUpdate`: one mean over all clients.
 
-    Use it where a rule needs no single client's update. Each machine then sums the
-    updates that it has trained, and only sums travel. The mean does not depend on the
-    number of machines, bit for bit (see `raysafl.runtime.exact_mean`).
+    Use it if the algorithm needs only the mean of the updates. Each machine then sums
+    the updates that it has trained, and only sums travel. The mean does not depend on
+    the number of machines, bit for bit (see `raysafl.runtime.exact_mean`).
     """
 
 
@@ -191,9 +193,10 @@ class Update(NamedTuple):
     Args:
         delta_MP: w_start - w_end of each client: it points like a gradient.
         steps_M: The number of local steps that each client took.
-        rate_M: The sum of these steps' learning rates, with momentum's factor where
-            there is momentum. For plain SGD, delta / rate is the mean of the gradients
-            followed; for momentum and Adam it is a mean step direction.
+        rate_M: The sum of the learning rates of these steps. With momentum, each step
+            counts as the number of plain steps that it amounts to (see `plain_steps` in
+            `raysafl.training.optimizer`). For plain SGD, delta / rate is the mean of
+            the gradients; for momentum and Adam it is a mean step direction.
         samples_M: The number of training samples seen, counting repetitions.
         loss_M: The mean loss of the samples seen, while training.
         accuracy_M: The share of the samples seen that was classified correctly.
@@ -241,7 +244,7 @@ class Setting:
     """What an algorithm may know of a run beforehand, for defaults that depend on it.
 
     Args:
-        num_clients: The number M of all clients.
+        num_clients: The number N of all clients.
         client_samples: The mean number of training samples over the clients.
         server_samples: The number n_0 of samples that the server holds.
         local: The run's local training.
@@ -254,11 +257,10 @@ class Setting:
 
 
 class Algorithm(Component):
-    """A rule by which the server makes new global parameters of its clients' updates.
+    """A rule by which the server makes new global parameters from clients' updates.
 
     Define `round`; define `init` too if there is more state than the parameters. An
-    algorithm must keep nothing in itself between rounds: all of it belongs into
-    `State`.
+    algorithm must keep nothing in itself between rounds: all of it belongs in `State`.
 
     Example:
         >>> import torch

@@ -101,8 +101,7 @@ class StoredIndices(ClientIndices):
 
 
 class ComputedIndices(ClientIndices):
-    """As many samples for each client, computed when they are needed. Nothing is
-    stored.
+    """Equally many samples for each client, computed on demand and never stored.
 
     Args:
         clients: the number of clients.
@@ -121,9 +120,7 @@ class ComputedIndices(ClientIndices):
         return self.compute(client)
 
     def within(self, pool: Ints) -> "ComputedIndices":
-        """Replace each position p by `pool[p]`, for a client when its samples are
-        needed.
-        """
+        """Replace each position p by `pool[p]`, when a client's samples are read."""
         return ComputedIndices(len(self), self.size, lambda i: pool[self.samples_of(i)])
 
     def extended(self, count: int, extra: Callable[[int], Ints]) -> "ComputedIndices":

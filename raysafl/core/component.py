@@ -34,8 +34,7 @@ BUILT_IN = (
 
 
 class Component(BaseModel):
-    """A piece of configuration: its fields are checked, cannot be changed, and become
-    JSON.
+    """A checked, immutable piece of configuration that can be written as JSON.
 
     Example:
         >>> class Decay(Component):
@@ -191,9 +190,7 @@ class Component(BaseModel):
             raise ValueError(f"{cls.__name__}: {explain(error)}") from None
 
     def digest(self) -> str:
-        """Return the first twelve hexadecimal digits of the SHA-256 of the JSON: a
-        run's id.
-        """
+        """Return the first 12 hexadecimal digits of the JSON's SHA-256: a run's id."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     def flat(self) -> dict[str, Any]:

@@ -21,8 +21,8 @@ class Cohort:
     """The clients that take part in one round, and how they were chosen.
 
     Args:
-        ids: The client ids, from 0 to M - 1: distinct, in ascending order, at least
-            one.
+        ids: The client ids, from 0 to num_clients - 1: distinct, in ascending order, at
+            least one.
         enforced: Whether the server enforced this cohort (a snapshot round of FAST).
             Policies that are uniform in every round count each of their rounds as
             enforced, so that FAST's ratio of rounds without enforcement is 0 % for
@@ -80,7 +80,7 @@ class Participation(Component):
 
         Args:
             state: What the call for the round before returned, or `init()` in round 0.
-            num_clients: M; client ids go from 0 to M - 1.
+            num_clients: The number of all clients; ids go from 0 to num_clients - 1.
             key: The source of randomness for this seed and round.
             accuracy: A training accuracy (a fraction), measured as `measured_on` says;
                 None before any client has trained.

@@ -61,8 +61,8 @@ class Dataset:
         test: the test samples, on which all models are evaluated.
         num_classes: the number of classes; labels are 0 to num_classes - 1.
         names: the names of the classes, or none if they are not known.
-        outside: how many of the last training samples come from outside of the dataset.
-            The server alone may hold them.
+        outside: how many of the last training samples were appended for the server,
+            which alone may hold them.
     """
 
     name: str
@@ -120,12 +120,12 @@ class FederatedData(Component):
     @property
     @abstractmethod
     def source_key(self) -> str:
-        """A text that is equal for data that `load` equal datasets."""
+        """A text; if two objects have the same, their `load` gives equal datasets."""
 
     def tested_on(self, count: int) -> Self:
-        """Return the same data with a maximum number of test samples, for quick trials.
+        """Return the same data with a maximum number of test samples, for quick tests.
 
-        Data that cannot be shortened return themselves.
+        Data that cannot be shortened are returned unchanged.
 
         Args:
             count: the maximum number of test samples.

@@ -1,6 +1,4 @@
-"""Random streams: generators that depend on seed, round, purpose and client, and
-nothing else.
-"""
+"""Random streams: generators that depend on seed, round, purpose and client alone."""
 
 import zlib
 from typing import Any, NamedTuple

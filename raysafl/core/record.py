@@ -18,7 +18,7 @@ class Summary(StrEnum):
 
     # Identifies the row and is never combined.
     KEY = "key"
-    # A level: averaged over replicates.
+    # A measured value, such as an accuracy: averaged over replicates.
     MEAN = "mean"
     # A count since the replicate's last row: summed over rounds.
     SUM = "sum"
@@ -68,7 +68,12 @@ class Record:
         ),
     ]
     cohort: Annotated[
-        list[int], Column("list of int32", "ids of the clients that participated")
+        list[int],
+        Column(
+            "list of int32",
+            "ids of the clients that the policy picked; in a round of the server alone they "
+            "did not train",
+        ),
     ]
     test_accuracy: Annotated[
         float,
@@ -108,8 +113,8 @@ class Record:
         float | None,
         Column(
             "float64",
-            "probability that the policy enforces a round (FAST's snapshots); empty if the "
-            "policy never does",
+            "probability with which this round was enforced (FAST's q); empty for every "
+            "policy but `Snapshot`",
             Summary.MEAN,
         ),
     ]
@@ -175,7 +180,5 @@ COLUMNS: Mapping[str, Column] = {
 
 
 def columns_with(summary: Summary) -> list[str]:
-    """Return the names of the columns that are combined in this way, in their order in
-    a row.
-    """
+    """Return the names of the columns that are combined in this way, in order."""
     return [name for name, column in COLUMNS.items() if column.summary is summary]

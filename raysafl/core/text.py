@@ -1,6 +1,4 @@
-"""Text for people: suggestions for misspelled names, numbers of bytes, URIs without
-secrets.
-"""
+"""Text for people: nearest names, numbers of bytes, URIs without secrets."""
 
 import difflib
 import re

@@ -23,7 +23,7 @@ class Task(NamedTuple):
         replicate: The number of the replicate.
         client: The client's id, SERVER or EVERYONE.
         w_P: The parameters [P] that the training starts from.
-        sgd: The local training.
+        local: The local training.
         seed: The replicate's seed.
         round: The round; with seed, call and client it determines the mini-batches.
         call: The number of this request among those of the round, from 1 on, so that
@@ -35,7 +35,7 @@ class Task(NamedTuple):
     replicate: int
     client: int
     w_P: Tensor
-    sgd: LocalTraining
+    local: LocalTraining
     seed: int
     round: int
     call: int
@@ -48,8 +48,8 @@ class Trained:
     """The answer to `Work.train`.
 
     Args:
-        rows: One row for each task whose replicate is not averaged, in the tasks'
-            order.
+        rows: One row for each task of the replicates that are not in `averaged`, in the
+            order of the tasks.
         means: For each averaged replicate, the mean over its tasks.
     """
 

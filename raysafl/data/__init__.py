@@ -1,4 +1,4 @@
-"""Data sets, partitions over clients, and the server's own data."""
+"""Datasets, partitions over clients, and the server's own data."""
 
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation

@@ -14,20 +14,21 @@ TRIES = 1000
 class Dirichlet(Partition):
     """Class proportions are drawn from Dirichlet(alpha); a small alpha means strong skew.
 
-    Balanced (the default): every client holds floor(S / M) of the S samples. Client i
+    Balanced (the default): every client holds floor(S / N) of the S samples. Client i
     draws class proportions pi_i ~ Dirichlet(alpha, ..., alpha). Then, until all clients
     are full, a random client that is not full draws a class from pi_i and takes a
     random unused sample of it. A class that is used up is not drawn again: pi_i is
     renormalised over the other classes, and if it is zero there, classes are drawn in
-    proportion to their unused samples. Up to M - 1 random samples stay unused. Source:
+    proportion to their unused samples. Up to N - 1 random samples stay unused. Source:
     FAST, which uses FedLab (docs/papers.md#fast); the procedure is that of FedDyn
     (docs/papers.md#feddyn).
 
     Unbalanced: for each class, proportions over clients are drawn from Dirichlet(alpha,
-    ..., alpha), set to zero for clients that already hold S / M samples or more, and
+    ..., alpha), set to zero for clients that already hold S / N samples or more, and
     renormalised; the class is cut in these proportions. All is drawn again until each
-    client holds at least `min_samples`. All samples are used. Source: Hsu et al. 2019
-    (docs/papers.md#fedavgm), as FedLab's `hetero_dir_partition`.
+    client holds at least `min_samples`. All samples are used. Source: Yurochkin et al.
+    2019 (docs/papers.md#hetero-dir), as FedLab's `hetero_dir_partition` has it
+    (docs/papers.md#fedlab).
     """
 
     alpha: float = Field(

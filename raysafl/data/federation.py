@@ -1,4 +1,4 @@
-"""A data set that is spread over clients and a server."""
+"""A dataset that is spread over clients and a server."""
 
 from dataclasses import replace
 from typing import Self
@@ -15,16 +15,17 @@ from raysafl.data.sources import Digits, Source, Subset
 
 
 class Federation(FederatedData):
-    """A data set, the clients, the partition over them, and the server's own data.
+    """A dataset, the clients, the partition over them, and the server's own data.
 
     The server's n0 samples are drawn first and the partition spreads the rest, so that
     no sample is at the server and at a client (unless the server copies samples of
-    clients, see `FromClients`). Samples from outside the data set are appended to its
+    clients, see `FromClients`). Samples from outside the dataset are appended to its
     training samples, and no client gets them.
 
-    By default all replicates share one partition and differ in everything else: the
-    initial model, the cohorts and the batches. This is how we read appendix B.4 of
-    SAFARI ("five random initializations", docs/papers.md#safari).
+    By default all replicates share one partition and differ in everything else that is
+    drawn: the initial model (unless it starts at zero), the cohorts and the batches.
+    This is how we read appendix B.4 of SAFARI ("five random initializations",
+    docs/papers.md#safari).
 
     Example:
         >>> import raysafl as fl
@@ -60,8 +61,9 @@ class Federation(FederatedData):
         default=0.0,
         ge=0,
         le=1,
-        description="Data sharing (Zhao et al. 2018): the fraction of D0, drawn anew for each "
-        "client, that is appended to every client's data; 1 is all of D0, as in FSL.",
+        description="Data sharing (docs/papers.md#data-sharing): the fraction of D0, "
+        "drawn anew for each client, that is appended to every client's data; 1 is all "
+        "of D0, as in FSL.",
     )
 
     @model_validator(mode="after")
@@ -79,10 +81,10 @@ class Federation(FederatedData):
 
     @property
     def source_key(self) -> str:
-        """Return a key that is equal for federations whose `load` gives equal data sets.
+        """Return a key that is equal for federations whose `load` gives equal datasets.
 
-        It is the data set's JSON, with the server data's JSON if those samples come
-        from outside the data set.
+        It is the dataset's JSON, with the server data's JSON if those samples come from
+        outside the dataset.
         """
         key = self.dataset.to_json()
         outside = (
@@ -92,11 +94,11 @@ class Federation(FederatedData):
         return key + self.server.to_json() if outside and self.server else key
 
     def tested_on(self, count: int) -> Self:
-        """Return the same federation with `count` test samples, drawn at random."""
+        """Return the same federation with at most `count` test samples, drawn at random."""
         return self.replace(dataset=Subset(dataset=self.dataset, test=count))
 
     def load(self) -> Dataset:
-        """Read the data set, and append the server's samples if they come from outside it."""
+        """Read the dataset, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
@@ -132,10 +134,10 @@ class Federation(FederatedData):
             seed: the seed of the replicate.
 
         Raises:
-            ValueError: the partition or the server data does not fit the data set.
+            ValueError: the partition or the server data does not fit the dataset.
         """
         key = Key(self.split_seed(seed))
-        # Samples from outside the data set stand at the end and are the server's alone.
+        # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
         labels = dataset.train.y[:inside]
         users = dataset.train.users

@@ -28,7 +28,7 @@ def fetch(
     """Read the training part and the test part, downloading them if they are not there.
 
     Args:
-        name: the data set's name, for messages.
+        name: the dataset's name, for messages.
         folder: the folder in which its files lie.
         files: the names of its files.
         read: `read(train, download)` returns one part, as torchvision's classes do.
@@ -76,7 +76,7 @@ def _make_dataset(
 
 
 def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
-    """Load a data set in the file format of MNIST with the torchvision class `kind`."""
+    """Load a dataset in the file format of MNIST with the torchvision class `kind`."""
     root = data_root()
     parts = fetch(
         name,
@@ -175,7 +175,7 @@ class Emnist(Source):
 
 
 class Cifar10(Source):
-    """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32] of ten things, in [0, 1].
+    """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32] in ten classes.
 
     Source: Krizhevsky 2009 (docs/papers.md#cifar10).
     """
@@ -199,7 +199,7 @@ class Cifar10(Source):
 
 
 class Stl10(Source):
-    """STL-10: 5,000 + 8,000 labelled colour images [3, 96, 96] of ten things.
+    """STL-10: 5,000 + 8,000 labelled colour images [3, 96, 96] in ten classes.
 
     Source: Coates et al. 2011 (docs/papers.md#stl10).
     """

@@ -50,10 +50,10 @@ class Partition(Component):
 
         Args:
             labels: the class of each sample that may be given to a client, [S].
-            num_classes: the number of classes of the data set.
+            num_classes: the number of classes of the dataset.
             clients: the number of clients.
             rng: the only source of randomness.
-            users: who made each sample, [S], if the data set knows it; -1: nobody.
+            users: who made each sample, [S], if the dataset knows it; -1: nobody.
 
         Returns:
             One integer array per client; a list of arrays is allowed.
@@ -94,8 +94,8 @@ class ClassesPerClient(Partition):
     Source: SAFARI, appendix B.1 (docs/papers.md#safari), and FSL's C
     (docs/papers.md#fsl). Each client "randomly selects p classes" and "evenly samples"
     within them without replacement. The paper leaves open whether two clients may
-    select alike. Here classes are covered as evenly as possible: h(c) differs by at
-    most one, so that 10 clients with p = 1 hold ten different classes.
+    select the same classes. Here classes are covered as evenly as possible: h(c)
+    differs by at most one, so that 10 clients with p = 1 hold ten different classes.
     `IndependentClasses` and `Shards` are the other readings.
     """
 
@@ -176,9 +176,9 @@ class IndependentClasses(ClassesPerClient):
 
 
 class Shards(Partition):
-    """Samples are cut into M * p shards of one class each, and each client gets p shards.
+    """Samples are cut into N * p shards of one class each, and each client gets p shards.
 
-    All shards have the same size, and they are dealt out at random. With M p = 20 and
+    All shards have the same size, and they are dealt out at random. With N p = 20 and
     ten classes, each class has two shards; one client may get both, and if it never
     comes, nobody else holds that class. With p = 1 and as many clients as classes this
     equals `ClassesPerClient`.
@@ -226,7 +226,7 @@ class Shards(Partition):
 
 
 class ByUser(Partition):
-    """One client per user of the data set, such as a speaker of Shakespeare's plays.
+    """One client per user of the dataset, such as a speaker of Shakespeare's plays.
 
     With fewer clients than users, the users with the most samples become the clients.
     Clients are in the order of the users' numbers. Source: FAST's Shakespeare

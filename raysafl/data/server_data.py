@@ -60,10 +60,10 @@ class ServerData(Component):
         return NOTHING, clients
 
     def outside(self, dataset: Dataset) -> Samples | None:
-        """Make samples that are not in the data set, in the form of its training samples.
+        """Make samples that are not in the dataset, in the form of its training samples.
 
         Raises:
-            ValueError: no such samples can be made for this data set.
+            ValueError: no such samples can be made for this dataset.
         """
         return None
 

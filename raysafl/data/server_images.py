@@ -1,4 +1,4 @@
-"""Server data from outside the training set: another data set, or drawn letters."""
+"""Server data from outside the training set: another dataset, or drawn letters."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ def _shape(dataset: Dataset) -> tuple[int, int, int]:
     """Return (channels, height, width) of the images.
 
     Raises:
-        ValueError: the data set holds no uint8 images with one or three channels.
+        ValueError: the dataset holds no uint8 images with one or three channels.
     """
     x = dataset.train.x
     if x.ndim != 4 or x.dtype != np.uint8 or x.shape[1] not in (1, 3):
@@ -42,12 +42,12 @@ def _shape(dataset: Dataset) -> tuple[int, int, int]:
 def _fit_images(
     images: Sequence[Image.Image], labels: Any, dataset: Dataset
 ) -> Samples:
-    """Fit images with values 0 to 255 to the shape and the range of a data set."""
+    """Fit images with values 0 to 255 to the shape and the range of a dataset."""
     channels, height, width = _shape(dataset)
     mode = "L" if channels == 1 else "RGB"
     fitted = [im.convert(mode).resize((width, height), _SMOOTH) for im in images]
     x = np.stack([np.asarray(im).reshape(height, width, channels) for im in fitted])
-    # The brightest value of the data set stands for 255; in `Digits` it is 16.
+    # The brightest value of the dataset stands for 255; in `Digits` it is 16.
     top = int(dataset.train.x.max())
     if top != 255:
         x = np.rint(x * (top / 255)).astype(np.uint8)
@@ -58,7 +58,7 @@ def _fit_images(
 
 
 class OtherDatasetServer(ServerData):
-    """The server holds n0 training images of another data set, resized to fit.
+    """The server holds n0 training images of another dataset, resized to fit.
 
     Equally many images of each class are drawn, the same ones in all replicates; if n0
     is no multiple of the number of classes, random classes get one image more.
@@ -68,19 +68,19 @@ class OtherDatasetServer(ServerData):
     """
 
     kind: ClassVar[str] = "Other"
-    dataset: SerializeAsAny[Source] = Field(description="The other data set.")
+    dataset: SerializeAsAny[Source] = Field(description="The other dataset.")
     n0: int = Field(gt=0, description="Number of images that the server holds.")
     classes: list[int | None] = Field(
-        description="For each class of the other data set, its class in the run's data set; "
+        description="For each class of the other dataset, its class in the run's dataset; "
         "None leaves it out."
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the draw.")
 
     def outside(self, dataset: Dataset) -> Samples:
-        """Read the other data set and fit n0 of its images to this one.
+        """Read the other dataset and fit n0 of its images to this one.
 
         Raises:
-            ValueError: one of them holds no images, the class map does not fit, or a
+            ValueError: one of them holds no images, `classes` does not fit, or a
                 class has too few images.
         """
         _shape(dataset)
@@ -105,15 +105,15 @@ class OtherDatasetServer(ServerData):
             labels += [self.classes[i]] * want
 
         x = other.train.x[np.concatenate(rows)]
-        # The other data set may have another range of values, as `Digits` has.
+        # The other dataset may have another range of values, as `Digits` has.
         x = np.rint(x * (255 / int(other.train.x.max()))).astype(np.uint8)
         return _fit_images([_image(pixels) for pixels in x], labels, dataset)
 
     def _check(self, other: Dataset, dataset: Dataset) -> None:
-        """Check that the class map covers the other data set and names classes of this one."""
+        """Check that `classes` covers the other dataset and names classes of this one."""
         if len(self.classes) != other.num_classes:
             raise ValueError(
-                f"the class map has {len(self.classes)} entries, but '{other.name}' has "
+                f"classes has {len(self.classes)} entries, but '{other.name}' has "
                 f"{other.num_classes} classes: give each its class in '{dataset.name}', or None"
             )
         wrong = [
@@ -123,7 +123,7 @@ class OtherDatasetServer(ServerData):
         ]
         if wrong or all(c is None for c in self.classes):
             raise ValueError(
-                f"the class map names {wrong or 'no class at all'}; classes of "
+                f"classes names {wrong or 'no class at all'}; the classes of "
                 f"'{dataset.name}' are 0 to {dataset.num_classes - 1}"
             )
 
@@ -136,7 +136,7 @@ class Glyphs(ServerData):
     """The server holds images of letters, drawn in given fonts, angles and sizes.
 
     Each class has one image per font, angle and size, white on black as in EMNIST,
-    drawn in a square of 2 by 2 inches and then resized to the data set's images.
+    drawn in a square of 2 by 2 inches and then resized to the dataset's images.
 
     Source: FSL, scenario 2b, "synthetic EMNIST" (docs/papers.md#fsl): one cursive font,
     five angles and three sizes, so 15 images a class. FSL does not name the font. The
@@ -162,7 +162,7 @@ class Glyphs(ServerData):
     )
     characters: str | None = Field(
         default=None,
-        description="One character per class; None: the data set's names of its classes.",
+        description="One character per class; None: the dataset's names of its classes.",
     )
 
     @field_validator("fonts")
@@ -185,7 +185,7 @@ class Glyphs(ServerData):
         """Draw fonts * angles * sizes images of each class.
 
         Raises:
-            ValueError: the classes of the data set are not known to be single letters.
+            ValueError: the classes of the dataset are not known to be single letters.
         """
         _shape(dataset)
         letters: Sequence[str] = (

@@ -1,4 +1,4 @@
-"""Shakespeare's plays as a text data set whose users are the speakers."""
+"""Shakespeare's plays as a text dataset whose users are the speakers."""
 
 import re
 
@@ -68,8 +68,8 @@ class Shakespeare(Source):
 
         vocabulary = sorted(set(text))
         number = {letter: i for i, letter in enumerate(vocabulary)}
+        # The samples of all users: first those for training, then those for testing.
         parts: list[list[tuple[Ints, Ints, Ints]]] = [[], []]
-        # The parts of all users: first for training, then for testing.
         for user, words in enumerate(self._chosen(text)):
             codes = np.array([number[letter] for letter in words], np.int64)
             cut = self._cut(len(codes))
@@ -102,7 +102,7 @@ class Shakespeare(Source):
         ]
         if len(enough) < self.speakers:
             raise ValueError(
-                f"{self.file} has {len(said)} speakers, {len(enough)} of them with text enough "
+                f"{self.file} has {len(said)} speakers, {len(enough)} of them with enough text "
                 f"for length = {self.length} and test = {self.test}, but speakers = "
                 f"{self.speakers}; lower speakers or length"
             )

@@ -1,4 +1,4 @@
-"""Data sets: the embedded digits, a subset of another data set, and folders of Parquet.
+"""Datasets: the embedded digits, a subset of another dataset, and folders of Parquet.
 
 Images have the shape [n, channels, height, width] and stay uint8 in memory. They are
 scaled to float32 only when a batch is drawn.
@@ -24,7 +24,7 @@ from raysafl.core.randomness import Key
 
 
 def data_root() -> Path:
-    """Return the folder that holds the data sets.
+    """Return the folder that holds the datasets.
 
     It is the value of the environment variable `RAYSAFL_DATA` if that is set, and a
     cache folder of the user otherwise.
@@ -34,7 +34,7 @@ def data_root() -> Path:
 
 
 class Source(Component):
-    """Where a data set comes from. Subclass it and define `load` to bring your own.
+    """Where a dataset comes from. Subclass it and define `load` to bring your own.
 
     Example:
         >>> import raysafl as fl
@@ -80,13 +80,13 @@ class Digits(Source):
 
 
 class Subset(Source):
-    """Part of another data set, for runs that are smaller than a paper's.
+    """Part of another dataset, for runs that are smaller than a paper's.
 
     Samples are drawn uniformly without replacement, after the classes have been
     restricted.
     """
 
-    dataset: SerializeAsAny[Source] = Field(description="The data set to draw from.")
+    dataset: SerializeAsAny[Source] = Field(description="The dataset to draw from.")
     train: int | None = Field(
         default=None,
         gt=0,
@@ -105,10 +105,10 @@ class Subset(Source):
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the draw.")
 
     def load(self) -> Dataset:
-        """Read the other data set and draw from it.
+        """Read the other dataset and draw from it.
 
         Raises:
-            ValueError: the data set cannot be read, or it has fewer than `classes`
+            ValueError: the dataset cannot be read, or it has fewer than `classes`
                 classes.
         """
         whole = self.dataset.load()
@@ -207,9 +207,8 @@ class ParquetImages(Source):
             raise ValueError(f"{file} has rows without an image or a label")
         labels = np.asarray(table["label"].to_numpy(), np.int64)
         if len(labels) == 0 or labels.min() < 0:
-            raise ValueError(
-                f"{file}: labels must be integers from 0, and there must be some"
-            )
+            given = f"the least is {labels.min()}" if len(labels) else "there are none"
+            raise ValueError(f"{file}: labels must be integers from 0, but {given}")
 
         images = [_decode(row["bytes"], file) for row in table["image"].to_pylist()]
         # Images of different shapes cannot be stacked into one array.

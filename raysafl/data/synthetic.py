@@ -12,7 +12,7 @@ CLASSES = 10
 
 
 class Synthetic(Source):
-    """Logistic data of users that differ from one another: Synthetic(alpha, beta).
+    """Linear classification of users that differ from one another: alpha and beta.
 
     User k has the labels y = argmax(W_k x + b_k) with W_k, b_k ~ N(u_k, 1) and u_k ~
     N(0, alpha), so alpha says how different the users' models are. Its inputs are x ~

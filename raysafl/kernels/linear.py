@@ -19,14 +19,10 @@ import numpy as np
 
 from raysafl.kernels.jit import compiled
 
-CLASS_BLOCK = (
-    # a multiple of the 5 classes of a block in `logits` and the 2 in `subtract`.
-    10
-)
-SAMPLE_BLOCK = (
-    # a multiple of the 2 samples of a block in `logits` and the 4 in `subtract`.
-    4
-)
+# A multiple of the 5 classes of a block in `logits` and the 2 in `subtract`.
+CLASS_BLOCK = 10
+# A multiple of the 2 samples of a block in `logits` and the 4 in `subtract`.
+SAMPLE_BLOCK = 4
 # Samples that `score` evaluates at a time.
 SCORED = 64
 F = np.float32
@@ -56,19 +52,19 @@ def unflatten(w_CD, b_C, w_P):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @compiled(FAST, part=True)
-def load_batch(x_BD, x_ND, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
+def load_batch(x_BD, x_SD, rows, scale, shift):  # type: ignore[no-untyped-def] # pragma: no cover
     """Copy samples into X, scaled: X = x * scale + shift, and zero X's extra rows."""
     for i in range(len(rows)):
         row = rows[i]
         for d in range(x_BD.shape[1]):
-            x_BD[i, d] = F(x_ND[row, d]) * scale + shift
+            x_BD[i, d] = F(x_SD[row, d]) * scale + shift
     for i in range(len(rows), len(x_BD)):
         for d in range(x_BD.shape[1]):
             x_BD[i, d] = 0
 
 
 @compiled(FAST, part=True)
-def prefetch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
+def prefetch(x_SD, rows):  # type: ignore[no-untyped-def] # pragma: no cover
     """Read one number of each cache line of some samples, and return their sum.
 
     A client's samples lie far apart in memory. Here the processor waits for many of
@@ -76,10 +72,10 @@ def prefetch(x_ND, rows):  # type: ignore[no-untyped-def] # pragma: no cover
     sum has no meaning, but must be used, or the compiler would remove the reads.
     """
     total = F(0)
-    line = 64 // x_ND.itemsize
+    line = 64 // x_SD.itemsize
     for row in rows:
-        for d in range(0, x_ND.shape[1], line):
-            total += F(x_ND[row, d])
+        for d in range(0, x_SD.shape[1], line):
+            total += F(x_SD[row, d])
     return total
 
 
@@ -120,7 +116,7 @@ def logits(w_CD, x_BD, z_BC):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @compiled(FAST, part=True)
-def softmax_errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+def softmax_errors(z_BC, b_C, y_S, rows, scale):  # type: ignore[no-untyped-def] # pragma: no cover
     """Turn Z = X W' into the errors E = scale * (softmax(Z + b) - onehot(y)).
 
     The largest logit is subtracted before the exponential, which then cannot overflow.
@@ -132,7 +128,7 @@ def softmax_errors(z_BC, b_C, y_N, rows, scale):  # type: ignore[no-untyped-def]
     loss = 0.0
     correct = 0
     for i in range(len(rows)):
-        label = y_N[rows[i]]
+        label = y_S[rows[i]]
 
         prediction = 0
         largest = F(-np.inf)
@@ -207,7 +203,7 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
             beside the loss's gradient, and these as shrink * w + pull.
         plan: (plan_NB, steps_T): the samples of each step, padded with -1, the steps of
             all tasks below each other; and how many steps each task takes.
-        samples: (x_ND, y_N, scale, shift): the training set as it is stored.
+        samples: (x_SD, y_S, scale, shift): the training set as it is stored.
         buffers: (w_CD, x_BD, z_BC): memory for the weights, a batch and its logits,
             each rounded up to whole blocks.
         tally: (loss_T, correct_T, samples_T): sums over the samples seen, to which is
@@ -215,7 +211,7 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
     """
     has_terms_T, shrink_T, pull_TCD, pull_TC = terms
     plan_NB, steps_T = plan
-    x_ND, y_N, scale, shift = samples
+    x_SD, y_S, scale, shift = samples
     w_CD, x_BD, z_BC = buffers
     loss_T, correct_T, samples_T = tally
     b_C = np.empty(classes, F)
@@ -233,10 +229,10 @@ def descend(  # type: ignore[no-untyped-def] # pragma: no cover
             rows = plan_NB[k, :size]
 
             # Stored only so that the compiler keeps the reads; `logits` writes over it.
-            z_BC[0, 0] = prefetch(x_ND, rows)
-            load_batch(x_BD, x_ND, rows, scale, shift)
+            z_BC[0, 0] = prefetch(x_SD, rows)
+            load_batch(x_BD, x_SD, rows, scale, shift)
             logits(w_CD, x_BD, z_BC)
-            loss, correct = softmax_errors(z_BC, b_C, y_N, rows, lr_T[t] / F(size))
+            loss, correct = softmax_errors(z_BC, b_C, y_S, rows, lr_T[t] / F(size))
 
             # The terms are those at the step's start, so they come before W changes.
             if has_terms_T[t]:
@@ -262,24 +258,24 @@ def score(w_P, classes, samples, buffers):  # type: ignore[no-untyped-def] # pra
     Args:
         w_P: [P] float32 parameters.
         classes: the true number of classes.
-        samples: (x_ND, y_N, scale, shift) as they are stored.
+        samples: (x_SD, y_S, scale, shift) as they are stored.
         buffers: (w_CD, x_BD, z_BC) as for `descend`, for batches of SCORED samples.
 
     Returns:
         How many samples are classified correctly, and the sum of their cross-entropies.
     """
     w_CD, x_BD, z_BC = buffers
-    x_ND, y_N, scale, shift = samples
+    x_SD, y_S, scale, shift = samples
     b_C = np.empty(classes, F)
     unflatten(w_CD, b_C, w_P)
     loss = 0.0
     correct = 0
-    all_N = np.arange(len(y_N))
-    for start in range(0, len(y_N), SCORED):
-        rows = all_N[start : start + SCORED]
-        load_batch(x_BD, x_ND, rows, scale, shift)
+    all_S = np.arange(len(y_S))
+    for start in range(0, len(y_S), SCORED):
+        rows = all_S[start : start + SCORED]
+        load_batch(x_BD, x_SD, rows, scale, shift)
         logits(w_CD, x_BD, z_BC)
-        batch_loss, batch_correct = softmax_errors(z_BC, b_C, y_N, rows, F(1))
+        batch_loss, batch_correct = softmax_errors(z_BC, b_C, y_S, rows, F(1))
         loss += batch_loss
         correct += batch_correct
     return correct, loss

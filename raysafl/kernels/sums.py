@@ -12,9 +12,8 @@ def add_row(sum_P, row_P):  # type: ignore[no-untyped-def] # pragma: no cover
     """Add a float32 row to a sum in units of 2^-40: sum_P += round(row_P * 2^40).
 
     The sum stays exact while each of its entries is below 2^53 units (8,192), because
-    float64 represents all whole numbers up to there. That is also why there is no
-    `fastmath` here: the order of additions does not matter, but each must be rounded as
-    written.
+    float64 represents all whole numbers up to there. The loop is compiled without
+    `fastmath`, because each number must be rounded as written.
 
     Args:
         sum_P: [P] float64 whole numbers, changed in place.

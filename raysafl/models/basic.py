@@ -1,4 +1,4 @@
-"""Models of no particular paper: linear, fully connected and convolutional."""
+"""Simple models: linear, fully connected and convolutional."""
 
 import math
 
@@ -14,8 +14,8 @@ class Logistic(Model):
     logits = W x + b, with W [classes, inputs]. SAFARI's experiment on MNIST uses it
     (docs/papers.md#safari).
 
-    Left open by the paper: the start. Zero is the usual choice for this convex problem,
-    and makes replicates differ in their cohorts and batches only.
+    The paper does not give the initial parameters. Zero is the usual choice for this
+    convex problem, and makes replicates differ in their cohorts and batches only.
 
     Example:
         >>> model = Logistic()
@@ -93,7 +93,7 @@ class CNN(Model):
     hidden: int = Field(
         default=64,
         gt=0,
-        description="Units of the hidden layer behind the convolutions.",
+        description="Units of the hidden layer after the convolutions.",
     )
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:

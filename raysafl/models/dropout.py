@@ -55,11 +55,12 @@ class RandomWords:
             like: a tensor that gives the shape and the device.
 
         Returns:
-            int32 of that shape, over the whole range of either sign.
+            int32 of that shape, over its whole range.
         """
         self.count += 1
         position = torch.arange(like.numel(), dtype=torch.int32, device=like.device)
-        # Counts are spread far apart. A bare count could turn one seed into another.
+        # Counts are spread far apart. With the bare count, one
+        # call of a seed could give the words of another call of another seed.
         salt = self.count * GOLDEN % 2**BITS
         words = _mix(_mix(position * GOLDEN + self.low) ^ self.high ^ salt)
         return words.view(like.shape)

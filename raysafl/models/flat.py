@@ -18,7 +18,7 @@ class FlatModel:
     Algorithms average, add and send flat vectors, whatever the module. Two things in
     the module are replaced: each `nn.Dropout` becomes `raysafl.models.Dropout`, whose
     mask depends on a seed only; and each `nn.Sequential` computes a ReLU and the 2x2
-    pooling behind it in one pass (`raysafl.models.fused_pooling`).
+    pooling after it in one pass (`raysafl.models.fused_pooling`).
 
     Args:
         model: the recipe of the module.

@@ -1,4 +1,4 @@
-"""ReLU and 2x2 max-pooling in one pass on a CPU, with the bits of torch's two passes.
+"""ReLU and 2x2 max-pooling in one pass on a CPU, equal to torch's two bit for bit.
 
 Between convolutions these two take half of a small network's time: torch reads and
 writes the large tensor once for the ReLU and once for the pooling, and twice more on
@@ -18,7 +18,7 @@ KERNELS = {torch.float32: relu_pool, torch.bfloat16: relu_pool_bfloat16}
 
 
 class PooledSequential(nn.Sequential):
-    """An `nn.Sequential` that computes a ReLU and a 2x2 pooling behind it in one pass.
+    """An `nn.Sequential` that computes a ReLU and a 2x2 pooling after it in one pass.
 
     It does so while `fused` is true. Its modules stay what they were, for code that
     uses them directly, and so do the names of its parameters.
@@ -46,7 +46,7 @@ class PooledSequential(nn.Sequential):
 
 
 def fuse_pooling(module: nn.Module) -> list[PooledSequential]:
-    """Turn every `nn.Sequential` with such a pair into a `PooledSequential`.
+    """Turn every `nn.Sequential` with a ReLU before a 2x2 pooling into a fused one.
 
     Args:
         module: the module, which is changed in place.

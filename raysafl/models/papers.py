@@ -12,9 +12,9 @@ from raysafl.models.basic import CNN
 class _FslNet(Model):
     """What both networks of FSL share: two convolutions, two dense layers, dropout.
 
-    Left open by the paper: the start. Its tables have the form of Keras's, so the
-    default is Keras's (weights uniform by Glorot, biases zero); `start="torch"` is
-    torch's.
+    The paper does not give the initial parameters. Its tables have the form of Keras's,
+    so the default is Keras's (weights uniform by Glorot, docs/papers.md#glorot, and
+    biases zero); `start="torch"` is torch's.
     """
 
     abstract = True
@@ -25,14 +25,14 @@ class _FslNet(Model):
     )
     dropout: tuple[float, float] = Field(
         default=(0.25, 0.5),
-        description="Probabilities, in [0, 1], to drop an entry behind the "
-        "convolutions and behind the first dense layer.",
+        description="Probabilities, in [0, 1], to drop an entry after the "
+        "convolutions and after the first dense layer.",
     )
 
     def _with_dense_layers(
         self, features: list[nn.Module], width: int, num_classes: int
     ) -> nn.Module:
-        """Put the dense layers behind the convolutions, and set the parameters' start.
+        """Put the dense layers after the convolutions, and set the parameters' start.
 
         Args:
             features: the convolutions, with their ReLUs and poolings.
@@ -108,7 +108,7 @@ class FslEmnistNet(_FslNet):
 class FslCifarNet(_FslNet):
     """FSL's network for CIFAR-10: 545,098 parameters on 32x32 images and 10 classes.
 
-    Source: docs/papers.md#fsl, table III. It prints (13, 13, 64) behind the first
+    Source: docs/papers.md#fsl, table III. It prints (13, 13, 64) after the first
     pooling, which is table II's row: a misprint. Pooling (32, 32, 32) by two gives (16,
     16, 32), and only that fits the next row's shape (16, 16, 64) and its 18,496
     parameters.
@@ -166,7 +166,7 @@ class FastFashionNet(CNN):
     hidden: int = Field(
         default=128,
         gt=0,
-        description="Units of the hidden layer behind the convolutions.",
+        description="Units of the hidden layer after the convolutions.",
     )
 
 
@@ -176,9 +176,9 @@ class FastCifarNet(CNN):
     Source: docs/papers.md#fast, appendix B.1.1.
 
     Left open by the paper ("provided in our source codes"): the size of every layer.
-    3x3 convolutions of 64, 128 and 256 channels and 256 hidden units are our guess at
-    what reaches the paper's 80 % with that many layers; they were not measured against
-    its numbers.
+    3x3 convolutions of 64, 128 and 256 channels and 256 hidden units are our guess of
+    sizes that reach the paper's 80 % accuracy; they were not measured against its
+    numbers.
     """
 
     channels: list[PositiveInt] = Field(
@@ -189,7 +189,7 @@ class FastCifarNet(CNN):
     hidden: int = Field(
         default=256,
         gt=0,
-        description="Units of the hidden layer behind the convolutions.",
+        description="Units of the hidden layer after the convolutions.",
     )
 
 

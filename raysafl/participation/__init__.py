@@ -1,7 +1,8 @@
 """Participation policies: which clients come in which round.
 
-A policy depends on the round and the seed, never on the algorithm. So with the same
-seed, every algorithm sees the same cohorts.
+A policy depends on the round and the seed, not on the algorithm. (An adaptive policy
+also depends on a training accuracy.) So with the same seed, every algorithm sees the
+same cohorts.
 """
 
 from raysafl.participation.arbitrary import Arbitrary, ArbitraryRates

@@ -15,20 +15,20 @@ from raysafl.participation.sampling import Floats, check_m, come, weighted
 @lru_cache(maxsize=8)
 def masses(dist: Distribution, num_clients: int) -> Floats:
     """Return the clients' probabilities [N], which are the same in every round."""
-    mass_M = dist.masses(num_clients)
+    mass_N = dist.masses(num_clients)
     # The array is cached and shared.
-    mass_M.flags.writeable = False
-    return mass_M
+    mass_N.flags.writeable = False
+    return mass_N
 
 
 # Replicates take turns, so the rates of several seeds are in use at the same time.
 @lru_cache(maxsize=32)
 def rates(dist: Distribution, num_clients: int, seed: int) -> Floats:
     """Return the clients' rates [N], which are the same in every round of a seed."""
-    rate_M = dist.rates(num_clients, Key(seed)("rates"))
+    rate_N = dist.rates(num_clients, Key(seed)("rates"))
     # The array is cached and shared.
-    rate_M.flags.writeable = False
-    return rate_M
+    rate_N.flags.writeable = False
+    return rate_N
 
 
 class Arbitrary(Participation):
@@ -40,13 +40,14 @@ class Arbitrary(Participation):
     Source: FAST, appendix B.1.3 (docs/papers.md#fast). The paper names the
     distributions, but not how a draw becomes a client, nor how m distinct clients
     result. Here m clients are drawn one after another without replacement, in
-    proportion to p_i among the rest. So client i comes with probability p_i if m = 1,
-    and more evenly than m p_i (which may exceed 1) otherwise. `ArbitraryRates` is the
-    other reading.
+    proportion to p_i among the rest. For m = 1, client i comes with probability p_i.
+    For larger m, the probabilities are closer to one another than m p_i, which may
+    exceed 1. `ArbitraryRates` is the other reading.
     """
 
     dist: SerializeAsAny[Distribution] = Field(
-        description="Distribution on [0, 1] along which the clients lie."
+        description="Distribution whose mass on the i-th of N equal parts of [0, 1] is "
+        "client i's."
     )
     m: int = Field(gt=0, description="Number of clients in each round.")
 
@@ -57,7 +58,7 @@ class Arbitrary(Participation):
         if able < self.m:
             raise ValueError(
                 f"m = {self.m} clients a round, but {self.dist!r} gives only {able} of "
-                f"M = {num_clients} a positive probability; lower m or widen the distribution"
+                f"N = {num_clients} a positive probability; lower m or widen the distribution"
             )
 
     def pick(
@@ -70,7 +71,7 @@ class Arbitrary(Participation):
 
 
 class ArbitraryRates(Participation):
-    """Each client has a rate drawn from a distribution, and comes with that rate.
+    """Each client draws a rate once, and comes in each round with that probability.
 
     rate_i is one draw from the distribution, clipped to [0, 1]; it depends on the seed
     alone. With m = None, every client comes with probability rate_i, independently of
@@ -100,8 +101,8 @@ class ArbitraryRates(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Draw the cohort by the clients' rates."""
-        rate_M = rates(self.dist, num_clients, key.seed)
+        rate_N = rates(self.dist, num_clients, key.seed)
         rng = key("arbitrary rates")
         if self.m is not None:
-            return state, Cohort(weighted(rate_M, self.m, rng))
-        return state, Cohort(come(rate_M, rng)[1].tolist())
+            return state, Cohort(weighted(rate_N, self.m, rng))
+        return state, Cohort(come(rate_N, rng)[1].tolist())

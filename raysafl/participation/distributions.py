@@ -40,7 +40,7 @@ class Distribution(Component):
 
     @abstractmethod
     def law(self) -> tuple[str, dict[str, float]]:
-        """Return its name in scipy.stats, and its arguments there (shapes, loc, scale)."""
+        """Return the distribution's name in scipy.stats, and its arguments there."""
 
     def masses(self, cells: int) -> Floats:
         """Return the mass of each of `cells` equal parts of [0, 1], normalised to sum to 1.
@@ -131,7 +131,9 @@ class ScipyDistribution(Distribution):
 
 
 class Beta(Distribution):
-    """Density proportional to x^(a-1) (1-x)^(b-1): most mass lies on the first clients.
+    """Density proportional to x^(a-1) (1-x)^(b-1).
+
+    With the defaults, `Arbitrary` picks the first clients most often.
 
     Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults.
     """
@@ -159,7 +161,9 @@ class Gamma(Distribution):
 
 
 class Weibull(Distribution):
-    """Density proportional to x^(k-1) exp(-(x / lam)^k): most mass lies on the last clients.
+    """Density proportional to x^(k-1) exp(-(x / lam)^k).
+
+    With the defaults, `Arbitrary` picks the last clients most often.
 
     Source: FAST, appendix B.1.3 (docs/papers.md#fast), with these defaults. The paper
     prints the factor lam / k in front; only k / lam makes it a density.

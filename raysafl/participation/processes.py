@@ -22,7 +22,7 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
     values: Floats = np.asarray(value, float)
     if values.ndim and len(values) != num_clients:
         raise ValueError(
-            f"{name} has {len(values)} entries for M = {num_clients} clients; "
+            f"{name} has {len(values)} entries for N = {num_clients} clients; "
             "give one for each, or a single number for all"
         )
     if not values.any():
@@ -47,7 +47,8 @@ class Bernoulli(Participation):
     m: int | None = Field(
         default=None,
         gt=0,
-        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
+        description="If more than m clients come, m of them are drawn uniformly; None: "
+        "no limit.",
     )
 
     def check(self, num_clients: int) -> None:
@@ -70,8 +71,8 @@ class Markov(Participation):
         P(on | off) = mean (1 - correlation)
 
     The chains start in their stationary distribution. So a client is on with
-    probability `mean` in every round, and two rounds that lie k apart have the
-    correlation correlation^k. If nobody is on, the client with the least u_i / P(on)
+    probability `mean` in every round, and a client's presence k rounds later has the
+    correlation `correlation`^k. If nobody is on, the client with the least u_i / P(on)
     comes in this round (u_i: its uniform draw), and its chain stays off.
 
     The state is a list with 0 (off) or 1 (on) for each client.
@@ -90,7 +91,8 @@ class Markov(Participation):
     m: int | None = Field(
         default=None,
         gt=0,
-        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
+        description="If more than m clients come, m of them are drawn uniformly; None: "
+        "no limit.",
     )
 
     @model_validator(mode="after")
@@ -113,15 +115,15 @@ class Markov(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Take one step of every chain."""
-        mean_M = per_client("mean", self.mean, num_clients)
+        mean_N = per_client("mean", self.mean, num_clients)
         rho = self.correlation
         # In the first round, the chains are in their stationary distribution.
-        chance_M = mean_M
+        chance_N = mean_N
         if state is not None:
-            on_M = np.asarray(state, bool)
-            chance_M = np.where(on_M, mean_M + rho * (1 - mean_M), mean_M * (1 - rho))
-        on_M, ids = come(chance_M, key("markov"))
-        return on_M.astype(int).tolist(), Cohort(at_most(ids, self.m, key))
+            on_N = np.asarray(state, bool)
+            chance_N = np.where(on_N, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
+        on_N, ids = come(chance_N, key("markov"))
+        return on_N.astype(int).tolist(), Cohort(at_most(ids, self.m, key))
 
 
 class Cyclic(Participation):
@@ -140,7 +142,8 @@ class Cyclic(Participation):
     m: int | None = Field(
         default=None,
         gt=0,
-        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
+        description="If more than m clients come, m of them are drawn uniformly; None: "
+        "no limit.",
     )
 
     def group(self, number: int, num_clients: int) -> Ints:
@@ -159,7 +162,8 @@ class Cyclic(Participation):
         if isinstance(self.groups, int):
             if self.groups > num_clients:
                 raise ValueError(
-                    f"groups = {self.groups} groups cannot be made of M = {num_clients} clients"
+                    f"groups = {self.groups}, but there are only N = {num_clients} clients; "
+                    "lower groups"
                 )
             return
         if self.groups == []:

@@ -16,7 +16,7 @@ def check_m(m: int | None, num_clients: int) -> None:
         ValueError: m is larger than the number of clients.
     """
     if m is not None and m > num_clients:
-        raise ValueError(f"m = {m} clients a round, but there are M = {num_clients}")
+        raise ValueError(f"m = {m} clients a round, but there are N = {num_clients}")
 
 
 def ascending(ids: Ints) -> list[int]:
@@ -37,7 +37,7 @@ def at_most(ids: Ints, m: int | None, key: Key) -> list[int]:
     return ascending(ids)
 
 
-def weighted(weight_M: Floats, m: int, rng: np.random.Generator) -> list[int]:
+def weighted(weight_N: Floats, m: int, rng: np.random.Generator) -> list[int]:
     """Draw m distinct clients one after another, in proportion to the weights of the rest.
 
     The draw is done as an exponential race, which has the same distribution (Efraimidis
@@ -46,20 +46,20 @@ def weighted(weight_M: Floats, m: int, rng: np.random.Generator) -> list[int]:
     weight 0 arrive last, in the order of their numbers.
 
     Args:
-        weight_M: weight of each client, at least 0.
+        weight_N: weight of each client, at least 0.
         m: number of clients to draw.
         rng: the only source of randomness.
     """
-    wait: Floats = np.log(rng.standard_exponential(len(weight_M)))
+    wait: Floats = np.log(rng.standard_exponential(len(weight_N)))
     with np.errstate(divide="ignore"):
-        arrival = wait - np.log(weight_M)
+        arrival = wait - np.log(weight_N)
     last = np.partition(arrival, m - 1)[m - 1]
     first = np.flatnonzero(arrival < last)
     tied = np.flatnonzero(arrival == last)[: m - len(first)]
     return ascending(np.concatenate([first, tied]))
 
 
-def come(chance_M: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
+def come(chance_N: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
     """Let each client come with its own probability, independently of the others.
 
     Client i comes if u_i < chance_i, with u_i uniform on [0, 1). If nobody comes, the
@@ -69,11 +69,11 @@ def come(chance_M: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_],
     Returns:
         Who came by chance, as booleans [N], and the ids of the cohort.
     """
-    u_M = rng.random(len(chance_M))
-    on_M = u_M < chance_M
-    ids = np.flatnonzero(on_M)
+    u_N = rng.random(len(chance_N))
+    on_N = u_N < chance_N
+    ids = np.flatnonzero(on_N)
     if not len(ids):
         # The bound avoids a division by zero; a client of probability 0 wins only if
         # all are 0.
-        ids = np.argmin(u_M / np.maximum(chance_M, 1e-300), keepdims=True)
-    return on_M, ids
+        ids = np.argmin(u_N / np.maximum(chance_N, 1e-300), keepdims=True)
+    return on_N, ids

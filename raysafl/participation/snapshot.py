@@ -26,10 +26,11 @@ class Snapshot(Participation):
     depend on whether the server asked. The state holds the states of both policies, q
     and the last accuracy.
 
-    Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); its default lambda is 1.
-    Algorithm 2 prints both accuracies with one variable; the formula above is what its
-    text says. The paper does not say whose training accuracy acc_r is, so `accuracy`
-    chooses, and docs/reproduction.md compares the choices.
+    Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); the paper's default lambda
+    is 1, and here `adapt` must be given. Algorithm 2 prints both accuracies with one
+    variable; the formula above is what its text says. The paper does not say whose
+    training accuracy acc_r is, so `accuracy` chooses, and docs/reproduction.md compares
+    the choices.
     """
 
     base: SerializeAsAny[Participation] = Field(
@@ -70,7 +71,7 @@ class Snapshot(Participation):
             )
         if isinstance(self.base, Snapshot) or isinstance(self.uniform, Snapshot):
             raise ValueError(
-                "a Snapshot inside a Snapshot: give the policies it is made of"
+                "a Snapshot cannot contain a Snapshot; give other policies as base and uniform"
             )
         return self
 
@@ -97,20 +98,27 @@ class Snapshot(Participation):
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
-        """One cohort of the two."""
+        """Pick from both policies; return the cohort of the one whose turn it is."""
         q = self._q(state["q"], state["accuracy"], accuracy)
         if self.every is not None:
             enforced = key.round % self.every == 0
         else:
             enforced = bool(key("snapshot").random() < q)
-        base, arbitrary = self.base.pick(state["base"], num_clients, key, accuracy)
-        uniform, drawn = self.uniform.pick(state["uniform"], num_clients, key, accuracy)
-        after = {"base": base, "uniform": uniform, "q": q, "accuracy": accuracy}
-        ids = drawn.ids if enforced else arbitrary.ids
+        base_state, base = self.base.pick(state["base"], num_clients, key, accuracy)
+        uniform_state, uniform = self.uniform.pick(
+            state["uniform"], num_clients, key, accuracy
+        )
+        after = {
+            "base": base_state,
+            "uniform": uniform_state,
+            "q": q,
+            "accuracy": accuracy,
+        }
+        ids = uniform.ids if enforced else base.ids
         return after, Cohort(ids, enforced, snapshot_prob=q)
 
     def _q(self, q: float, before: float | None, now: float | None) -> float:
-        """Algorithm 2, line 5."""
+        """Return q for this round, as algorithm 2 updates it in line 5."""
         if self.adapt is None or before is None or now is None:
             return q
         return min(1.0, max(0.0, q + self.adapt * (before - now)))

@@ -49,12 +49,14 @@ def intervals(file: str, sha256: str) -> Ints:
     content = _content(file)
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
         raise ValueError(
-            f"the trace {file} has changed: its SHA-256 is {found}, the run was made with {sha256}"
+            f"the trace {file} has changed: its SHA-256 is {found}, but the run was made "
+            f"with {sha256}. "
+            "Restore the file, or leave sha256 empty for a new run"
         )
     try:
         read = pd.read_parquet if Path(file).suffix == ".parquet" else pd.read_csv
         frame = read(io.BytesIO(content))
-    except Exception as error:  # whatever a damaged file does to its reader
+    except Exception as error:  # a damaged file may raise any kind of error
         raise ValueError(
             f"the trace {file} is no CSV or Parquet table: {error}"
         ) from error
@@ -107,7 +109,8 @@ class Trace(Participation):
     m: int | None = Field(
         default=None,
         gt=0,
-        description="Maximum size of a cohort, drawn uniformly; None: no limit.",
+        description="If more than m clients come, m of them are drawn uniformly; None: "
+        "no limit.",
     )
     sha256: str = Field(
         default="",

@@ -13,7 +13,8 @@ from raysafl.participation.sampling import ascending, check_m, draw
 class Full(Participation):
     """Every client comes in every round.
 
-    This is FedAvg with C = 1 (McMahan et al. 2017, docs/papers.md#fedavg).
+    Source: McMahan et al. 2017, with their fraction of clients C = 1
+    (docs/papers.md#fedavg).
     """
 
     def pick(
@@ -53,8 +54,9 @@ class Absent(Participation):
     """s clients never come; in each round, m of the others come, drawn uniformly.
 
     Source: SAFARI, section 5 (docs/papers.md#safari). The paper leaves open which
-    clients stay away. By default it is those with the last s ids; since partitions give
-    classes to ids at random, this is no loss of generality.
+    clients stay away. By default it is those with the last s ids; this loses no
+    generality where the partition gives classes to ids at random, which all built-in
+    ones but `ByUser` do.
     """
 
     s: int = Field(ge=0, description="Number of clients that never come.")
@@ -76,11 +78,12 @@ class Absent(Participation):
         """Check that m clients can come, and that `clients` names s clients that exist.
 
         Raises:
-            ValueError: they cannot, or it does not.
+            ValueError: m exceeds the number of clients that come, or `clients` does not
+                name s existing clients.
         """
         if self.m > num_clients - self.s:
             raise ValueError(
-                f"m = {self.m} clients a round cannot come from M - s = {num_clients} - {self.s} "
+                f"m = {self.m} clients a round cannot come from N - s = {num_clients} - {self.s} "
                 f"= {num_clients - self.s}; lower m or s"
             )
         if self.clients is not None:
@@ -95,8 +98,8 @@ class Absent(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Draw m of the clients that ever come."""
-        # These are numbers among the clients that come; below they become ids, by
-        # skipping the clients that never come.
+        # These are positions in the list of the clients that come. By default the last
+        # clients are absent, and then position k is id k.
         ids = draw(num_clients - self.s, self.m, key)
         if self.clients is not None:
             # Position k among the clients that come is id k + (absent ids up to there).

@@ -25,7 +25,7 @@ from raysafl.runtime.hardware import Hardware
 
 # What Ray raises when an actor was lost, rather than code in it.
 LOST = (RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError)
-# Of one call, and of starting one actor.
+# How often one call, or the start of one actor, is tried again.
 RETRIES = 3
 log = logging.getLogger(__name__)
 
@@ -76,10 +76,10 @@ class ActorPool:
             self._remote.remote(self._threads) for _ in range(hardware.actors)
         ]
         self._setup: Any = None
-        # The replies of `configure`, by index, of the actors that are not known to be
+        # By index: the reply to `configure` of each actor that is not known to be
         # ready.
         self._starting: dict[int, Any] = {}
-        # In a row, by index.
+        # By index: how often in a row the start of an actor has failed.
         self._failed_starts = Counter[int]()
 
     def __len__(self) -> int:
@@ -91,7 +91,10 @@ class ActorPool:
         return list(self._actors)
 
     def configure(self, setup: Any) -> None:
-        """Begin to call `configure` of all actors and of later replacements."""
+        """Call `configure` of all actors without waiting for their replies.
+
+        Actors that replace lost ones later get the same setup.
+        """
         self._setup = setup
         self._failed_starts = Counter()
         self._starting = {
@@ -165,7 +168,10 @@ class ActorPool:
                 self._send(call)
 
     def _next_ready(self, index: int) -> int:
-        """Return the first index, from this one on, whose actor is or gets ready."""
+        """Return the index of the first ready actor, searching from `index` on.
+
+        If no actor is ready, wait for the one at `index`.
+        """
         while True:
             for i in range(len(self)):
                 candidate = (index + i) % len(self)

@@ -28,19 +28,19 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ShareResult:
-    """What one share of a round's tasks comes to, as arrays that can be sent.
+    """The result of one share of a round's tasks, as arrays that can be sent.
 
     Args:
         columns_5T: The columns of an `Update` except delta, one per task of the share.
         rows_TP: The delta of each task whose replicate is not averaged, in order.
-        means: For each averaged replicate of the share, in the order of its first task:
-            the mean [P] in float32 if the share holds all tasks of the replicate, else
-            the share's `exact_sum` [P] in float64.
+        means_or_sums: For each averaged replicate of the share, in the order of its
+            first task: the mean [P] in float32 if the share holds all tasks of the
+            replicate, else the share's `exact_sum` [P] in float64.
     """
 
     columns_5T: Array
     rows_TP: Array
-    means: Sequence[Array]
+    means_or_sums: Sequence[Array]
 
 
 def exact_sum(rows_MP: Tensor, members: Iterable[int] | None = None) -> Tensor:
@@ -85,7 +85,7 @@ def reduce_share(
     return ShareResult(
         columns_5T=torch.stack([column.double() for column in columns]).numpy(),
         rows_TP=delta_TP[unaveraged].numpy(),
-        means=means,
+        means_or_sums=means,
     )
 
 
@@ -119,7 +119,7 @@ def combine_shares(
 
         present = count_averaged((tasks[i] for i in share), counts)
         for (replicate, count), mean_P in zip(
-            present.items(), result.means, strict=True
+            present.items(), result.means_or_sums, strict=True
         ):
             if count == counts[replicate]:
                 means[replicate] = mean_P

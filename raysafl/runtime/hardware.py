@@ -28,7 +28,7 @@ class Hardware(Component):
         default=0.0,
         ge=0,
         description="GPUs of one client actor: a whole number, or a share 1/n of one "
-        "GPU (Ray counts shares, it does not limit memory)",
+        "GPU (Ray only counts the shares; an actor may still use more GPU memory)",
     )
     trials: int | None = Field(
         default=None,

@@ -7,12 +7,11 @@
 - `TaskReply` comes back: the share's result, and the `EvaluationSums` of the evaluation
   that came with the round before.
 
-The two of a round are encoded by hand, because a round of small models takes a few
-milliseconds, of which pickling would be the larger part. A message consists of one
-pickled header, the offsets, and each start vector once, however many tasks start from
-it. Arrays of up to `LARGE` bytes are sent as `bytes`, which Ray puts into the message
-itself in a third of the time that an array takes. Larger arrays go through Ray's object
-store.
+`TaskMessage` and `TaskReply` are encoded by hand, because a round of small models takes
+a few milliseconds, of which pickling would be the larger part. A message consists of
+one pickled header, the offsets, and each start vector once, however many tasks start
+from it. Arrays of up to `LARGE` bytes are sent as `bytes`, which Ray packs in a third
+of the time that an array takes. Larger arrays go through Ray's object store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +95,7 @@ class TaskMessage:
     Args:
         tasks: The tasks to train.
         counts: For each replicate that is averaged, its number of tasks on all actors.
-        evaluation: What to evaluate after the reply was sent, if anything.
+        evaluation: What to evaluate once the tasks are trained, if anything.
     """
 
     tasks: Sequence[Task]
@@ -170,7 +169,7 @@ class TaskReply:
     """An actor's answer to a `TaskMessage`.
 
     Args:
-        result: What the share of tasks comes to.
+        result: The result of the share of tasks.
         evaluation: The sums of the evaluation that came with the message before, if
             any.
     """
@@ -185,7 +184,9 @@ class TaskReply:
             columns = np.append(
                 columns, [self.evaluation.number, *self.evaluation.sums.ravel()]
             )
-        return tuple(map(sent_form, (columns, self.result.rows_TP, *self.result.means)))
+        return tuple(
+            map(sent_form, (columns, self.result.rows_TP, *self.result.means_or_sums))
+        )
 
     @classmethod
     def decode(cls, message: TaskMessage, parts: Sequence[Sent]) -> "TaskReply":
@@ -202,7 +203,7 @@ class TaskReply:
         result = ShareResult(
             columns_5T=columns_5T.reshape(5, -1),
             rows_TP=array_of(rows).reshape(-1, num_parameters),
-            means=[
+            means_or_sums=[
                 array_of(mean, np.float32 if whole else np.float64)
                 for mean, whole in zip(means, complete, strict=True)
             ],

@@ -27,7 +27,7 @@ from raysafl.training.inputs import as_tensor
 # second message would take longer than it saves.
 MIN_WORK_TO_SHARE = 10**5
 
-# About how many samples are tested in the time in which one is trained on.
+# About so many samples are tested in the time that training on one sample takes.
 TESTED_PER_TRAINED = 3
 
 
@@ -39,9 +39,9 @@ def start_actors(hardware: Hardware) -> ActorPool:
 def should_piggyback(engine: str) -> bool:
     """Return whether evaluations with this engine should be sent with trainings.
 
-    That saves a message, some 2 ms a round. It is not worth it for engines whose
-    evaluations allocate large tensors, because the evaluation then runs in a thread of
-    its own, from which the C library gives large blocks back to the system each time.
+    That saves a message, some 2 ms a round. It does not pay for engines whose
+    evaluations allocate large tensors: such an evaluation runs in a thread of its own,
+    where the C library returns every large block to the system, which costs more.
     """
     return engine == "fused"
 
@@ -194,7 +194,7 @@ class OnActors:
     def _cost(self, task: Task) -> int:
         """Return about how many samples a task will see."""
         samples = self.reference.splits[task.replicate].size(task.client)
-        return task.sgd.num_steps(samples) * min(samples, task.sgd.batch_size)
+        return task.local.num_steps(samples) * min(samples, task.local.batch_size)
 
     def _send(
         self, actor: int, message: TaskMessage, sendable: Mapping[int, object]

@@ -32,7 +32,7 @@ class EvaluationPart:
     Args:
         actor: The actor's index.
         request: The models and the spans of the test set.
-        cost: The time that it takes, in samples trained.
+        cost: The time that it takes; the unit is the time of training on one sample.
         sent: The models as they were sent with a training; empty before.
         call: The call of its own, if there was one.
         sums: The flat sums; empty until they have come.
@@ -64,7 +64,7 @@ class PendingEvaluations:
         self._numbers = itertools.count(1)
         self._loads = [0] * len(actors)
         self._waiting: list[EvaluationPart] = []
-        # By their requests' numbers.
+        # By number of the request: the parts that were sent with a training.
         self._piggybacked: dict[int, EvaluationPart] = {}
 
     def add(
@@ -77,7 +77,7 @@ class PendingEvaluations:
         return part
 
     def take_loads(self) -> list[int]:
-        """Return each actor's evaluations since the last call, in samples trained."""
+        """Return the cost of what each actor was sent to evaluate since the last call."""
         loads = self._loads
         self._loads = [0] * len(self.actors)
         return loads

@@ -30,10 +30,10 @@ _warned: set[str] = set()
 
 @contextmanager
 def lean_local_ray() -> Iterator[None]:
-    """Make a Ray that the block starts listen on loopback only, and waste no work.
+    """Keep a Ray that the block starts on loopback, and without needless processes.
 
-    Ray itself listens on loopback only on macOS and Windows; here it does on Linux too.
-    The Ray also starts no worker in advance (an idle one costs 1 % of a core), no
+    By itself, Ray listens on loopback only on macOS and Windows; here it does on Linux
+    too. This Ray also starts no worker in advance (an idle one costs 1 % of a core), no
     process that forwards the workers' output to the driver, and none that watches for
     new nodes (1 % of a core together): a sweep on one machine needs none of them.
 

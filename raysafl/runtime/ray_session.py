@@ -16,13 +16,13 @@ from raysafl.runtime.ray_private import (
     lean_local_ray,
 )
 
-# Of the first connection to a cluster's head node.
+# Seconds that a cluster's head node has to answer the first connection.
 CONNECT_TIMEOUT_SECONDS = 10
 
 
 @contextmanager
 def ray_session(address: str | None) -> Iterator[None]:
-    """Provide Ray for the block: one that runs, a cluster's, or a new local one.
+    """Provide Ray for the block: use a running Ray, join a cluster, or start one here.
 
     A Ray that ran before the block is left running. A Ray that the block started, or a
     connection that it made, is closed at the end.

@@ -12,8 +12,9 @@ class Run(Component):
     """A whole configuration, from which all results follow.
 
     A run has R replicates, which differ in their seeds only: replicate r has the seed
-    `seed + r`. Hardware is no part of a run, because results do not depend on it. The
-    run's `id` is a hash of its JSON.
+    `seed + r`. Hardware is no part of a run: results do not depend on the number of
+    actors, and on the kind of device only in their last digits. The run's `id` is a
+    hash of its JSON.
 
     Raises:
         ValueError: The policy cannot serve the number of clients, or the algorithm

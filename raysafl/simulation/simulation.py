@@ -1,4 +1,4 @@
-"""The rounds of a run: who asks what of whom, independent of where it is computed.
+"""The rounds of a run, independent of where its tasks are computed.
 
 One round (`Simulation.advance`) goes as follows, for all replicates (seeds) together:
 
@@ -178,9 +178,9 @@ class Simulation:
         """Run one round of every replicate, and begin its evaluation if it is due.
 
         Returns:
-            Records of earlier rounds whose evaluation has ended. Those of the last
-            round are not among them: on actors, its evaluation goes on while the next
-            round trains.
+            Records of rounds before the last one; their evaluations are waited for.
+            Those of the last two rounds come later: on actors, the evaluation of a
+            round goes on while the next one trains.
         """
         rounds = self._start_rounds()
         self._train(rounds)
@@ -263,8 +263,7 @@ class Simulation:
         tasks = {
             r: self._tasks(r, request, rounds[r]) for r, request in requests.items()
         }
-        # One client's update is the mean over it, bit for bit, so it is taken from its
-        # row.
+        # If a request names one client, its row is the mean, so no mean is computed.
         averaged = [
             r
             for r, request in requests.items()
@@ -317,7 +316,7 @@ class Simulation:
                 replicate=r,
                 client=i,
                 w_P=w_P,
-                sgd=request.sgd or self.run.local,
+                local=request.local or self.run.local,
                 seed=self.replicates[r].seed,
                 round=self.round,
                 call=in_progress.calls,

@@ -1,5 +1,4 @@
-"""The compacted form of results: one file of rows and one of ledger entries for many
-runs.
+"""The compacted form of results: one file of rows, one of ledger entries, many runs.
 
 `rounds/rounds.parquet` and `ledger/ledger.jsonl` lie in the same folders as the files
 of single runs, so that `rounds/*.parquet` finds the rows in either form, or in a
@@ -29,10 +28,8 @@ from raysafl.storage.manifest import RUN_ID
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.rows import ROUNDS, read_rows
 
-ROWS_PER_GROUP = (
-    # A row group is the least that is read to get the rows of one run.
-    65_536
-)
+# A row group is the least that is read to get the rows of one run.
+ROWS_PER_GROUP = 65_536
 PARQUET = {
     "compression": "zstd",
     "compression_level": 19,
@@ -220,9 +217,7 @@ class Compacted:
         self.remove_rows([run_id])
 
     def delete(self) -> None:
-        """Delete both files, the ledger first: rows without an entry are of an
-        unfinished run.
-        """
+        """Delete both files, the ledger first: rows without an entry are unfinished."""
         self.ledger_file.unlink(missing_ok=True)
         self.rows_file.unlink(missing_ok=True)
 

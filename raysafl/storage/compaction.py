@@ -1,6 +1,4 @@
-"""`raysafl compact`: put the files of ended runs together, so that a sweep has few
-files.
-"""
+"""`raysafl compact`: put the files of ended runs together into two."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -49,8 +47,7 @@ class Compaction:
 
 
 def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
-    """Write the rows and ledger entries of ended runs into two files, and delete the
-    others.
+    """Write rows and ledger entries of ended runs into two files; delete their own ones.
 
     Runs keep their own files if another attempt may change them: those that have not
     ended, that failed, or that have a checkpoint. So do runs with a damaged part, which
@@ -125,9 +122,7 @@ class _CompactedRows:
         self.damaged: set[str] = set()
 
     def tables(self, run_ids: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the rows of the runs, some runs at a time; runs with damaged parts have
-        none.
-        """
+        """Yield the rows of some runs at a time; runs with damaged parts have none."""
         for first in range(0, len(run_ids), RUNS_AT_ONCE):
             some = run_ids[first : first + RUNS_AT_ONCE]
             table, damaged = read_parts(

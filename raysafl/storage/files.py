@@ -10,8 +10,7 @@ from raysafl.storage.paths import Location, Remote, explain_full_disk
 
 
 def atomic_write(path: Location, content: bytes) -> None:
-    """Replace a file as a whole: a reader sees the old content or the new one, never a
-    part.
+    """Replace a file as a whole: a reader sees the old content or the new one.
 
     Raises:
         StorageError: the disk is full, or the object store refuses.

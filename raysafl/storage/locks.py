@@ -31,10 +31,8 @@ from raysafl.storage.paths import Location, Remote, StorageError
 BEAT_SECONDS = 5.0
 # Without a change of the lock, until its holder is taken for dead.
 STALE_SECONDS = 30.0
-RACE_SECONDS = (
-    # Until the lock is read again, to see whether another process took it too.
-    1.0
-)
+# Until the lock is read again, to see whether another process took it too.
+RACE_SECONDS = 1.0
 
 
 class RemoteLock:
@@ -168,9 +166,7 @@ def _folder() -> Path:
 
 @lru_cache
 def _machine_id() -> str:
-    """Return an id that all processes share that see the same locked files, and no
-    others.
-    """
+    """Return an id that is shared by exactly the processes that see the same locks."""
     file = _folder() / "machine"
     with FileLock(_folder() / "machine.lock"):
         if not file.is_file():

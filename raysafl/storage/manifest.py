@@ -1,6 +1,4 @@
-"""What a sweep is: its runs under their labels, its table, and the paper's numbers and
-claims.
-"""
+"""What a sweep is: its labelled runs, its table, and the paper's numbers and claims."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -36,8 +34,7 @@ class Printed(Component):
 
 
 class Claim(Component):
-    """A sentence of a paper as a comparison of cells, which the runs support or
-    contradict.
+    """A sentence of a paper as a comparison of cells that runs support or contradict.
 
     With `order`, two or more cells are compared wherever the values of all other axes
     are equal: the statistic of the first must exceed that of the second by more than
@@ -182,7 +179,7 @@ class Manifest(Component):
     scale: str = Field(
         default=PAPER, description="the scale of the runs; paper is the original"
     )
-    axes: list[str] = Field(description="the names of the labels")
+    axes: list[str] = Field(description="the names of the axes")
     entries: list[Entry] = Field(description="the runs")
     table: Table = Field(description="how the runs become a table")
     claims: list[Claim] = Field(
@@ -220,14 +217,16 @@ class Manifest(Component):
         chosen = self.entries
         for axis, value in only.items():
             if axis not in self.axes:
-                raise ValueError(f"unknown label '{axis}': {nearest(axis, self.axes)}")
+                raise ValueError(
+                    f"the sweep has no axis '{axis}': {nearest(axis, self.axes)}"
+                )
             values = {str(entry.labels[axis]) for entry in self.entries}
             if value not in values:
                 raise ValueError(f"no run has {axis}={value}: {nearest(value, values)}")
             chosen = [entry for entry in chosen if str(entry.labels[axis]) == value]
         if only and not chosen:
             raise ValueError(
-                f"no run bears all of {', '.join(f'{k}={v}' for k, v in only.items())}"
+                f"no run has all the labels {', '.join(f'{k}={v}' for k, v in only.items())}"
             )
         return [entry.run_id for entry in chosen]
 

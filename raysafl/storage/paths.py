@@ -1,5 +1,4 @@
-"""Locations of results: folders of this machine (`Path`) or of an object store
-(`Remote`).
+"""Locations of results: folders of this machine or of an object store.
 
 `Remote` has the methods of `Path` that results need, so that other modules treat both
 alike. pyarrow's filesystems access the stores: S3, Google and Azure are in its wheel.
@@ -50,8 +49,7 @@ class RemoteStat(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Remote:
-    """A file or folder of an object store, with the methods of `Path` that results
-    need.
+    """A file or folder of an object store, with the methods of `Path` that are used.
 
     A file is replaced as a whole: readers see the old content or the new one, and a
     writer that is killed while it writes leaves the old content.
@@ -120,8 +118,7 @@ class Remote:
             return bool(store.get_file_info(self.key).type == fs.FileType.File)
 
     def stat(self) -> RemoteStat:
-        """Return the number of bytes of the object, in the field that `Path.stat` has
-        for it.
+        """Return the object's number of bytes, in the field that `Path.stat` has.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -133,9 +130,7 @@ class Remote:
         return RemoteStat(int(info.size))
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the object for reading; its content is fetched as a whole, by one
-        request.
-        """
+        """Open the object for reading; one request fetches its whole content."""
         assert mode == "rb"
         return io.BytesIO(self.read_bytes())
 
@@ -208,8 +203,7 @@ Location = Path | Remote
 
 
 def parse_location(where: str | Path | Remote) -> Location:
-    """Return the folder that a path, a `file://` URI, or the URI of an object store
-    names.
+    """Return the folder that a path, a `file://` URI or an object store's URI names.
 
     Example:
         >>> parse_location("/tmp/../tmp/results").name
@@ -248,9 +242,7 @@ def local_folder(location: Location) -> Path:
 
 @lru_cache
 def _opened(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem and the path in it. It is cached to keep its connection
-    open.
-    """
+    """Return the filesystem and the path in it; the cache keeps connections open."""
     scheme = uri.partition(":")[0]
     extra = DEFAULTS.get(scheme, "")
     given = urlsplit(uri).query
@@ -266,9 +258,7 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _described(error: Exception) -> str:
-    """Return an error of pyarrow as one line without credentials, with a hint if there
-    is one.
-    """
+    """Return an error of pyarrow as one line without credentials, and a hint if any."""
     text = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
     hint = next(
         (hint for pattern, hint in HINTS.items() if re.search(pattern, text)), ""
@@ -278,8 +268,7 @@ def _described(error: Exception) -> str:
 
 @contextmanager
 def explain_full_disk(folder: Location, needed: int | None = None) -> Iterator[None]:
-    """Turn "no space left on device" into a StorageError that says where and what to
-    do.
+    """Turn "no space left on device" into a StorageError that says what to do.
 
     Args:
         folder: the folder that is written to.

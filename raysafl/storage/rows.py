@@ -1,6 +1,4 @@
-"""The rows of runs as Arrow tables: their schema, and reading them from many small
-files.
-"""
+"""The rows of runs as Arrow tables: their schema, and reading many small files."""
 
 import warnings
 from collections.abc import Iterable
@@ -34,9 +32,7 @@ THREADS = 16
 
 
 def run_of(part: Location) -> str:
-    """Return the id of the run whose rows are in a part, `<run_id>-<first
-    round>.parquet`.
-    """
+    """Return the run id in the name of a part, `<run_id>-<first round>.parquet`."""
     return part.stem.rpartition("-")[0]
 
 

@@ -1,6 +1,4 @@
-"""The table `runs.parquet`: one row for each run and replicate, from the ledger and the
-rows.
-"""
+"""The table `runs.parquet`: a row for each replicate, from the ledger and the rows."""
 
 import json
 from typing import Any

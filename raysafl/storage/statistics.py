@@ -81,13 +81,10 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     rise_time20                1 + the first t with b(t) >= 0.9 b(end): FSL smooths its
                                accuracies, and does not say whether before taking the
                                rise time
-    rounds_to_X                1 + the first t with a(t) >= X/100 (FSL's T_0.5 is
-    rounds_to_50);
-                               NaN if there is none
+    rounds_to_X                1 + the first t with a(t) >= X/100, NaN if there is none;
+                               FSL calls rounds_to_50 T_0.5
     after_server               mean over the rounds in which only the server trained
-    (the model
-                               right after a SAFARI server round); NaN if there were
-                               none
+                               (SAFARI's server rounds), NaN if there were none
     arbitrary_ratio            1 - snapshots / rounds
     """
     accuracy: pd.Series[float] = rows["test_accuracy"].astype(float)

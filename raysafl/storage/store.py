@@ -1,5 +1,4 @@
-"""The folder of a sweep: its layout, atomic writes, a lock for one writer, and checked
-reading.
+"""The folder of a sweep: layout, atomic writes, a lock for one writer, checked reading.
 
     <root>/<sweep>/
         manifest.json                          what the sweep is (`Manifest`)
@@ -8,7 +7,9 @@ reading.
         ledger/<run_id>.json                   how a run ended (`LedgerEntry`)
         ledger/ledger.jsonl                    how compacted runs ended
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
-        runs.parquet, table.md, *.png          made from the files above
+        runs.parquet                           statistics, made from the files above
+        table.md, report.html, *.png           the report, made from them too
+        .lock, tune/                           locks, and Tune's own files while it runs
 
 The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from
 other people: they are data that is checked before it is used, and no name or link in
@@ -57,9 +58,7 @@ class Store:
 
     @property
     def rounds_path(self) -> Location:
-        """The folder of the rows. `pandas.read_parquet` reads all its files as one
-        table.
-        """
+        """The folder of the rows, which `pandas.read_parquet` reads as one table."""
         return self.path / "rounds"
 
     @property
@@ -89,8 +88,7 @@ class Store:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only writer of the folder. The lock ends when its process ends or is
-        killed.
+        """Be the only writer of the folder, until the block or the process ends.
 
         Raises:
             SweepBusyError: another process has the lock.
@@ -200,8 +198,7 @@ class Store:
     def write_part(
         self, run_id: str, first_round: int, rows: list[dict[str, Any]]
     ) -> None:
-        """Write the rows between two checkpoints, or replace them if they were written
-        before.
+        """Write the rows of an interval as one part; replace it if it was there before.
 
         Args:
             run_id: the run.
@@ -214,9 +211,7 @@ class Store:
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
-        """Delete a run's rows from a round on, before the run computes these rounds
-        again.
-        """
+        """Delete a run's rows from a round on, which are about to be computed again."""
         part = self.file("rounds", f"{run_id}-000000.parquet")
         self.compacted.move_to_part(run_id, from_round, part)
         for part in self.parts(run_id):
@@ -273,16 +268,12 @@ class Store:
         }
 
     def _found(self, pattern: str) -> list[Location]:
-        """Return the files that match, sorted. A link that leads out of the folder is
-        an error.
-        """
+        """Return the files that match, sorted; a link out of the folder is an error."""
         found: list[Location] = sorted(self.path.glob(pattern), key=str)
         return [self.file(file.parent.name, file.name) for file in found]
 
     def parts(self, run_id: str = "*") -> list[Location]:
-        """Return the parts of a run, or of all runs. Other files in rounds/ are
-        ignored.
-        """
+        """Return the parts of a run, or of all runs; ignore other files in rounds/."""
         found = self._found(f"rounds/{run_id}-*.parquet")
         return [part for part in found if re.fullmatch(r".+-[0-9]+", part.stem)]
 

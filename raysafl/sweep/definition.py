@@ -1,6 +1,4 @@
-"""The definition of a sweep: runs under labels, or a search space that runs are made
-from.
-"""
+"""The definition of a sweep: labelled runs, or a search space to make runs from."""
 
 import hashlib
 import itertools
@@ -24,8 +22,8 @@ from raysafl.storage.manifest import (
     Table,
 )
 
-# a printed mean and standard deviation.
-Mean = tuple[float, float | None]
+# A printed mean, and its standard deviation or None.
+MeanAndStd = tuple[float, float | None]
 # From a sampled configuration to a run.
 Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
@@ -46,9 +44,9 @@ def sample_key(config: Mapping[str, Any]) -> str:
 def smoke(run: Run) -> Run:
     """Shorten a run to two rounds of a few small steps, to see that it works.
 
-    e epochs become e + 1 steps, so that a run of one step and a run of one epoch stay
-    different. The clients and the server keep their samples; of the test samples 100
-    are left.
+    Local training of e epochs becomes e + 1 steps. So one epoch becomes two steps, and
+    its run stays different from a run of one step. The clients and the server keep
+    their samples; of the test samples 100 are left.
     """
     brief: Run = _brief(run)
     brief = brief.replace(rounds=SMOKE_ROUNDS, eval_every=1, replicates=1)
@@ -131,8 +129,8 @@ class Sweep:
     runs: Sequence[Run] | Mapping[Any, Run] = ()
     axes: Sequence[str] = ()
     table: Table | None = None
-    paper: Mapping[Any, Mean] = field(default_factory=dict)
-    more: Mapping[str, Mapping[Any, Mean]] = field(default_factory=dict)
+    paper: Mapping[Any, MeanAndStd] = field(default_factory=dict)
+    more: Mapping[str, Mapping[Any, MeanAndStd]] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
     title: str = ""
     notes: str = ""
@@ -254,7 +252,7 @@ class Sweep:
         return list(self.axes) or ["run"]
 
     def _printed(
-        self, numbers: Mapping[Any, Mean], statistic: str = ""
+        self, numbers: Mapping[Any, MeanAndStd], statistic: str = ""
     ) -> list[Printed]:
         axes = self.axis_names
         return [
@@ -281,13 +279,10 @@ class Sweep:
         table = self.table or Table(rows=down, columns=across)
         return table.replace(paper=self._printed(self.paper), more=more)
 
-    def manifest(
-        self, sampled: Mapping[str, dict[str, Label]] | None = None
-    ) -> Manifest:
+    def manifest(self) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
-        Args:
-            sampled: the labels of runs that Tune has sampled, by run id.
+        It does not hold the runs that Tune will sample, as they are not known yet.
 
         Raises:
             ValueError: labels do not match the axes, or two labels name the same run.
@@ -308,8 +303,6 @@ class Sweep:
             entries[run.id] = Entry(
                 run_id=run.id, labels=dict(zip(axes, key, strict=True))
             )
-        for run_id, labels in (sampled or {}).items():
-            entries[run_id] = Entry(run_id=run_id, labels=labels)
         return Manifest(
             name=self.name,
             title=self.title or self.name,

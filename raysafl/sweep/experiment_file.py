@@ -17,8 +17,8 @@ def load_sweep(path: Path) -> Sweep:
 
     The file may import the modules of its own folder by their plain names. If that
     folder is a package (it holds `__init__.py`), the file may also import by full
-    names, from whatever working directory it is run: `from experiments.safari.setting
-    import cell`.
+    names, such as `from experiments.safari.setting import cell_run`, whatever the
+    working directory is.
 
     Raises:
         ValueError: the file is missing, fails to import (with the line), or defines no
@@ -41,9 +41,7 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def outermost_package(file: Path) -> Path | None:
-    """Return the folder of the outermost package that holds a file, or None without
-    one.
-    """
+    """Return the folder of the outermost package that holds a file, or None."""
     package = None
     folder = file.resolve().parent
     while (folder / "__init__.py").is_file():

@@ -80,8 +80,7 @@ class LineDisplay(QuietDisplay):
     def add_run(
         self, label_text: str, status: Status, reason: str, accuracy: float
     ) -> None:
-        """Print a run's number, labels, end and accuracy, and an estimate of the time
-        left.
+        """Print a run's number, labels, status and accuracy, and the time left.
 
         The estimate assumes that the other runs take as long as those that have ended.
         """
@@ -149,9 +148,7 @@ class BarDisplay(QuietDisplay):
 
 
 def choose_display(console: Console, quiet: bool) -> Display:
-    """Return a bar for a terminal, lines for anything else, or nothing if `quiet` is
-    set.
-    """
+    """Return a bar for a terminal, else lines; with `quiet`, what shows nothing."""
     if quiet:
         return QuietDisplay()
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)

@@ -1,6 +1,4 @@
-"""Runs a sweep: check everything, run what has not ended, then write the table and the
-report.
-"""
+"""Runs a sweep: checks everything, runs what has not ended, and writes the report."""
 
 import threading
 import time
@@ -38,23 +36,22 @@ from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
 
-LOADING_SECONDS = (
-    # Most errors in the data of a sweep show before, and then Ray is not started.
-    0.2
-)
+# How long the data may load before Ray is started. Most errors in the data of a sweep
+# show within this time, and then no Ray is started in vain.
+LOADING_SECONDS = 0.2
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a sweep.
+    """The result of a sweep.
 
     Args:
         store: the sweep's folder.
         manifest: what the sweep is.
         runs: the table of `runs.parquet`.
-        skipped: how many runs had ended before.
+        skipped: how many runs needed no new attempt.
         missing: how many runs have not ended.
         tracked: whether MLflow has all results; None if there was nothing new to log.
         seconds: wall time.
@@ -83,8 +80,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs the runs of a sweep that have not ended, on Ray, and writes the results to a
-    folder.
+    """Carries out a sweep on Ray and writes the results to a folder.
+
+    Runs that have ended are left out, unless they failed.
 
     Args:
         sweep: the sweep.
@@ -157,9 +155,7 @@ class Runner:
                 loading.result()
 
             def ready() -> Datasets:
-                """Wait for the data. Nothing is deleted or written before they are
-                there.
-                """
+                """Wait for the data, before anything is deleted or written."""
                 datasets = loading.result()
                 if not self.resume:
                     store.forget(chosen if self.sweep.is_grid else None)
@@ -212,6 +208,7 @@ class Runner:
                 conclude = partial(_write_all, self.store)
                 tracker = self._tracker(todo) if self.track else None
                 self._trials(todo, datasets, skipped, tracker)
+                # The report is written in a thread, so that Ray can stop meanwhile.
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
             conclude = _nothing
@@ -294,9 +291,7 @@ def _write_all(store: Store) -> None:
 
 
 def _how_to_go_on(store: Store, planned: int) -> str:
-    """Say what to do when results could not be written, and how much room all runs
-    need.
-    """
+    """Say how to go on when results could not be written, and the room that is needed."""
     goes_on = "The same command goes on where it was"
     # The store may be lost, so it is not asked what it holds.
     if store.is_remote:
@@ -308,15 +303,14 @@ def _how_to_go_on(store: Store, planned: int) -> str:
 
 
 def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
-    """Load each dataset once, and try what depends on it: partitions, server data,
-    models.
+    """Load each dataset once, and try the partitions, server data and models on it.
 
     Args:
         runs: the runs to do.
         engine: the engine that computes gradients; "auto" is not tried.
 
     Returns:
-        The datasets, by the JSON of their source.
+        The datasets, by the `source_key` of the data that load them.
 
     Raises:
         ValueError: a file is missing, or a part of a run does not fit the data.

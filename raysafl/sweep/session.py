@@ -1,9 +1,9 @@
 """Runs one run and writes its rows, its checkpoints and its ledger entry.
 
-A checkpoint ends an interval of rounds, whose rows are one Parquet file. A crash at any
-point neither loses nor doubles a row because of the order of writing: first the rows of
-the interval, then its checkpoint. When the run has ended, first the ledger entry is
-written, then the checkpoint is deleted.
+The rounds between two checkpoints are an interval. The rows of an interval are one
+Parquet file. A crash at any point neither loses nor doubles a row because of the order
+of writing: first the rows of the interval, then its checkpoint. When the run has ended,
+first the ledger entry is written, then the checkpoint is deleted.
 """
 
 import datetime
@@ -25,19 +25,18 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 
-# Between two checkpoints: the most work that a crash loses.
+# Seconds between two checkpoints: the most work that a crash loses.
 FLUSH_SECONDS = 30.0
 
 
 class Session:
-    """Runs one run and writes it to a store. It goes on from the run's checkpoint, if
-    any.
+    """Carries out one run from its checkpoint, if any, and writes it to a store.
 
     Args:
         run: the run.
         store: the sweep's folder.
         work: trains and evaluates, in this process or on actors.
-        origin: with what and where the run is made, for its ledger entry.
+        origin: versions, host, device, engine and so on, for the run's ledger entry.
         flush_seconds: the time between two checkpoints.
 
     Raises:
@@ -64,19 +63,18 @@ class Session:
         if self.checkpoint.is_file():
             self._resume()
 
-        # Rows behind the checkpoint were written before a crash and are computed again.
+        # Rows of rounds after the checkpoint were written before a crash; these rounds
+        # are computed again.
         store.drop_parts(run.id, self.simulation.round)
-        # The first round behind the checkpoint.
+        # The first round after the last checkpoint.
         self._interval = self.simulation.round
-        # Of the rounds behind the checkpoint.
+        # The rows of the rounds since the last checkpoint.
         self._rows: list[dict[str, Any]] = []
         self._checkpoint_time = time.monotonic()
         # The records of the last evaluated round, one for each replicate.
         self.latest: list[Record] = []
-        self.writes = (
-            # How often rows were written; a reader needs to look only if it grows.
-            0
-        )
+        # How often rows were written. The driver has MLflow updated only if it grows.
+        self.writes = 0
 
     def _resume(self) -> None:
         """Restore the simulation and the clock from the checkpoint."""
@@ -134,9 +132,7 @@ class Session:
         self._checkpoint_time = now
 
     def write_rows(self) -> None:
-        """Write all rows since the last checkpoint, which replaces an earlier file of
-        them.
-        """
+        """Write all rows since the last checkpoint as one file, or replace that file."""
         self._take(self.simulation.finish_evaluations())
         if self._rows:
             self.store.write_part(self.run.id, self._interval, self._rows)
@@ -144,13 +140,13 @@ class Session:
 
     def metrics(self) -> dict[str, float | int]:
         """Return the last evaluated round for Tune's schedulers: means over replicates."""
-        alive = self.latest
+        last = self.latest
         return {
-            "round": alive[-1].round + 1 if alive else 0,
+            "round": last[-1].round + 1 if last else 0,
             "test_accuracy": float(
-                np.mean([r.test_accuracy for r in alive] or [np.nan])
+                np.mean([r.test_accuracy for r in last] or [np.nan])
             ),
-            "test_loss": float(np.mean([r.test_loss for r in alive] or [np.nan])),
+            "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
         }
 
     def _end(self) -> None:
@@ -180,10 +176,8 @@ class Session:
         self.checkpoint.unlink(missing_ok=True)
 
 
-def in_process(run: Run, store: Store, work: Work) -> None:
-    """Run a run to its end in this process, as the reference that trials are compared
-    with.
-    """
+def run_in_process(run: Run, store: Store, work: Work) -> None:
+    """Carry out a run in this process: the reference that trials are compared with."""
     Session(
         run, store, work, {**provenance(), "device": torch.device("cpu").type}
     ).advance(np.inf)

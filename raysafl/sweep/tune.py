@@ -22,17 +22,15 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.storage.paths import StorageError, local_folder
 from raysafl.storage.store import Store
+from raysafl.sweep.coordinator import Context, Coordinator
 from raysafl.sweep.definition import Make, Sweep
 from raysafl.sweep.progress import Display
-from raysafl.sweep.trial import Context, Trial
 from raysafl.sweep.tune_callback import Halt, Watch
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
-REPORT_SECONDS = (
-    # Between a trial's reports to Tune, unless a scheduler needs every round.
-    2.0
-)
+# Seconds between two reports of a trial to Tune, unless a scheduler needs every round.
+REPORT_SECONDS = 2.0
 # How often a trial whose process was lost is started again.
 TRIAL_RETRIES = 2
 QUIET = {  # Tune prints no tables and writes no logs and snapshots, as the results are in Parquet
@@ -71,7 +69,8 @@ class Tuning:
         """Run all trials on the Ray that was started before.
 
         Args:
-            datasets: the loaded datasets, by the JSON of their source.
+            datasets: the loaded datasets, by the `source_key` of the data that load
+                them.
 
         Raises:
             StorageError: results could not be written any more; the other runs have not
@@ -107,9 +106,10 @@ class Tuning:
         return lambda config: runs[config["run"]]
 
     def _tuner(self, context: Context, folder: Path, watch: Watch) -> tune.Tuner:
+        # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
         trainable = tune.with_resources(
-            tune.with_parameters(Trial, context=context),
+            tune.with_parameters(Coordinator, context=context),
             tune.PlacementGroupFactory(bundles),
         )
         space = dict(self.sweep.space)
@@ -193,8 +193,7 @@ def _put_datasets(
 
 @contextmanager
 def _scratch(store: Store) -> Iterator[Path]:
-    """Provide Tune's own folder: in the sweep's, or a temporary one if that is in a
-    store.
+    """Provide a folder for Tune: in the sweep's folder if that is on this machine.
 
     Tune writes pickles into it. Nothing is ever read from it, and it is deleted
     afterwards.

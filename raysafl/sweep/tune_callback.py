@@ -1,6 +1,4 @@
-"""What the driver does when Tune reports on a trial: display, track, record lost
-trials.
-"""
+"""What the driver does on a trial's report: display, track, record lost trials."""
 
 import json
 import logging
@@ -23,10 +21,8 @@ from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.progress import Display
 from raysafl.tracking import Tracker
 
-WAIT_SECONDS = (
-    # Without a running trial until a warning; starting one may take half of it.
-    60.0
-)
+# Seconds without a running trial until a warning. Starting a trial may take 30.
+WAIT_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -66,16 +62,13 @@ class Watch(tune.Callback):
         self.last_ran: float | None = time.monotonic()
         # For each run id: its trial, and how often that has written rows.
         self.seen: dict[str, tuple[str, int | None]] = {}
-        self.lost = (
-            # Why results cannot be written any more; `Halt` then ends the sweep.
-            ""
-        )
+        # Why results cannot be written any more; `Halt` then ends the sweep.
+        self.lost = ""
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
-        """Be pickled by Tune as a callback that does nothing, as nothing is ever
-        restored.
+        """Let Tune pickle a callback that does nothing in place of this one.
 
-        See docs/architecture.md.
+        Tune pickles its callbacks to restore them later, which raysafl never does.
         """
         return tune.Callback, ()
 
@@ -95,8 +88,9 @@ class Watch(tune.Callback):
         ):
             self.last_ran = None
             log.warning(
-                "no trial has run for %.0f s: they wait until the cluster has %s (a node was lost, "
-                "or is still to be added, or others use it). `ray status` shows what there is",
+                "no trial has run for %.0f s: each waits until the cluster has %s free. Perhaps a "
+                "node was lost or is not yet added, or others use the cluster. `ray status` "
+                "shows what is free",
                 WAIT_SECONDS,
                 self.hardware.describe(),
             )
@@ -159,9 +153,7 @@ class Watch(tune.Callback):
 
     @contextmanager
     def _recording(self, lost: str = "") -> Iterator[None]:
-        """Remember the reason if results cannot be written, in place of raising an
-        error.
-        """
+        """Keep the reason if results cannot be written, instead of raising an error."""
         self.lost = self.lost or lost
         try:
             yield

@@ -21,8 +21,9 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
     the modules in its folder. Installed packages (site-packages) are imported there
     instead.
 
-    A module is the user's if it lies in a folder, or below one, of a module that
-    defines the sweep's function or a class of a component in the runs.
+    Which modules are the user's? Take the modules that define the sweep's function
+    `make` and the classes of the runs' components. Every module in their folders, or
+    below these folders, is the user's.
 
     Args:
         sweep: its function `make` may be the user's.

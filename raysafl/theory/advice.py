@@ -223,16 +223,16 @@ def server_update(run: Run) -> LocalTraining | None:
     found = (
         getattr(part, "server_update", None) for part in run.algorithm.components()
     )
-    return next((sgd for sgd in found if isinstance(sgd, LocalTraining)), None)
+    return next((local for local in found if isinstance(local, LocalTraining)), None)
 
 
 def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> Advice:
     """Derive premises and bounds, at the run's learning rates and at the largest allowed."""
     sizes = work.sizes()[0][0]
     K = sum(run.local.num_steps(n) for n in sizes) / len(sizes)
-    sgd = server_update(run)
+    local = server_update(run)
     eta_c = run.local.lr
-    eta_s = K * eta_c / 2 if sgd is None else sgd.lr
+    eta_s = K * eta_c / 2 if local is None else local.lr
     start = run.participation.init()
     _, cohort = run.participation.pick(start, run.data.clients, Key(run.seed), None)
     m = len(cohort.ids)
@@ -245,7 +245,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
         m=m,
         eta_c=eta_c,
         eta_s=eta_s,
-        eta_s_given=sgd is not None,
+        eta_s_given=local is not None,
         q=q if isinstance(q, float) else None,
         safari_rates=safari_rates(L, eta_c, eta_s, K),
         safari={},

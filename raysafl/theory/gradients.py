@@ -92,8 +92,8 @@ def smoothness(
 ) -> Tensor:
     """Estimate the largest |eigenvalue| of each client's Hessian at w by power iteration, [N].
 
-        v <- H v / |H v|    with    H v = (grad f(w + eps v) - grad f(w - eps v)) / (2
-        eps)
+        H v = (grad f(w + eps v) - grad f(w - eps v)) / (2 eps)
+        v  <- H v / |H v|
 
     This is a LOWER estimate of the L of the assumptions (SAFARI 3, FAST 1): it grows
     towards the largest curvature at this one point, while L bounds all points.

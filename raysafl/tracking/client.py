@@ -39,8 +39,8 @@ __all__ += ["reason", "redacted"]
 def default_uri(root: Location) -> str:
     """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
 
-    A database cannot lie in an object store: for `s3://a/b` it is in `results/s3/a/b`
-    here.
+    A database cannot lie in an object store: for `s3://a/b` it lies in `results/s3/a/b`
+    below the current folder.
     """
     file = local_folder(root).resolve() / "mlflow.db"
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{file}"

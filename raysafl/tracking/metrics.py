@@ -1,4 +1,4 @@
-"""What of a run's rows goes to MLflow: metric_curves, summaries, and their times."""
+"""Turns a run's rows into what MLflow stores: curves, summaries, and their times."""
 
 import hashlib
 import math
@@ -13,7 +13,7 @@ from raysafl.storage.statistics import summarise
 
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
-# with a spread
+# These are logged with their standard deviation over replicates.
 STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from raysafl.core.component import flatten
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
-from raysafl.tracking import metrics as points
+from raysafl.tracking import metrics
 from raysafl.tracking.client import artifacts, connect, disconnect
 from raysafl.tracking.descriptions import (
     begun_runs,
@@ -96,10 +96,8 @@ class Projection:
         self._parent = ""
         # Runs whose end has been logged.
         self._ended: set[str] = set()
-        self._last_end = (
-            # When the last of the runs ended, in milliseconds since 1970.
-            0
-        )
+        # When the last of the runs ended, in milliseconds since 1970.
+        self._last_end = 0
         self._find_runs()
         self._open_parent()
 
@@ -112,8 +110,8 @@ class Projection:
 
         Args:
             run_id: the run.
-            live: whether a run that has not ended is still running, and not
-                interrupted.
+            live: whether a run without a ledger entry counts as running (True) or as
+                interrupted (False).
         """
         self.num_looked_at += 1
         if run_id in self._ended:
@@ -121,7 +119,7 @@ class Projection:
         rows = self.store.rounds(run_id)
         ending = self.store.ledger_entry(run_id)
         run = self._child(run_id, rows, ending)
-        end = run.info.start_time + points.lasted(ending, rows)
+        end = run.info.start_time + metrics.lasted(ending, rows)
         self._last_end = max(self._last_end, end)
         if ending:
             self._end(run, run_id, rows, ending, end)
@@ -143,7 +141,7 @@ class Projection:
             return
         self._upload(run, self._files(run_id, rows, ending))
         params = self._params(run_id, ending.config)
-        summary = points.summary(rows)
+        summary = metrics.summary(rows)
         tags = self._tags(run_id) | ledger_tags(ending) | {STAMP: stamp}
         self._log_run(run, rows, params, summary, tags)
         self._client.set_terminated(run.info.run_id, mlflow_status([ending]), end)
@@ -233,7 +231,7 @@ class Projection:
     def _open_parent(self) -> None:
         """Make the parent run, or mark it as running again."""
         if not self._parent:
-            starts = [points.started(e) for e in self.store.ledger().values()]
+            starts = [metrics.started(e) for e in self.store.ledger().values()]
             tags = {
                 SWEEP: self.manifest.name,
                 KIND: "parent",
@@ -256,12 +254,12 @@ class Projection:
     def _child(
         self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry | None
     ) -> "Run":
-        """Return the MLflow run of these rows; make it if there is none or if it holds others."""
+        """Return the MLflow run of these rows; make one if there is none that holds them."""
         if run_id in self._mlflow_ids:
             mlflow_id = self._mlflow_ids[run_id]
             run = self._unchanged.pop(run_id, None) or self._client.get_run(mlflow_id)
             tags = run.data.tags
-            logged = points.digest(rows, int(tags.get(LOGGED, -1)))
+            logged = metrics.digest(rows, int(tags.get(LOGGED, -1)))
             if (
                 run.info.lifecycle_stage == "active"
                 and tags.get(DIGEST, logged) == logged
@@ -272,7 +270,7 @@ class Projection:
                 self._tag(run, {KIND: "replaced"})
                 self._client.delete_run(run.info.run_id)
         # Without a recorded start, it is reckoned back from the time the run has taken.
-        start = points.started(ending) or _now() - points.lasted(ending, rows)
+        start = metrics.started(ending) or _now() - metrics.lasted(ending, rows)
         tags = self._tags(run_id) | {"status": "running"}
         run = self._create(self._title(run_id), tags, [start])
         self._mlflow_ids[run_id] = run.info.run_id
@@ -309,7 +307,7 @@ class Projection:
     def _stamp(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry) -> str:
         """Return a fingerprint of everything that is logged of a run that has ended."""
         rest = [
-            points.digest(rows, 2**31),
+            metrics.digest(rows, 2**31),
             ending.content(),
             self._tags(run_id),
             self._curve is None,
@@ -356,19 +354,19 @@ class Projection:
         """
         from mlflow.entities import Metric
 
-        times = points.elapsed(rows)
-        lines = points.metric_curves(rows)
+        times = metrics.elapsed(rows)
+        lines = metrics.metric_curves(rows)
         lines = lines[lines.index > int(run.data.tags.get(LOGGED, -1))]
         batches = []
         for first in range(0, len(lines), ROUNDS_PER_BATCH):
             batch = lines.iloc[first : first + ROUNDS_PER_BATCH]
-            metrics = [
+            points = [
                 Metric(name, value, run.info.start_time + times[step], step)
-                for step, name, value in points.finite(batch)
+                for step, name, value in metrics.finite(batch)
             ]
             last = int(batch.index[-1])
             batches.append(
-                (metrics, {LOGGED: str(last), DIGEST: points.digest(rows, last)})
+                (points, {LOGGED: str(last), DIGEST: metrics.digest(rows, last)})
             )
         return batches or [([], {})]
 

@@ -1,8 +1,8 @@
 """Which engine trains a model fastest on this machine: measured once, then remembered.
 
-Linear models are trained by hand and recurrent ones in a loop, without a measurement.
-Other choices are kept in a file per user. So all actors of a machine agree, and so does
-a run that is resumed: engines are equal to float32 tolerance only.
+Linear models use the engine `linear` or `fused`, recurrent ones `loop`, without a
+measurement. Other choices are kept in a file per user, so that all actors of a machine,
+and a run that is resumed, use the same engine: engines agree to float32 tolerance only.
 """
 
 import json
@@ -71,7 +71,7 @@ def make_engine(name: str, model: FlatModel) -> Engine:
     return ENGINES[name](model)
 
 
-def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
+def choose_engine(model: FlatModel, batches_x: Tensor, batches_y: Tensor) -> str:
     """Return the name of the fastest engine for a model.
 
     The engine "loop" is the reference: an engine that fails, or whose gradients differ
@@ -80,18 +80,18 @@ def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
 
     Args:
         model: the model to train.
-        x_NB: inputs of N batches, on the device of the training.
-        y_NB: their labels.
+        batches_x: inputs of several batches, on the device of the training.
+        batches_y: their labels.
     """
     if model.linear_shape is not None:
-        return "linear" if x_NB.is_cuda else "fused"
+        return "linear" if batches_x.is_cuda else "fused"
     if model.is_recurrent:
         return "loop"
 
     device = f"{torch.get_num_threads()} threads"
-    if x_NB.is_cuda:
+    if batches_x.is_cuda:
         device = torch.cuda.get_device_name()
-    shape = "x".join(map(str, x_NB.shape[1:]))
+    shape = "x".join(map(str, batches_x.shape[1:]))
     key = (
         f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
     )
@@ -103,7 +103,7 @@ def choose_engine(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> str:
     with FileLock(f"{file}.lock"):
         known = _read(file)
         if key not in known:
-            known[key] = _measure(model, x_NB, y_NB)
+            known[key] = _measure(model, batches_x, batches_y)
             file.write_text(json.dumps(known, indent=1))
         times: dict[str, float] = known[key]
     return min(times, key=times.__getitem__)
@@ -127,18 +127,20 @@ def _read(file: Path) -> dict[str, dict[str, float]]:
         return {}
 
 
-def _measure(model: FlatModel, x_NB: Tensor, y_NB: Tensor) -> dict[str, float]:
+def _measure(
+    model: FlatModel, batches_x: Tensor, batches_y: Tensor
+) -> dict[str, float]:
     """Return seconds per task and step of every engine whose gradients are right."""
     names = ["loop", "vmap"]
-    if x_NB.is_cuda:
+    if batches_x.is_cuda:
         names.append("graph")
 
     w_P = torch.cat([part.flatten() for part in model.module.parameters()])
-    tasks = max(1, min(MEASURED_TASKS, STEP // y_NB.shape[1]))
+    tasks = max(1, min(MEASURED_TASKS, STEP // batches_y.shape[1]))
     task_T = torch.arange(tasks, device=w_P.device)
     w_TP = w_P.repeat(tasks, 1)
-    x_TB = x_NB[task_T % len(x_NB)]
-    y_TB = y_NB[task_T % len(x_NB)]
+    x_TB = batches_x[task_T % len(batches_x)]
+    y_TB = batches_y[task_T % len(batches_x)]
     weight_TB = torch.full_like(y_TB, 1 / y_TB.shape[1], dtype=w_P.dtype)
     # A task's number is its dropout seed.
     batch = (w_TP, x_TB, y_TB, weight_TB, task_T)

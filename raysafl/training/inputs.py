@@ -11,7 +11,7 @@ from torch import Tensor
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Samples
 
-# Samples for compiled loops: inputs x_ND as they are stored, labels y_N, scale and
+# Samples for compiled loops: inputs x_SD as they are stored, labels y_S, scale and
 # shift. The model sees x * scale + shift.
 Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]
 
@@ -21,7 +21,7 @@ WIDTH_STEP = 8
 
 
 def draw_batches(
-    num_samples: int, sgd: LocalTraining, rng: np.random.Generator
+    num_samples: int, local: LocalTraining, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw the mini-batches of one client's local training.
 
@@ -33,7 +33,7 @@ def draw_batches(
 
     Args:
         num_samples: the number of samples that the client holds, at least 1.
-        sgd: says how many steps and how large a batch.
+        local: says how many steps and how large a batch.
         rng: the client's random stream for this round.
 
     Returns:
@@ -42,12 +42,12 @@ def draw_batches(
 
     Example:
         >>> import raysafl as fl
-        >>> sgd = fl.LocalTraining(lr=0.1, batch_size=2, epochs=1)
-        >>> draw_batches(3, sgd, np.random.default_rng(0)).tolist()
+        >>> local = fl.LocalTraining(lr=0.1, batch_size=2, epochs=1)
+        >>> draw_batches(3, local, np.random.default_rng(0)).tolist()
         [[2, 0], [1, -1]]
     """
-    steps = sgd.num_steps(num_samples)
-    batch_size = sgd.batch_size
+    steps = local.num_steps(num_samples)
+    batch_size = local.batch_size
     steps_per_pass = -(-num_samples // batch_size)
     passes = -(-steps // steps_per_pass)
 
@@ -64,9 +64,9 @@ def draw_batches(
 class Inputs:
     """Samples on a device, kept as they are stored and scaled when a batch is read.
 
-    A batch of images that are stored as uint8 is gathered first and turned into float32
-    then, which moves a quarter of the bytes. Tokens (int64) are neither converted nor
-    scaled.
+    Images that are stored as uint8 are gathered as uint8 and only then converted to
+    float32, which moves a quarter of the bytes. Tokens (int64) are neither converted
+    nor scaled.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
@@ -98,9 +98,9 @@ class Inputs:
 
     def stored(self, start: int = 0, stop: int | None = None) -> Stored:
         """Return samples as they are stored, each as one row, for compiled loops."""
-        x_ND = self.x[start:stop].flatten(1).numpy()
-        y_N = self.y[start:stop].numpy()
-        return x_ND, y_N, np.float32(self.scale), np.float32(self.shift)
+        x_SD = self.x[start:stop].flatten(1).numpy()
+        y_S = self.y[start:stop].numpy()
+        return x_SD, y_S, np.float32(self.scale), np.float32(self.shift)
 
     def _scaled(self, x: Tensor) -> Tensor:
         """Return x * scale + shift as float32; tokens as they are."""

@@ -110,13 +110,13 @@ class Fused(Linear):
     """
 
     @staticmethod
-    def covers(sgd: LocalTraining) -> bool:
+    def covers(local: LocalTraining) -> bool:
         """Return whether tasks with this local training can be trained by `train`.
 
         Their steps must be w <- w - lr (gradient + terms), without the buffers of
         momentum or Adam.
         """
-        return sgd.optimizer == "sgd" and sgd.momentum == 0
+        return local.optimizer == "sgd" and local.momentum == 0
 
     def train(
         self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], data: Stored
@@ -178,7 +178,7 @@ class Fused(Linear):
             correct_T=np.zeros(len(tasks), int),
             samples_T=np.zeros(len(tasks), int),
         )
-        lr_T = np.array([task.sgd.rate(task.round) for task in tasks], F)
+        lr_T = np.array([task.local.rate(task.round) for task in tasks], F)
         steps_T = np.array([len(plan) for plan in plans])
         plan = (np.concatenate(plans), steps_T)
         terms = _terms(tasks, self.classes, self.inputs)
@@ -216,7 +216,7 @@ def _round_up(number: int, block: int) -> int:
 def _terms(
     tasks: Sequence[Task], classes: int, inputs: int
 ) -> tuple[NDArray[Any], ...]:
-    """Write what steps add to the loss's gradient as shrink * w + pull.
+    """Express what a step adds to the loss's gradient in the form shrink * w + pull.
 
     That is prox (w - w_start) + offset + weight_decay w, so that
     shrink = prox + weight_decay and pull = offset - prox w_start.
@@ -226,7 +226,7 @@ def _terms(
         pull_TCD, and of the biases, pull_TC. The pulls have no rows if no task has
         terms, and undefined values for a task without.
     """
-    shrink_T = np.array([task.prox + task.sgd.weight_decay for task in tasks])
+    shrink_T = np.array([task.prox + task.local.weight_decay for task in tasks])
     has_offset_T = np.array([task.offset_P is not None for task in tasks])
     has_terms_T = has_offset_T | (shrink_T != 0)
 

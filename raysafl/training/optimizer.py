@@ -51,13 +51,13 @@ class StackedOptimizer:
             return column(values) if any(values) else None
 
         self.start_TP = start_TP
-        self.lr_T1 = column([task.sgd.rate(task.round) for task in tasks])
+        self.lr_T1 = column([task.local.rate(task.round) for task in tasks])
         self.prox_T1 = column_if_any([task.prox for task in tasks])
-        self.decay_T1 = column_if_any([task.sgd.weight_decay for task in tasks])
-        self.momentum_T1 = column_if_any([task.sgd.momentum for task in tasks])
+        self.decay_T1 = column_if_any([task.local.weight_decay for task in tasks])
+        self.momentum_T1 = column_if_any([task.local.momentum for task in tasks])
         self.offset_TP = _stacked_offsets(tasks, start_TP)
 
-        self.is_adam = tasks[0].sgd.optimizer == "adam"
+        self.is_adam = tasks[0].local.optimizer == "adam"
         self.steps_taken = 0
         if self.is_adam or self.momentum_T1 is not None:
             self.first_moment_TP = torch.zeros_like(start_TP)
@@ -121,8 +121,8 @@ def plain_steps(tasks: Sequence[Task], steps_T: Tensor) -> Tensor:
     Returns:
         [T] float32.
     """
-    if not any(task.sgd.momentum for task in tasks):
+    if not any(task.local.momentum for task in tasks):
         return steps_T.to(torch.float32)
-    m_T = torch.tensor([task.sgd.momentum for task in tasks], dtype=torch.float64)
+    m_T = torch.tensor([task.local.momentum for task in tasks], dtype=torch.float64)
     plain_T = (steps_T - m_T * (1 - m_T**steps_T) / (1 - m_T)) / (1 - m_T)
     return plain_T.to(torch.float32)

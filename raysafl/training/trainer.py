@@ -5,8 +5,9 @@ of many clients and of many replicates are stacked and take their local steps to
 what differs between them (samples, number of steps, rate, offset, proximal weight) is
 data.
 
-Ragged stacks are exact: where a batch is short, the absent samples weigh nothing, and a
-task that has taken all its steps is left as it is.
+Tasks of one stack may differ in the size of their batches and in their number of steps,
+and their results are not affected: where a batch is short, the absent samples have
+weight 0, and a task that has taken all its steps is left as it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +41,7 @@ class LocalTrainer:
         model: the model as a function of its flat parameters.
         dataset: the training samples of all clients and the test set.
         indices_of: maps (replicate, client) to the indices of the client's training
-            samples; the client may be SERVER.
+            samples; the client may be SERVER or EVERYONE.
         device: "cpu" or "cuda".
         engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
             "auto" for the one that is fastest here.
@@ -169,7 +170,7 @@ class LocalTrainer:
 
     def _max_stack(self, tasks: Sequence[Task]) -> Callable[[int], int]:
         """Return the maximum number of stacked tasks as a function of a batch width."""
-        if self._fused and all(self._fused.covers(task.sgd) for task in tasks):
+        if self._fused and all(self._fused.covers(task.local) for task in tasks):
             # The compiled loop takes the tasks one after the other, without stacking
             # them.
             return lambda width: len(tasks)
@@ -185,7 +186,7 @@ class LocalTrainer:
         """Return the training samples [K, B] of a task's steps, padded with -1."""
         indices = self.indices_of(task.replicate, task.client)
         rng = Key(task.seed, task.round)(f"batches {task.call}", task.client)
-        positions = draw_batches(len(indices), task.sgd, rng)
+        positions = draw_batches(len(indices), task.local, rng)
         plan = indices[positions]
         if len(indices) % positions.shape[1]:
             # The last batch of a pass is short. There the position -1 has picked the
@@ -198,7 +199,7 @@ class LocalTrainer:
 
         At step k the first active_K[k] tasks of the stack take a step.
         """
-        if self._fused and self._fused.covers(tasks[0].sgd):
+        if self._fused and self._fused.covers(tasks[0].local):
             return self._train_compiled(self._fused, tasks, plans)
 
         steps_T = torch.tensor([len(plan) for plan in plans])
@@ -247,7 +248,7 @@ class LocalTrainer:
         loss_T = torch.from_numpy(tally.loss_T) / samples_T
         accuracy_T = torch.from_numpy(tally.correct_T).double() / samples_T
         steps_T = torch.tensor([len(plan) for plan in plans])
-        rate_T = torch.tensor([task.sgd.rate(task.round) for task in tasks]) * steps_T
+        rate_T = torch.tensor([task.local.rate(task.round) for task in tasks]) * steps_T
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _dropout_seeds(
@@ -322,7 +323,7 @@ def _stacks(
     """
 
     def kind(i: int) -> tuple[int, str, bool]:
-        return plans[i].shape[1], tasks[i].sgd.optimizer, tasks[i].sgd.momentum > 0
+        return plans[i].shape[1], tasks[i].local.optimizer, tasks[i].local.momentum > 0
 
     def longest_first(i: int) -> tuple[tuple[int, str, bool], int]:
         return kind(i), -len(plans[i])

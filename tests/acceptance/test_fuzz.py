@@ -27,7 +27,7 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, in_process
+from raysafl.sweep.session import Session, run_in_process
 from raysafl.tracking import descriptions
 
 fuzz = settings(
@@ -131,7 +131,7 @@ def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("fuzz") / "sweep")
     store.create()
     store.write_manifest(Sweep("sweep", {("a", 1): run}, axes=("x", "y")).manifest())
-    in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
+    run_in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
     write_runs_table(store)
     return store
 

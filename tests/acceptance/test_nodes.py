@@ -22,7 +22,7 @@ import pytest
 
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import in_process
+from raysafl.sweep.session import run_in_process
 
 HERE = Path(__file__).parents[1] / "helpers" / "cluster"
 FACTS = ["replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
@@ -195,7 +195,7 @@ def check_rows(out: Path, name: str) -> None:
     for run in sweep(name, str(out / "seen")).labelled().values():
         quick = run.replace({"algorithm.seconds": 0.0})
         dataset = quick.data.load()
-        in_process(
+        run_in_process(
             quick, reference, Worker(quick.data, dataset, quick.model, quick.seeds)
         )
         mine, expected = store.rounds(run.id), reference.rounds(quick.id)

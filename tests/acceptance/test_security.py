@@ -20,7 +20,7 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep.session import in_process
+from raysafl.sweep.session import run_in_process
 from raysafl.tracking import sync
 from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.server import _command
@@ -164,7 +164,9 @@ def finished(tiny: Run, tmp_path: Path) -> Store:
     store = Store(tmp_path / "s")
     store.create()
     store.write_manifest(Sweep("s", [tiny]).manifest())
-    in_process(tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds))
+    run_in_process(
+        tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
+    )
     write_runs_table(store)
     write_report(store)
     return store

@@ -34,19 +34,19 @@ START = torch.tensor([4.0, 4.0], dtype=torch.float64)
 
 
 def answer(request: Request) -> Any:
-    sgd = request.sgd or LOCAL
+    local = request.local or LOCAL
     rows = []
     for i, client in enumerate(request.ids):
         w = request.w_P.clone()
-        for _ in range(sgd.num_steps(1)):
+        for _ in range(local.num_steps(1)):
             g = w - (SERVER_OPTIMUM if client == SERVER else OPTIMA[client])
             g = g + request.prox * (w - request.w_P)
             g = g if request.offset_MP is None else g + request.offset_MP[i]
-            w = w - sgd.lr * g
+            w = w - local.lr * g
         rows.append(request.w_P - w)
     ones = torch.ones(len(rows))
-    steps = ones * sgd.num_steps(1)
-    columns = (steps, steps * sgd.lr, ones, ones, ones)
+    steps = ones * local.num_steps(1)
+    columns = (steps, steps * local.lr, ones, ones, ones)
     if isinstance(request, TrainMean):
         return MeanUpdate(torch.stack(rows).mean(0), *columns)
     return Update(torch.stack(rows), *columns)

@@ -9,7 +9,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from helpers.quadratics import ALL, LOCAL, SERVER_A, START, gradient, local, play
+from helpers.quadratics import (
+    ALL,
+    LOCAL,
+    SERVER_A,
+    START,
+    gradient,
+    play,
+    train_locally,
+)
 from torch import Tensor
 
 from raysafl import (
@@ -42,7 +50,7 @@ M, ETA, K = 4, LOCAL.lr, 5
 
 
 def changes(w: Tensor, ids: list[int]) -> Tensor:
-    return torch.stack([local(i, w) - w for i in ids])
+    return torch.stack([train_locally(i, w) - w for i in ids])
 
 
 def test_scaffold_follows_algorithm_1_with_option_2() -> None:
@@ -50,7 +58,7 @@ def test_scaffold_follows_algorithm_1_with_option_2() -> None:
     for ids in COHORTS:
         dy, dc = [], []
         for i in ids:
-            y = local(i, x, LOCAL, offset=-own[i] + c)
+            y = train_locally(i, x, LOCAL, offset=-own[i] + c)
             plus = own[i] - c + (x - y) / (K * ETA)
             dy.append(y - x)
             dc.append(plus - own[i])
@@ -67,7 +75,7 @@ def test_feddyn_follows_algorithm_1() -> None:
     for ids in COHORTS:
         ends = []
         for i in ids:  # of f_i(w) - <grad_i, w> + a/2 |w - theta|^2
-            ends.append(local(i, theta, LOCAL, offset=-grad[i], prox=a))
+            ends.append(train_locally(i, theta, LOCAL, offset=-grad[i], prox=a))
             grad[i] = grad[i] - a * (ends[-1] - theta)
         h = h - a / M * (torch.stack(ends) - theta).sum(0)
         theta = torch.stack(ends).mean(0) - h / a
@@ -78,7 +86,7 @@ def test_feddyn_follows_algorithm_1() -> None:
 def test_mifa_averages_the_latest_updates(over: str) -> None:
     w, g = START, {}
     for ids in COHORTS:
-        g |= {i: w - local(i, w) for i in ids}
+        g |= {i: w - train_locally(i, w) for i in ids}
         w = w - 0.5 * torch.stack([*g.values()]).sum(0) / (
             M if over == "all" else len(g)
         )
@@ -112,7 +120,7 @@ def test_fedau_weighs_by_the_mean_of_the_intervals_before_this_round(cut: int) -
         step = torch.zeros(2)
         for i in ids:
             seen = intervals([i in past for past in cohorts[:t]], cut)
-            step = step + (np.mean(seen) if seen else 1.0) * (local(i, w) - w)
+            step = step + (np.mean(seen) if seen else 1.0) * (train_locally(i, w) - w)
         w = w + 0.8 / M * step
     torch.testing.assert_close(play(FedAU(lr=0.8, K=cut), cohorts).w_P, w)
 
@@ -138,7 +146,7 @@ def test_afl_starts_each_client_from_a_model_of_its_own_age_and_divides_by_its_s
             delay = int(Key(0, t)("delay", i).integers(min(t, 2) + 1))
             delays.append(delay)
             stale = models[-1 - delay]
-            step = step + (local(i, stale) - stale) / K
+            step = step + (train_locally(i, stale) - stale) / K
         models.append(models[-1] + 3 * step / len(ids))
     assert set(delays) == {0, 1, 2}
     state = play(AFL(lr=3, max_delay=2), COHORTS * 5)
@@ -233,8 +241,8 @@ def test_afl_without_delay_and_of_equal_steps_is_fedavg_at_a_rate_per_step() -> 
 
 
 def test_server_only_approaches_the_servers_optimum_and_asks_no_client() -> None:
-    sgd = LocalTraining(lr=0.5, batch_size=1, steps=1)
-    models = [play(ServerOnly(server_update=sgd), COHORTS[:t]).w_P for t in range(5)]
+    local = LocalTraining(lr=0.5, batch_size=1, steps=1)
+    models = [play(ServerOnly(server_update=local), COHORTS[:t]).w_P for t in range(5)]
     for before, after in pairwise(models):
         torch.testing.assert_close(after - SERVER_A, 0.5 * (before - SERVER_A))
 

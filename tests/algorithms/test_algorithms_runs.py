@@ -69,7 +69,7 @@ OTHERS: list[Algorithm] = [
         FSL(inner=SAFARI(client_prob=0.5)),
         ServerOnly(),
         Centralised(),
-        Centralised(sgd=LocalTraining(lr=0.1, batch_size=64, steps=5)),
+        Centralised(local=LocalTraining(lr=0.1, batch_size=64, steps=5)),
     ),
 ]
 RUN = Run(

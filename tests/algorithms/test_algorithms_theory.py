@@ -10,9 +10,9 @@ from helpers.quadratics import (
     drift_point,
     gradient,
     halves,
-    local,
     optimum,
     play,
+    train_locally,
 )
 
 from raysafl import (
@@ -70,13 +70,13 @@ def test_fedavg_under_half_participation_never_settles() -> None:
     assert min(ends) > 0.05
 
 
-@pytest.mark.parametrize("sgd", [ONE_STEP, LOCAL], ids=["1 step", "5 steps"])
+@pytest.mark.parametrize("local", [ONE_STEP, LOCAL], ids=["1 step", "5 steps"])
 def test_mifa_settles_under_cyclic_participation_where_fedavg_does_with_everyone(
-    sgd: LocalTraining,
+    local: LocalTraining,
 ) -> None:
-    mifa = play(MIFA(lr=0.5), CYCLE * 300, sgd)
-    torch.testing.assert_close(mifa.w_P, drift_point(sgd), **EXACT)
-    assert near(play(FedAvg(lr=0.5), CYCLE * 300, sgd), drift_point(sgd)) > 0.2
+    mifa = play(MIFA(lr=0.5), CYCLE * 300, local)
+    torch.testing.assert_close(mifa.w_P, drift_point(local), **EXACT)
+    assert near(play(FedAvg(lr=0.5), CYCLE * 300, local), drift_point(local)) > 0.2
 
 
 def test_mifa_with_one_local_step_reaches_the_optimum_under_cyclic_participation() -> (
@@ -119,7 +119,7 @@ def test_feddyns_h_is_the_mean_of_the_clients_and_theirs_are_their_last_gradient
     )
     before = play(FedDyn(alpha=1.0), [ALL], many)
     for i in ALL:
-        end = local(i, before.w_P, many, -before.clients[i], 1.0)
+        end = train_locally(i, before.w_P, many, -before.clients[i], 1.0)
         torch.testing.assert_close(state.clients[i], gradient(i, end))
 
 

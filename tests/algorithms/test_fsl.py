@@ -12,8 +12,8 @@ from helpers.quadratics import (
     START,
     answer,
     drift_point,
-    local,
     play,
+    train_locally,
 )
 
 from raysafl import (
@@ -108,8 +108,8 @@ def asked(fsl: FSL, ids: list[int], at: int = 0) -> LocalTraining:
     request = next(turn)
     while request.ids != [SERVER]:
         request = turn.send(answer(request))
-    assert request.sgd is not None
-    return request.sgd
+    assert request.local is not None
+    return request.local
 
 
 @pytest.mark.parametrize(("ids", "eta_0"), [([0], 0.01), ([0, 1, 2, 3], 0.02)])
@@ -119,18 +119,18 @@ def test_the_servers_rate_is_gamma_times_sqrt_s_times_eta_l_k_over_k0(
     fsl = FSL(gamma=1.5).prepare(
         Setting(10, 5000, 500, LocalTraining(lr=0.01, batch_size=50, epochs=1))
     )
-    sgd = asked(fsl, ids)
-    assert sgd.lr == pytest.approx(1.5 * eta_0)
-    assert (sgd.batch_size, sgd.epochs) == (50, 10)
+    local = asked(fsl, ids)
+    assert local.lr == pytest.approx(1.5 * eta_0)
+    assert (local.batch_size, local.epochs) == (50, 10)
 
 
 def test_two_rounds_by_hand() -> None:
     w = START
     for ids in COHORTS:
-        rows = torch.stack([local(i, w) - w for i in ids])
+        rows = torch.stack([train_locally(i, w) - w for i in ids])
         w = w + math.sqrt(len(ids)) * rows.mean(0)
-        sgd = LocalTraining(lr=0.8 * 0.1 * math.sqrt(len(ids)), batch_size=1, steps=2)
-        w = local(SERVER, w, sgd)
+        local = LocalTraining(lr=0.8 * 0.1 * math.sqrt(len(ids)), batch_size=1, steps=2)
+        w = train_locally(SERVER, w, local)
     fsl = FSL(gamma=0.8, epochs=2, batch_size=1, rate=0.1)
     torch.testing.assert_close(play(fsl, COHORTS).w_P, w)
 
@@ -138,9 +138,13 @@ def test_two_rounds_by_hand() -> None:
 def test_the_parallel_form_adds_both_changes_from_the_same_start() -> None:
     w = START
     for ids in COHORTS:
-        rows = torch.stack([local(i, w) - w for i in ids])
-        sgd = LocalTraining(lr=0.8 * 0.1 * math.sqrt(len(ids)), batch_size=1, steps=2)
-        w = w + math.sqrt(len(ids)) * rows.mean(0) + (local(SERVER, w, sgd) - w)
+        rows = torch.stack([train_locally(i, w) - w for i in ids])
+        local = LocalTraining(lr=0.8 * 0.1 * math.sqrt(len(ids)), batch_size=1, steps=2)
+        w = (
+            w
+            + math.sqrt(len(ids)) * rows.mean(0)
+            + (train_locally(SERVER, w, local) - w)
+        )
     fsl = FSLParallel(gamma=0.8, epochs=2, batch_size=1, rate=0.1)
     torch.testing.assert_close(play(fsl, COHORTS).w_P, w)
 
@@ -169,7 +173,9 @@ def test_server_learning_draws_the_limit_from_the_clients_to_the_servers_optimum
 
 
 def test_pretraining_comes_once_before_the_first_round_and_leaves_no_trace() -> None:
-    trained = local(SERVER, START, LocalTraining(lr=0.01, batch_size=1, epochs=30))
+    trained = train_locally(
+        SERVER, START, LocalTraining(lr=0.01, batch_size=1, epochs=30)
+    )
     plain = ready(FSL(inner=FedAvgM()))
     pretrained = plain.replace(pretrain=30)
     before = pretrained.init(START, 4)

@@ -55,7 +55,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def plain(values: int) -> Dataset:
-    """A data set of which only the number of samples and the labels count."""
+    """A dataset of which only the number of samples and the labels count."""
     part = Samples(np.zeros((values, 1), np.uint8), np.arange(values) % 10)
     return Dataset("plain", part, part, 10)
 

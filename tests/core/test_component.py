@@ -77,7 +77,7 @@ def message(make: Any, *args: Any, **fields: Any) -> str:
     return str(caught.value)
 
 
-def sgd(**changes: Any) -> LocalTraining:
+def local(**changes: Any) -> LocalTraining:
     return LocalTraining(**{"lr": 0.1, "batch_size": 8, "epochs": 1, **changes})
 
 
@@ -132,7 +132,7 @@ def test_digest_ignores_key_order_and_int_or_float() -> None:
         '{"below":{"edge":1.0,"kind":"Cube"},"kind":"Pile","floors":2.0}'
     )
     assert a.digest() == b.digest() == Pile(below=Cube(edge=1), floors=2).digest()
-    assert sgd(lr=1).digest() == sgd(lr=1.0).digest()
+    assert local(lr=1).digest() == local(lr=1.0).digest()
 
 
 def test_every_field_of_a_run_changes_its_digest(tiny: Run) -> None:
@@ -162,14 +162,14 @@ def test_numpy_scalars_are_plain_numbers() -> None:
         lr=np.float64(0.25), batch_size=np.int64(8), epochs=np.int32(1)
     )
     assert config == LocalTraining(lr=0.25, batch_size=8, epochs=1)
-    assert type(config.batch_size) is int and config.digest() == sgd(lr=0.25).digest()
+    assert type(config.batch_size) is int and config.digest() == local(lr=0.25).digest()
     assert Absent(s=2, m=1, clients=np.array([3, 4])).digest() == (
         Absent(s=2, m=1, clients=[3, 4]).digest()
     )
     assert Logistic(zero_init=np.bool_(False)) == Logistic(zero_init=False)
     assert (
-        sgd().replace({"batch_size": np.int64(9)}).to_json()
-        == sgd(batch_size=9).to_json()
+        local().replace({"batch_size": np.int64(9)}).to_json()
+        == local(batch_size=9).to_json()
     )
 
 
@@ -287,7 +287,7 @@ def test_replace_validates_and_says_so_in_the_users_words(
 
 
 def test_components_are_frozen() -> None:
-    config = sgd()
+    config = local()
     with pytest.raises(ValidationError, match="frozen"):
         config.lr = 3.0
     assert config.lr == 0.1
@@ -297,7 +297,7 @@ def test_components_are_frozen() -> None:
     "value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
 )
 def test_values_that_are_not_finite_are_refused(value: float) -> None:
-    assert "lr: Input should be a finite number" in message(sgd, lr=value)
+    assert "lr: Input should be a finite number" in message(local, lr=value)
     assert "high: Input should be a finite number" in message(
         ParquetImages, path="x", high=value
     )
@@ -310,7 +310,7 @@ def test_explain_has_one_line_per_field_and_no_address() -> None:
         rate: float = Field(lt=1)
 
     with pytest.raises(ValidationError) as caught:
-        Plain.model_validate({"count": "three", "parts": [sgd(), 5], "rate": 1.5})
+        Plain.model_validate({"count": "three", "parts": [local(), 5], "rate": 1.5})
     lines = explain(caught.value).splitlines()
     assert [line.partition(":")[0] for line in lines] == ["count", "parts.1", "rate"]
     assert lines[0].endswith("(given: 'three')")

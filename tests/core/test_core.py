@@ -168,10 +168,10 @@ def test_num_steps_counts_the_batches_of_all_passes(
 
 
 def test_the_server_trains_and_holds_data_under_its_own_id() -> None:
-    sgd = LocalTraining(lr=1, batch_size=1, steps=1)
+    local = LocalTraining(lr=1, batch_size=1, steps=1)
     w_P = torch.zeros(2)
-    request = Train.server(w_P, sgd)
-    assert request.ids == [SERVER] and request.sgd is sgd and request.w_P is w_P
+    request = Train.server(w_P, local)
+    assert request.ids == [SERVER] and request.local is local and request.w_P is w_P
     split = Split([np.array([1]), np.array([2, 3])], np.array([4]))
     assert split.of(SERVER).tolist() == [4] and split.of(1).tolist() == [2, 3]
     assert split.of(EVERYONE).tolist() == [1, 2, 3]

@@ -332,10 +332,14 @@ def test_bytes_that_are_no_image_are_refused(tmp_path: Path, content: bytes) -> 
     assert text.startswith(f"{tmp_path / 'train.parquet'}: an image cannot be decoded")
 
 
-@pytest.mark.parametrize("labels", [[-1], []], ids=["negative", "none"])
-def test_labels_start_at_zero_and_exist(tmp_path: Path, labels: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("labels", "given"), [([-1], "the least is -1"), ([], "there are none")]
+)
+def test_labels_start_at_zero_and_exist(
+    tmp_path: Path, labels: list[int], given: str
+) -> None:
     source = write_folder(tmp_path, [encode(noise(4, 4))] * len(labels), labels)
-    assert "labels must be integers from 0, and there must be some" in refused(source)
+    assert f"labels must be integers from 0, but {given}" in refused(source)
 
 
 @pytest.mark.parametrize(

@@ -172,15 +172,15 @@ def test_which_images_are_drawn_follows_the_seed_alone() -> None:
     [
         (
             OtherDatasetServer(dataset=Digits(), n0=9, classes=[0, 1, 2]),
-            "the class map has 3 entries, but 'digits' has 10 classes: give each its class",
+            "classes has 3 entries, but 'digits' has 10 classes: give each its class",
         ),
         (
             OtherDatasetServer(dataset=Colours(), n0=9, classes=[0, 1, 3]),
-            r"the class map names \[3\]; classes of 'colours' are 0 to 2",
+            r"classes names \[3\]; the classes of 'colours' are 0 to 2",
         ),
         (
             OtherDatasetServer(dataset=Colours(), n0=9, classes=[None] * 3),
-            "the class map names no class at all",
+            "classes names no class at all",
         ),
         (
             OtherDatasetServer(dataset=Colours(), n0=93, classes=[0, 1, 2]),

@@ -86,7 +86,7 @@ def test_too_many_speakers_are_refused_with_how_many_there_are(play: Path) -> No
     with pytest.raises(ValueError) as caught:
         Shakespeare(speakers=3, length=5, file="play.txt").load()
     assert str(caught.value) == (
-        "play.txt has 3 speakers, 2 of them with text enough for length = 5 and test = 0.2, but "
+        "play.txt has 3 speakers, 2 of them with enough text for length = 5 and test = 0.2, but "
         "speakers = 3; lower speakers or length"
     )
 
@@ -120,7 +120,7 @@ def test_the_real_text_has_fasts_139_speakers(
     assert len(parts) == 139 and sum(map(len, parts)) == len(real.train)
     assert set(real.train.users) == set(range(139)) and min(map(len, parts)) > 50
     with pytest.raises(
-        ValueError, match="has 292 speakers, 192 of them with text enough"
+        ValueError, match="has 292 speakers, 192 of them with enough text"
     ):
         Shakespeare(speakers=193).load()  # 139 are there, and not many more
 

@@ -35,7 +35,7 @@ from raysafl import (
 )
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import in_process
+from raysafl.sweep.session import run_in_process
 
 VICTIMS = {"driver": 0.2, "coordinator": 0.35, "client actor": 0.35, "node": 0.1}
 KEY = ["run_id", "replicate", "round"]
@@ -86,7 +86,7 @@ def undisturbed(seed: int, folder: Path) -> pd.DataFrame:
     store.create()
     for run in sweep(seed).runs.values():
         worker = Worker(run.data, run.data.load(), run.model, run.seeds)
-        in_process(run, store, worker)
+        run_in_process(run, store, worker)
     return rows(store)
 
 

@@ -49,12 +49,12 @@ def optimum(clients: Sequence[int] = ALL) -> Tensor:
     return torch.linalg.solve(H[pick].sum(0), (H[pick] @ A[pick, :, None]).sum(0))[:, 0]
 
 
-def drift_point(sgd: LocalTraining = LOCAL, clients: Sequence[int] = ALL) -> Tensor:
+def drift_point(local: LocalTraining = LOCAL, clients: Sequence[int] = ALL) -> Tensor:
     """Where the updates of K local steps sum to zero: FedAvg's limit."""
     eye = torch.eye(2, dtype=torch.float64)
     pull = torch.stack(
         [
-            eye - torch.linalg.matrix_power(eye - sgd.lr * H[i], sgd.num_steps(1))
+            eye - torch.linalg.matrix_power(eye - local.lr * H[i], local.num_steps(1))
             for i in clients
         ]
     )
@@ -71,30 +71,30 @@ def gradient(client: int, w: Tensor) -> Tensor:
     return H[client] @ (w - A[client])
 
 
-def local(
+def train_locally(
     client: int,
     w: Tensor,
-    sgd: LocalTraining = LOCAL,
+    local: LocalTraining = LOCAL,
     offset: Tensor | float = 0.0,
     prox: float = 0.0,
 ) -> Tensor:
     """Where a client ends that starts at w."""
     start = w
-    for _ in range(sgd.num_steps(1)):
-        w = w - sgd.lr * (gradient(client, w) + offset + prox * (w - start))
+    for _ in range(local.num_steps(1)):
+        w = w - local.lr * (gradient(client, w) + offset + prox * (w - start))
     return w
 
 
-def answer(request: Request, sgd: LocalTraining = LOCAL) -> Any:
-    sgd = request.sgd or sgd
+def answer(request: Request, local: LocalTraining = LOCAL) -> Any:
+    local = request.local or local
     rows = []
     for k, client in enumerate(request.ids):
         start = request.w_P if request.w_MP is None else request.w_MP[k]
         offset = 0.0 if request.offset_MP is None else request.offset_MP[k]
-        rows.append(start - local(client, start, sgd, offset, request.prox))
+        rows.append(start - train_locally(client, start, local, offset, request.prox))
     ones = torch.ones(len(rows))
-    steps = ones.long() * sgd.num_steps(1)
-    columns = (steps, steps * sgd.lr, ones, ones, ones)
+    steps = ones.long() * local.num_steps(1)
+    columns = (steps, steps * local.lr, ones, ones, ones)
     if isinstance(request, TrainMean):
         return MeanUpdate(torch.stack(rows).mean(0), *columns)
     return Update(torch.stack(rows), *columns)
@@ -103,7 +103,7 @@ def answer(request: Request, sgd: LocalTraining = LOCAL) -> Any:
 def play(
     algorithm: Algorithm,
     cohorts: Sequence[Sequence[int]],
-    sgd: LocalTraining = LOCAL,
+    local: LocalTraining = LOCAL,
     state: State | None = None,
     first: int = 0,
 ) -> State:
@@ -114,7 +114,7 @@ def play(
         reply: Any = None
         try:
             while True:
-                reply = answer(turn.send(reply), sgd)
+                reply = answer(turn.send(reply), local)
         except StopIteration as end:
             state = end.value
     return state

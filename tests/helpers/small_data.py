@@ -1,4 +1,4 @@
-"""Small files in the layouts of the real data sets, big enough for every cell of experiments/.
+"""Small files in the layouts of the real datasets, big enough for every cell of experiments/.
 
 Images are plain: a shade per class. Accuracies on them mean nothing; that everything
 runs does.
@@ -82,7 +82,7 @@ def write_play(path: Path) -> None:
 
 
 def write_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every data set that an experiment names, below one data root."""
+    """Every dataset that an experiment names, below one data root."""
     write_images(root / "MNIST" / "raw", "{part}-{kind}-ubyte", 10, 8000)
     write_images(root / "FashionMNIST" / "raw", "{part}-{kind}-ubyte", 10, 14000)
     for name in ("MNIST", "FashionMNIST"):

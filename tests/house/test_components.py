@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.families import built_in
 
 from raysafl import Claim, Hardware, LocalTraining, Printed, Run, Sweep, Table
 from raysafl.cli.catalogue import FAMILIES
@@ -24,9 +25,7 @@ OTHERS: tuple[type[Component], ...] = (
 
 def components() -> list[type[Component]]:
     """Every component of the package that a user can build."""
-    families = [kind for base in FAMILIES.values() for kind in base.kinds().values()]
-    ours = [kind for kind in families if kind.__module__.startswith("raysafl.")]
-    return [*ours, *OTHERS]
+    return [*(kind for base in FAMILIES.values() for kind in built_in(base)), *OTHERS]
 
 
 @pytest.mark.parametrize("kind", components(), ids=lambda kind: kind.__name__)

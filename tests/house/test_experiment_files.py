@@ -315,8 +315,8 @@ def test_every_component_of_the_package_says_what_it_is_in_one_line() -> None:
 def test_the_catalogue_is_plain_json_of_every_family() -> None:
     found = catalogue()
     assert json.loads(json.dumps(found)) == found
-    assert set(found) == {*FAMILIES, "metric"}
-    assert {"test_accuracy", "final", "rise_time"} <= set(found["metric"])
+    assert set(found) == {*FAMILIES, "result"}
+    assert {"test_accuracy", "final", "rise_time"} <= set(found["result"])
     lines = [entry["summary"] for kinds in found.values() for entry in kinds.values()]
     assert all(lines) and not any("\n" in line for line in lines)
     some = {

@@ -25,7 +25,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import in_process
+from raysafl.sweep.session import run_in_process
 
 # they print a table, without a sweep
 SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}
@@ -51,7 +51,7 @@ class World:
         key = run.data.source_key
         if key not in self.datasets:
             self.datasets[key] = run.data.load()
-        in_process(
+        run_in_process(
             run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds)
         )
         self.ran.add(run.id)

@@ -17,7 +17,7 @@ from raysafl import Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import in_process
+from raysafl.sweep.session import run_in_process
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "measured"
@@ -59,7 +59,9 @@ def assert_comes_out_again(
     """
     short, again = run.replace(rounds=min(run.rounds, 40)), Store(path)
     again.create()
-    in_process(short, again, Worker(run.data, run.data.load(), run.model, run.seeds))
+    run_in_process(
+        short, again, Worker(run.data, run.data.load(), run.model, run.seeds)
+    )
     rows = again.rounds(short.id).drop(columns=["run_id", "seconds"])
     old = kept.rounds(run.id).drop(columns=["run_id", "seconds"])
     old = old[old["round"] < short.rounds].reset_index(drop=True)

@@ -110,12 +110,12 @@ def test_with_no_choice_everyone_able_comes() -> None:
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        (Uniform(m=11), "m = 11 clients a round, but there are M = 10"),
+        (Uniform(m=11), "m = 11 clients a round, but there are N = 10"),
         (
             Absent(s=4, m=7),
-            "m = 7 clients a round cannot come from M - s = 10 - 4 = 6; lower m or s",
+            "m = 7 clients a round cannot come from N - s = 10 - 4 = 6; lower m or s",
         ),
-        (Absent(s=10, m=1), "cannot come from M - s = 10 - 10 = 0; lower m or s"),
+        (Absent(s=10, m=1), "cannot come from N - s = 10 - 10 = 0; lower m or s"),
         (
             Absent(s=2, m=3, clients=[1, 10]),
             "clients must be s = 2 distinct ids from 0 to 9, not [1, 10]",

@@ -312,7 +312,7 @@ def test_cyclic_groups_take_turns_exactly() -> None:
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        (Arbitrary(dist=Beta(), m=13), "m = 13 clients a round, but there are M = 12"),
+        (Arbitrary(dist=Beta(), m=13), "m = 13 clients a round, but there are N = 12"),
         (
             Arbitrary(dist=ScipyDistribution("norm", loc=80), m=1),
             "has no mass on [0, 1]",
@@ -323,13 +323,13 @@ def test_cyclic_groups_take_turns_exactly() -> None:
         ),
         (
             Arbitrary(dist=ScipyDistribution("uniform", scale=0.1), m=3),
-            "gives only 2 of M = 12 a positive probability; lower m or widen",
+            "gives only 2 of N = 12 a positive probability; lower m or widen",
         ),
-        (Bernoulli(rate=[0.5, 0.5]), "rate has 2 entries for M = 12 clients"),
+        (Bernoulli(rate=[0.5, 0.5]), "rate has 2 entries for N = 12 clients"),
         (Bernoulli(rate=0), "rate is 0 for every client"),
         (Markov(mean=[0.0] * 12, correlation=0), "mean is 0 for every client"),
-        (Markov(mean=[0.5], correlation=0), "mean has 1 entries for M = 12"),
-        (Cyclic(groups=13), "groups = 13 groups cannot be made of M = 12"),
+        (Markov(mean=[0.5], correlation=0), "mean has 1 entries for N = 12"),
+        (Cyclic(groups=13), "groups = 13, but there are only N = 12 clients"),
         (Cyclic(groups=[]), "groups is empty"),
         (Cyclic(groups=[[0], [1, 12]]), "group 1 must hold at least one id"),
         (Cyclic(groups=[[0], []]), "group 1 must hold"),
@@ -391,7 +391,7 @@ def test_a_policy_that_cannot_serve_the_clients_says_why(
                 uniform=Full(),
                 every=2,
             ),
-            "a Snapshot inside a Snapshot",
+            "a Snapshot cannot contain a Snapshot",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

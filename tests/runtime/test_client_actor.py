@@ -16,12 +16,12 @@ from raysafl.training.inputs import as_tensor
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:
-    sgd = LocalTraining(lr=0.1, batch_size=8, epochs=1)
+    local = LocalTraining(lr=0.1, batch_size=8, epochs=1)
     w = [torch.arange(3.0), torch.ones(3)]
     tasks = [
-        Task(0, 4, w[0], sgd, 7, 2, 1, None, 0.0),
-        Task(0, 5, w[0], sgd, 7, 2, 1, torch.tensor([1.0, 2.0, 3.0]), 0.5),
-        Task(1, 4, w[1], sgd, 8, 2, 3, torch.zeros(3), 0.0),
+        Task(0, 4, w[0], local, 7, 2, 1, None, 0.0),
+        Task(0, 5, w[0], local, 7, 2, 1, torch.tensor([1.0, 2.0, 3.0]), 0.5),
+        Task(1, 4, w[1], local, 8, 2, 3, torch.zeros(3), 0.0),
     ]
     message = TaskMessage(tasks, {0: 2}, EvaluationRequest(9, [0, 2500], [w[1]]))
     header, offsets, *starts = message.encode(

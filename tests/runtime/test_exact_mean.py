@@ -55,8 +55,8 @@ AVERAGED = (0, 2)
 def tasks(worker: Worker) -> list[Task]:
     """Seven clients of replicate 0, the server of replicate 1, two clients of replicate 2."""
     who = [*((0, i) for i in range(7)), (1, SERVER), (2, 1), (2, 4)]
-    w, sgd = worker.init(), LocalTraining(lr=0.1, batch_size=32, epochs=2)
-    return [Task(r, i, w[r], sgd, r, 0, 1, None, 0.0) for r, i in who]
+    w, local = worker.init(), LocalTraining(lr=0.1, batch_size=32, epochs=2)
+    return [Task(r, i, w[r], local, r, 0, 1, None, 0.0) for r, i in who]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from raysafl.storage.paths import Remote, parse_location
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, in_process
+from raysafl.sweep.session import Session, run_in_process
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 
@@ -50,7 +50,7 @@ def original(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Store
         Sweep("sweep", {(r.seed,): r for r in runs}, axes=("seed",)).manifest()
     )
     for run in runs[:2]:
-        in_process(run, store, worker(run))
+        run_in_process(run, store, worker(run))
         split(store, run.id)
     cut_off(runs[2], store)
     store.checkpoint(runs[2].id).unlink()
@@ -152,9 +152,9 @@ def test_a_compacted_sweep_goes_on_and_is_compacted_again(
     reference = Store(tmp_path / "reference")
     reference.create()
     for run in runs:
-        in_process(run, reference, worker(run))
+        run_in_process(run, reference, worker(run))
     for run in runs[2:]:
-        in_process(run, copy, worker(run))
+        run_in_process(run, copy, worker(run))
     for _ in range(2):  # first a mixture of both forms, then all compacted
         facts = copy.rounds().drop(columns="seconds")
         pd.testing.assert_frame_equal(facts, reference.rounds().drop(columns="seconds"))
@@ -292,7 +292,7 @@ def test_a_compacted_run_that_is_run_again_is_taken_out_of_the_file(
     copy: Store, original: Store, runs: list[Run]
 ) -> None:
     compact(copy)
-    in_process(runs[0], copy, worker(runs[0]))
+    run_in_process(runs[0], copy, worker(runs[0]))
     assert {part.name.partition("-")[0] for part in copy.parts(runs[0].id)} == {
         runs[0].id
     }
@@ -404,7 +404,7 @@ def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
             if not done:
                 upload()
         assert len(list(store.path.glob("rounds/*"))) == 3
-        in_process(runs[3], store, worker(runs[3]))
+        run_in_process(runs[3], store, worker(runs[3]))
         store.forget([runs[0].id])
         compact(store)
         assert set(store.ledger()) == store.begun() == {run.id for run in runs[1:]}

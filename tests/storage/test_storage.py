@@ -27,7 +27,7 @@ from raysafl.storage.paths import Remote, StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, SweepBusyError, find_sweeps
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import in_process
+from raysafl.sweep.session import run_in_process
 from raysafl.tracking import default_uri
 
 FACTS = [
@@ -110,7 +110,7 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
         store.create()
         with store.lock():
             store.write_manifest(Sweep("sweep", [tiny]).manifest())
-            in_process(
+            run_in_process(
                 tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
             )
         write_runs_table(store)
@@ -186,7 +186,7 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
         kills += trial.wait() == -signal.SIGKILL
         line.close()
     whole, cut = Store(tmp_path), Store(parse_location(bucket))
-    in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
+    run_in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
     assert kills == 3 and trial.returncode == 0
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
     assert cut.ledger_entry(run.id).status == "finished"
@@ -220,7 +220,7 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     store.create()
     line.close()
     with pytest.raises(StorageError, match="NETWORK_CONNECTION"):
-        in_process(
+        run_in_process(
             tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
         )
     assert Store(parse_location(bucket)).ledger() == {}
@@ -261,7 +261,9 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
     whole = Store(tmp_path)
     for run in runs.values():
-        in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
+        run_in_process(
+            run, whole, Worker(run.data, run.data.load(), run.model, run.seeds)
+        )
     pd.testing.assert_frame_equal(store.rounds()[FACTS], whole.rounds()[FACTS])
 
 
@@ -409,7 +411,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         Store(parse_location(f"{bucket}/k")),
     )
     for run in (BASE.replace(seed=i, rounds=250) for i in range(6)):
-        in_process(
+        run_in_process(
             run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
         )
     pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])

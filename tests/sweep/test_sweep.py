@@ -40,7 +40,7 @@ from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep import runner as driver
 from raysafl.sweep import tune_callback as watch
-from raysafl.sweep.session import Session, in_process
+from raysafl.sweep.session import Session, run_in_process
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 FACTS = [
@@ -144,7 +144,7 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
     reference = Store(tmp_path / "reference")
     reference.create()
     for run in sweep.labelled().values():
-        in_process(
+        run_in_process(
             run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
         )
     pd.testing.assert_frame_equal(
@@ -293,7 +293,7 @@ def test_a_sampled_configuration_that_is_wrong_fails_alone(
     outcome, _ = go(sweep, tmp_path / "s")
     reasons = set(outcome.runs[outcome.runs.status == "failed"]["reason"])
     assert any(
-        "m = 9 clients a round cannot come from M - s = 10 - 4" in r for r in reasons
+        "m = 9 clients a round cannot come from N - s = 10 - 4" in r for r in reasons
     )
     assert "finished" in set(outcome.runs.status)
 
@@ -500,7 +500,7 @@ def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
     whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store in (whole, cut):
         store.create()
-    in_process(tiny, whole, worker)
+    run_in_process(tiny, whole, worker)
     first = Session(tiny, cut, worker, {}, flush_seconds=0.0)
     # one round and a checkpoint, then rows that no checkpoint covers
     first.advance(0.0)
@@ -532,7 +532,7 @@ def test_a_session_whose_evaluations_end_later_writes_the_same_rows_and_each_in_
     whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store in (whole, cut):
         store.create()
-    in_process(run, whole, Worker(*data))
+    run_in_process(run, whole, Worker(*data))
     session = Session(run, cut, Late(*data), {}, flush_seconds)
     while not session.advance(seconds):
         assert cut.rounds()["round"].max() == session.metrics()["round"] - 1

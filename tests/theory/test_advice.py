@@ -81,11 +81,11 @@ def test_one_full_batch_step_makes_the_path_the_gradient(tiny: Run) -> None:
 
 
 def test_a_whole_pass_has_no_noise_and_a_part_of_one_has(tiny: Run) -> None:
-    for sgd, noisy in (
+    for local, noisy in (
         (tiny.local, False),
         (LocalTraining(lr=0.1, batch_size=32, steps=2), True),
     ):
-        run = tiny.replace(local=sgd)
+        run = tiny.replace(local=local)
         work = Worker(run.data, run.data.load(), run.model, [0])
         assert min(work.sizes()[0][0]) > 64
         _, noise_N = paths(run, work, work.init()[0], 0, torch.ones(10))

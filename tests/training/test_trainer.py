@@ -68,7 +68,7 @@ def tasks(
             replicate=r,
             client=client,
             w_P=flat.init(Key(r)),
-            sgd=sgd,
+            local=sgd,
             seed=r,
             round=3,
             call=1,
@@ -86,7 +86,7 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
     """The same local training as a user would write it, with torch.optim.SGD."""
     module = model.build((1, 8, 8), 4)
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
-    optimiser = torch.optim.SGD(module.parameters(), lr=task.sgd.lr)
+    optimiser = torch.optim.SGD(module.parameters(), lr=task.local.lr)
     held = HELD[task.client]
     x = (
         torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale
@@ -94,7 +94,7 @@ def with_torch_optim(flat: FlatModel, task: Task, model: Model) -> torch.Tensor:
     )
     y = torch.from_numpy(DATASET.train.y[held])
     for batch in draw_batches(
-        len(held), task.sgd, Key(task.seed, task.round)("batches 1", task.client)
+        len(held), task.local, Key(task.seed, task.round)("batches 1", task.client)
     ):
         rows = batch[batch >= 0]
         loss = F.cross_entropy(module(x[rows]), y[rows])
@@ -193,7 +193,9 @@ def test_tasks_with_different_rates_and_batch_sizes_keep_their_own() -> None:
     local = trainer(Logistic(), "fused")
     mixed = [
         task._replace(
-            sgd=LocalTraining(lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1)
+            local=LocalTraining(
+                lr=0.1 * (i + 1), batch_size=8 if i % 2 else 16, epochs=1
+            )
         )
         for i, task in enumerate(
             tasks(local.model, LocalTraining(lr=1, batch_size=1, steps=1))

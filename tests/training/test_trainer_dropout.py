@@ -59,7 +59,7 @@ def explicit(local: LocalTrainer, task: Task) -> Tensor:
     module = local.model.module.train()
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     module.requires_grad_()
-    optimiser = torch.optim.SGD(module.parameters(), lr=task.sgd.lr)
+    optimiser = torch.optim.SGD(module.parameters(), lr=task.local.lr)
     held = HELD[task.client]
     x = (
         torch.from_numpy(DATASET.train.x[held]) * DATASET.train.scale
@@ -67,7 +67,7 @@ def explicit(local: LocalTrainer, task: Task) -> Tensor:
     )
     y = torch.from_numpy(DATASET.train.y[held])
     key = Key(task.seed, task.round)
-    plan = draw_batches(len(held), task.sgd, key(f"batches {task.call}", task.client))
+    plan = draw_batches(len(held), task.local, key(f"batches {task.call}", task.client))
     seeds = key(f"dropout {task.call}", task.client).integers(2**62, size=len(plan))
     for batch, seed in zip(plan, seeds, strict=True):
         rows = batch[batch >= 0]
@@ -105,7 +105,7 @@ def test_a_task_with_dropout_alone_equals_itself_among_others_bitwise() -> None:
 @pytest.mark.parametrize("field", ["seed", "round", "call"])
 def test_masks_depend_on_seed_round_and_call(engine: str, field: str) -> None:
     local = trainer(Dropping(), engine)
-    # the whole data set
+    # the whole dataset
     (task, *_) = tasks(local.model, LocalTraining(lr=0.1, batch_size=64, epochs=1))
     other = task._replace(**{field: 9})
     same, first, second = local.train([task, task, other]).delta_MP

@@ -26,7 +26,7 @@ PRECISE = {"rtol": 1e-3, "atol": 5e-5}
 
 def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
     """The same local training as a user of torch.optim would write it."""
-    module, sgd = model.build((1, 8, 8), 4), task.sgd
+    module, sgd = model.build((1, 8, 8), 4), task.local
     torch.nn.utils.vector_to_parameters(task.w_P.clone(), module.parameters())
     optimiser: torch.optim.Optimizer
     # the tasks are of round 3: milestones 2 and 3 passed
@@ -97,7 +97,7 @@ def test_tasks_with_different_optimizers_keep_their_own_bitwise(engine: str) -> 
         KINDS[0].replace(lr=0.3),
     ]
     mixed = [
-        task._replace(sgd=sgd, prox=0.1 * (i % 3))
+        task._replace(local=sgd, prox=0.1 * (i % 3))
         for i, (task, sgd) in enumerate(
             zip(tasks(local.model, BASE), kinds, strict=True)
         )

@@ -67,8 +67,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     For statistic x, n finished replicates and the table's scale c,
 
-        mean.x = c sum_r x_r / n,        std.x = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n
-        - 1)),
+        mean.x = c sum_r x_r / n
+        std.x  = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1))
 
     so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
     Replicates that diverged or failed are counted, but not averaged.

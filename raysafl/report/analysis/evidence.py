@@ -42,9 +42,10 @@ def rule(table: Table) -> str:
     words = "\n".join(f"- **{name}**: {why}" for name, why in VERDICTS.items())
     return (
         f"Verdict on `{table.statistic}`: Δ is ours minus the paper's, its {LEVEL:.0%} interval "
-        "Welch's, from both means and standard deviations. The paper's number of seeds is taken "
-        "to be ours, and its spread to be ours where it prints none. Near is within "
-        f"{near(table)}; without a spread of ours, nearness alone decides.\n\n{words}"
+        "Welch's, from both means and standard deviations. The paper's number of seeds is "
+        "taken to be ours. If it prints no standard deviation, ours stands for both. Near "
+        f"is within {near(table)}; if we have no standard deviation (one seed), nearness "
+        f"alone decides.\n\n{words}"
     )
 
 
@@ -149,12 +150,11 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
         layout: the layout of its axes.
 
     Returns:
-        One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (those
-            that
-        both finished), `diff` (mean difference to the baseline, in the table's unit),
-        `half` (half the width of its 95 % interval), `p` and `holm`; NaN where all
-        differences are equal, so that a t test has no answer. A comparison with fewer
-        than two common seeds is left out.
+        One row per comparison: `label.<axis>`, `baseline` (its method), `seeds` (how
+        many seeds both methods finished), `diff` (mean difference to the baseline, in
+        the table's unit), `half` (half the width of its 95 % interval), `p` and `holm`;
+        NaN where all differences are equal, so that a t test has no answer. A
+        comparison with fewer than two common seeds is left out.
     """
     axis = layout.method
     table = manifest.table

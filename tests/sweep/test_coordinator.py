@@ -16,8 +16,8 @@ from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import in_process
-from raysafl.sweep.trial import Context, Trial
+from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.session import run_in_process
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def start(store: Store, tiny: Run) -> Iterator[Any]:
     """Start a coordinator for runs by name; it is cleaned up in the end."""
-    made: list[Trial] = []
+    made: list[Coordinator] = []
     runs = {
         "tiny": tiny,
         "other": tiny.replace(seed=9),
@@ -66,13 +66,13 @@ def start(store: Store, tiny: Run) -> Iterator[Any]:
         30.0,
     )
 
-    class Here(Trial):
+    class Here(Coordinator):
         def setup(
             self, config: dict[str, Any], context_: Context | None = None
         ) -> None:
             super().setup(config, context)
 
-    def begin(name: str) -> Trial:
+    def begin(name: str) -> Coordinator:
         made.append(Here({"run": name}))
         return made[-1]
 
@@ -81,7 +81,7 @@ def start(store: Store, tiny: Run) -> Iterator[Any]:
         trial.stop()
 
 
-def to_the_end(trial: Trial) -> list[dict[str, Any]]:
+def to_the_end(trial: Coordinator) -> list[dict[str, Any]]:
     results = [trial.train()]
     while not results[-1]["done"]:
         results.append(trial.train())
@@ -111,7 +111,7 @@ def test_reset_for_another_run_equals_a_fresh_start(
     other = tiny.replace(seed=9)
     reference = Store(store.path.parent / "reference")
     reference.create()
-    in_process(
+    run_in_process(
         other,
         reference,
         Worker(other.data, other.data.load(), other.model, other.seeds),
@@ -201,7 +201,9 @@ def check_chains(store: Store, tiny: Run) -> None:
     run = tiny.replace(participation=CHAINS)
     reference = Store(store.path.parent / "reference")
     reference.create()
-    in_process(run, reference, Worker(run.data, run.data.load(), run.model, run.seeds))
+    run_in_process(
+        run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
+    )
     facts = ["replicate", "round", "test_accuracy", "test_loss"]
     pd.testing.assert_frame_equal(store.rounds()[facts], reference.rounds()[facts])
 

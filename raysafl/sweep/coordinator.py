@@ -1,5 +1,4 @@
-"""A trial of Tune: the coordinator, which runs the rounds of one run on its client
-actors.
+"""The coordinator: the process of a Tune trial, which carries out one run.
 
 Tune reuses the coordinator's process for the next trial, and the coordinator keeps its
 client actors, so a sweep starts its processes once. `_reset` drops all state of the
@@ -38,9 +37,9 @@ class Context:
         store: the sweep's folder.
         make: makes a run from the configuration that Tune gives a trial.
         hardware: what a trial runs on.
-        datasets: the loaded datasets in Ray's object store, by the JSON of their
-            source.
-        origin: with what and where the sweep runs, for the ledger.
+        datasets: the loaded datasets in Ray's object store, by the `source_key` of the
+            data that load them.
+        origin: versions, host and commit, for the ledger entries.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -57,7 +56,7 @@ class Context:
     engine: str = "auto"
 
 
-class Trial(tune.Trainable):
+class Coordinator(tune.Trainable):
     """Coordinates one run after the other on the same client actors.
 
     A run that raises an error, or whose client actors are lost again and again, is
@@ -172,9 +171,7 @@ class Trial(tune.Trainable):
         """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
 
     def _fail(self, error: Exception) -> None:
-        """Record the failure with the line of code that raised it, and the rows before
-        it.
-        """
+        """Record the failure with the line that raised it, and the rows before it."""
         # The last frame is where the error was raised, often in the user's own code.
         at = traceback.extract_tb(error.__traceback__)[-1]
         reason = (
