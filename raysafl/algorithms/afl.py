@@ -45,9 +45,10 @@ class AFL(Algorithm):
             update: Update = yield Train(state.w_P, ids)
         else:
             # Row 0 is the present model, so a delay of 0 starts from it.
-            past_DP = torch.cat([state.w_P[None], state.server["past"]])
-            delays = [int(key("delay", i).integers(len(past_DP))) for i in ids]
-            update = yield Train(state.w_P, ids, w_MP=past_DP[delays])
-            state = replace(state, server={"past": past_DP[: self.max_delay]})
+            # The suffix _A counts the ages of models: past_AP[a] is a rounds old.
+            past_AP = torch.cat([state.w_P[None], state.server["past"]])
+            delays = [int(key("delay", i).integers(len(past_AP))) for i in ids]
+            update = yield Train(state.w_P, ids, w_MP=past_AP[delays])
+            state = replace(state, server={"past": past_AP[: self.max_delay]})
         mean_P = (update.delta_MP / update.steps_M.to(update.delta_MP)[:, None]).mean(0)
         return replace(state, w_P=state.w_P - self.lr * mean_P)

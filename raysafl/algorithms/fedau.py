@@ -60,6 +60,7 @@ class FedAU(Algorithm):
         mean_N = weight_N + (waited_N - weight_N) / ended_N.clamp_min(1)
 
         # As in the paper, the weights from before this round are applied.
+        # The axis of length 1 lets one weight apply to all parameters of a row.
         weight_M1 = weight_N[cohort_M].to(delta_MP)[:, None]
         step_P = (weight_M1 * delta_MP).sum(0) / len(weight_N)
         server = {

@@ -129,7 +129,7 @@ def run_command(
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
     from raysafl.sweep.experiment_file import load_sweep
 
-    labels = dict(_label_and_value(text) for text in only or [])
+    labels = dict(_axis_and_label(text) for text in only or [])
     _run_sweep(
         load_sweep(file).at(scale),
         out=out,
@@ -160,7 +160,7 @@ def advise_command(
     from raysafl.theory.advice import advise
     from raysafl.theory.advice_table import advice_table
 
-    labels = dict(_label_and_value(text) for text in only or [])
+    labels = dict(_axis_and_label(text) for text in only or [])
     name, run = load_sweep(file).first(labels)
     console.print(advice_table(advise(run, rounds), name))
 
@@ -309,7 +309,7 @@ def data_show_command(
     from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(file).at(scale)
-    labels = dict(_label_and_value(text, "--label") for text in label or [])
+    labels = dict(_axis_and_label(text, "--label") for text in label or [])
     table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
     console.print(
@@ -384,12 +384,12 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-def _label_and_value(text: str, option: str = "--only") -> tuple[str, str]:
-    """Split `LABEL=VALUE`."""
-    label, found, value = text.partition("=")
+def _axis_and_label(text: str, option: str = "--only") -> tuple[str, str]:
+    """Split `AXIS=LABEL`."""
+    axis, found, label = text.partition("=")
     if not found:
-        raise ValueError(f"{option} takes LABEL=VALUE, not '{text}'")
-    return label, value
+        raise ValueError(f"{option} takes AXIS=LABEL, not '{text}'")
+    return axis, label
 
 
 def _client_hardware(

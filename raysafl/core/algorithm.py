@@ -109,7 +109,8 @@ class LocalTraining(Component):
 
     def num_steps(self, samples: int) -> int:
         """Return the number K of local steps on a dataset with this many samples."""
-        batches_per_pass = -(-samples // self.batch_size)  # rounded up
+        # The last batch of a pass may be short, so the number is rounded up.
+        batches_per_pass = -(-samples // self.batch_size)
         return self.steps or (self.epochs or 0) * batches_per_pass
 
     def rate(self, round: int) -> float:

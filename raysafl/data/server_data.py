@@ -116,6 +116,7 @@ class StratifiedServer(DrawnServer):
             ValueError: a class has too few samples.
         """
         self.check(len(labels))
+        # A class gets one sample more if its place in a random order is below the rest.
         extra = rng.permutation(num_classes) < self.n0 % num_classes
         parts = []
         for c in range(num_classes):

@@ -50,7 +50,8 @@ def compiled(
 
         try:
             loop = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # numba found no folder that it can write to
+        # Numba found no folder that it can write to.
+        except RuntimeError:
             return numba.njit(**options)(function)
 
         cache = _find_cache(loop)

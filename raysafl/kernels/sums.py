@@ -4,7 +4,8 @@ import numpy as np
 
 from raysafl.kernels.jit import compiled
 
-UNITS = 2.0**40  # units in 1.0
+# The number of units in 1.0.
+UNITS = 2.0**40
 
 
 @compiled()

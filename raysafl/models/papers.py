@@ -101,6 +101,7 @@ class FslEmnistNet(_FslNet):
             nn.ReLU(),
             nn.MaxPool2d(2),
         ]
+        # The unpadded convolution takes 2 pixels from each side length, pooling halves it.
         features_width = 64 * ((height - 2) // 2) * ((width - 2) // 2)
         return self._with_dense_layers(features, features_width, num_classes)
 

@@ -97,6 +97,7 @@ class Markov(Participation):
 
     @model_validator(mode="after")
     def _is_a_chain(self) -> "Markov":
+        # Both transition probabilities must be at least 0; a constant chain always is.
         for mean in set(np.unique(self.mean).tolist()) - {0.0, 1.0}:
             lowest = -min(mean / (1 - mean), (1 - mean) / mean)
             if self.correlation < lowest:
@@ -150,6 +151,7 @@ class Cyclic(Participation):
         """Return the ids of the group with this number."""
         if not isinstance(self.groups, int):
             return np.array(self.groups[number], np.int64)
+        # The first `more` groups have one client more than the others.
         each, more = divmod(num_clients, self.groups)
         return np.arange(
             number * each + min(number, more),

@@ -56,7 +56,8 @@ def intervals(file: str, sha256: str) -> Ints:
     try:
         read = pd.read_parquet if Path(file).suffix == ".parquet" else pd.read_csv
         frame = read(io.BytesIO(content))
-    except Exception as error:  # a damaged file may raise any kind of error
+    # A damaged file may raise any kind of error.
+    except Exception as error:
         raise ValueError(
             f"the trace {file} is no CSV or Parquet table: {error}"
         ) from error

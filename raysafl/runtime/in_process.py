@@ -63,6 +63,7 @@ class Worker:
         self.splits = [by_split_seed[data.split_seed(seed)] for seed in seeds]
 
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
+        # Without this bound, the engine would be chosen for batches wider than any client's.
         largest = max(int(split.clients.sizes.max()) for split in self.splits)
         batch_size = min(batch_size, largest)
         self.trainer = LocalTrainer(

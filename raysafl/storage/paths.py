@@ -24,11 +24,15 @@ from pyarrow import fs
 from raysafl.core.text import format_bytes, redacted
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-DEFAULTS = {  # options of pyarrow's filesystems, added to a URI that does not set them
-    "s3": "allow_delayed_open=true",  # a small file is written by a single PUT request
-    "gs": "retry_limit_seconds=10",  # by default a lost server is tried for 15 minutes
+# Options of pyarrow's filesystems, which are added to a URI that does not set them.
+DEFAULTS = {
+    # A small file is then written by a single PUT request.
+    "s3": "allow_delayed_open=true",
+    # By default a lost server is tried for 15 minutes.
+    "gs": "retry_limit_seconds=10",
 }
-HINTS = {  # pattern in an error message of pyarrow -> what the user may do
+# Pattern in an error message of pyarrow -> what the user may do.
+HINTS = {
     r"NO_SUCH_BUCKET|bucket does not exist": "make the bucket first",
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|FORBIDDEN|[Cc]redential": "check the credentials "
     "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of this machine) and their rights",
@@ -172,6 +176,8 @@ class Remote:
             pattern: parts separated by `/`, one for each level of folders. A part may
                 hold the wildcards of `fnmatch`.
         """
+        # Only folders that may match are listed: an object store lists a thousand files
+        # a request, and a sweep may have many.
         first, _, rest = pattern.partition("/")
         if not re.search(r"[*?\[]", first):
             inside = self / first

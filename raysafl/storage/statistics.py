@@ -13,7 +13,8 @@ MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
 # Test accuracies in per cent.
 TARGETS = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 TOTALS = columns_with(Summary.SUM)
-STATISTICS = {  # of a run, in runs.parquet
+# Statistics of a run, which are columns of runs.parquet: name -> meaning.
+STATISTICS = {
     "rounds": "rounds run",
     "final": "test accuracy of the last evaluated round",
     "last5": "mean test accuracy of the last five evaluated rounds (FAST)",

@@ -315,7 +315,8 @@ class Store:
             ).to_pandas()
         except StorageError:
             raise
-        except Exception as error:  # whatever a damaged file does to its reader
+        # A damaged file may raise any kind of error.
+        except Exception as error:
             raise ValueError(
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error

@@ -87,6 +87,7 @@ class LineDisplay(QuietDisplay):
         self.done += 1
         self.failed += status.bad
         spent = time.monotonic() - self.started
+        # Trials run side by side, so this is already the time per run of all of them.
         left = spent / self.done * (self.total - self.done)
         result = reason or f"test accuracy {accuracy:.2%}"
         self.console.print(

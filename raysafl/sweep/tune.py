@@ -33,7 +33,9 @@ from raysafl.tracking import Tracker
 REPORT_SECONDS = 2.0
 # How often a trial whose process was lost is started again.
 TRIAL_RETRIES = 2
-QUIET = {  # Tune prints no tables and writes no logs and snapshots, as the results are in Parquet
+# With these settings Tune prints no tables and writes neither logs nor snapshots, as the
+# results are in Parquet.
+QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

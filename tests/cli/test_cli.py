@@ -118,7 +118,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
         ),
         (
             ["run", "mine.py", "--only", "method"],
-            "--only takes LABEL=VALUE, not 'method'",
+            "--only takes AXIS=LABEL, not 'method'",
         ),
         (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),

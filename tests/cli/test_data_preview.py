@@ -157,7 +157,7 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
     ("arguments", "message"),
     [
         (["nowhere.py"], "there is no experiment file nowhere.py"),
-        (["mine.py", "--label", "method"], "--label takes LABEL=VALUE, not 'method'"),
+        (["mine.py", "--label", "method"], "--label takes AXIS=LABEL, not 'method'"),
         (["mine.py", "--label", "method=FedAgv"], "did you mean 'FedAvg'"),
         (["p.py"], "p = 11 classes per client, but the data has 10"),
     ],

@@ -24,7 +24,8 @@ from raysafl.storage.manifest import Label, Manifest, Printed, Table
 from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
 
 EVERYWHERE = "all cells"
-COUNTS = {  # column of the cells -> the status of the replicates that it counts
+# Column of the cells -> the status of the replicates that it counts.
+COUNTS = {
     "replicates": Status.FINISHED,
     "diverged": Status.DIVERGED,
     "failed": Status.FAILED,
