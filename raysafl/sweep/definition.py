@@ -239,7 +239,7 @@ class Sweep:
         chosen = manifest.select(only)
         if not chosen:
             raise ValueError(
-                f"no run bears all of {', '.join(f'{k}={v}' for k, v in only.items())}"
+                f"no run has all the labels {', '.join(f'{k}={v}' for k, v in only.items())}"
             )
         labels = manifest.labels()[chosen[0]]
         return ", ".join(f"{k}={v}" for k, v in labels.items()), runs[chosen[0]]

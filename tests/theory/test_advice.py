@@ -210,6 +210,6 @@ def test_a_sampled_sweep_has_no_first_run(tiny: Run) -> None:
     grid = Sweep(
         name="s", axes=("a", "b"), runs={(1, 2): tiny, (2, 1): tiny.replace(rounds=1)}
     )
-    with pytest.raises(ValueError, match="no run bears all of a=1, b=1"):
+    with pytest.raises(ValueError, match="no run has all the labels a=1, b=1"):
         grid.first({"a": "1", "b": "1"})
     assert grid.first({"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))
