@@ -8,13 +8,11 @@ For W2's network and FSL's for CIFAR-10, m clients at once and batches of B: wha
 `torch.compile` around its gradients. Data are random: arithmetic does not depend on
 them. Per step and task the floor is the larger of
 
-  FLOP: counted by torch's FlopCounterMode over a forward and a backward pass, at the
-      measured
-        rate of a large square float32 matrix product, and
-  bytes: parameters read twice and, by the update, read and written (16 P), inputs read
-      once as
-        float32, every layer's output written and read once, at the measured rate of a
-        copy.
+- the FLOP that torch's FlopCounterMode counts over a forward and a backward pass, at the
+  measured rate of a large square float32 matrix product, and
+- the bytes, at the measured rate of a copy: parameters are read twice and, by the update,
+  read and written (16 P), inputs are read once as float32, and every layer's output is
+  written and read once.
 
 A case that the smaller ones before it predict to take longer than --limit seconds is
 timed once, others are medians of three.

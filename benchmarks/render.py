@@ -1,7 +1,7 @@
 """The tables of benchmarks/README.md from the JSON beside it.
 
-python benchmarks/render.py           writes them between their markers python
-benchmarks/render.py --check   says whether they are up to date (exit code 1 if not)
+python benchmarks/render.py            writes them between their markers
+python benchmarks/render.py --check    fails (exit code 1) if they are not up to date
 """
 
 import json

@@ -1,7 +1,7 @@
 """raysafl, the plain loop and other frameworks on the same workloads, taking turns in one run.
 
-python benchmarks/rivals.py --pfl PYTHON --flower PYTHON --fedjax PYTHON >
-benchmarks/rivals.json
+    python benchmarks/rivals.py --pfl PYTHON --flower PYTHON --fedjax PYTHON \\
+        > benchmarks/rivals.json
 
 Each PYTHON is the interpreter of that framework's own environment (see README.md); a
 framework that is not given is left out. Data and split are raysafl's own, the same for

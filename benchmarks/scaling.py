@@ -1,9 +1,8 @@
 """How raysafl scales, measured: against clients, population, model, replicates, trials, actors.
 
-    python benchmarks/scaling.py                            everything, medians of 3
-    python benchmarks/scaling.py --only population clients  these axes; the others stay
-    as they were python benchmarks/scaling.py --smoke --out DIR          embedded
-    digits, smallest points
+    python benchmarks/scaling.py                            all axes, medians of 3
+    python benchmarks/scaling.py --only population clients  these axes only
+    python benchmarks/scaling.py --smoke --out DIR          small, on embedded digits
 
 Each point is a fresh process with one torch thread: a few rounds to warm up, then
 rounds for `--seconds`, of which the median counts; a point is the median over

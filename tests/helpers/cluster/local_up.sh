@@ -2,7 +2,7 @@
 # docs/cluster.md for real on one machine: its commands from `ray get-auth-token` to `ray down`,
 # with cluster-local.yaml, over ssh; prints the seconds of each.
 #
-#   sudo tests/cluster/local_up.sh [MACHINES]
+#   sudo tests/helpers/cluster/local_up.sh [MACHINES]
 #
 # `ray up` and `ray down` end EVERY Ray on a machine. So this runs in namespaces of its own (as
 # root): nothing outside can be seen from there, let alone ended. With MACHINES = 0 (the default)
