@@ -50,6 +50,11 @@ class Samples:
         """Return the number of samples."""
         return len(self.y)
 
+    @property
+    def sample_bytes(self) -> int:
+        """The bytes of one sample as it is stored here, with its label."""
+        return self.x[:1].nbytes + self.y[:1].nbytes
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -81,13 +86,19 @@ class Split:
             but is one array or a function of the client
             (`raysafl.core.client_indices`).
         server: the indices of the server's samples.
+        shared: how many of each client's samples are copies of the server's, which the
+            server sends it.
     """
 
     def __init__(
-        self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]
+        self,
+        clients: Sequence[NDArray[np.int64]],
+        server: NDArray[np.int64],
+        shared: int = 0,
     ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
+        self.shared = shared
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""

@@ -61,6 +61,7 @@ class Worker:
             seed: data.split(dataset, seed) for seed in set(map(data.split_seed, seeds))
         }
         self.splits = [by_split_seed[data.split_seed(seed)] for seed in seeds]
+        self._sample_bytes = dataset.train.sample_bytes
 
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
         # Without this bound, the engine would be chosen for batches wider than any client's.
@@ -82,6 +83,10 @@ class Worker:
     def sizes(self) -> list[tuple[list[int], int]]:
         """Return each replicate's sample counts: of every client, and of the server."""
         return [(s.clients.sizes.tolist(), len(s.server)) for s in self.splits]
+
+    def shared_bytes(self) -> list[int]:
+        """Return the bytes of shared samples per client; see `Work.shared_bytes`."""
+        return [split.shared * self._sample_bytes for split in self.splits]
 
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
         """Carry out the tasks; see `Work.train`."""

@@ -1,7 +1,8 @@
 """Save a simulation between two rounds as one safetensors file, and restore it.
 
 The file holds the replicates' tensors by name, and everything else as JSON in its
-metadata, with a SHA-256 of both.
+metadata, with a SHA-256 of both. The JSON names the run by its id, so that another run,
+whose tensors may have the same shapes, does not continue from it.
 """
 
 import hashlib
@@ -26,7 +27,9 @@ DAMAGE = (
     RecursionError,
 )
 # The fields of a replicate that go into the JSON as they are.
-PLAIN_FIELDS = [f.name for f in fields(Replicate) if f.name not in ("state", "counts")]
+PLAIN_FIELDS = [
+    f.name for f in fields(Replicate) if f.name not in ("state", "counts", "reached")
+]
 
 
 def dump(simulation: Simulation, **extra: Any) -> bytes:
@@ -47,9 +50,16 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         tensors |= {f"{r}/server/{name}": value for name, value in state.server.items()}
         tensors |= {f"{r}/client/{i}": row for i, row in state.clients.items()}
         plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
-        replicates.append(plain | {"counts": asdict(replicate.counts)})
+        counts = asdict(replicate.counts)
+        reached = sorted(replicate.reached)
+        replicates.append(plain | {"counts": counts, "reached": reached})
 
-    content = {"round": simulation.round, "replicates": replicates, "extra": extra}
+    content = {
+        "run": simulation.run.id,
+        "round": simulation.round,
+        "replicates": replicates,
+        "extra": extra,
+    }
     text = json.dumps(content)
     # safetensors refuses tensors that share memory.
     copies = {name: value.contiguous().clone() for name, value in tensors.items()}
@@ -85,10 +95,18 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
             raise ValueError(
                 f"it holds seeds {seeds}, the run has {simulation.run.seeds}"
             )
+        # Checkpoints of earlier versions do not name their run.
+        saved_run = saved.get("run", simulation.run.id)
+        if saved_run != simulation.run.id:
+            raise ValueError(
+                f"it belongs to run {saved_run}, and this is run {simulation.run.id}"
+            )
         replicates = [
             Replicate(
                 state=_state_of(tensors, r),
                 counts=Counts(**replicate["counts"]),
+                # Earlier versions did not count the samples that clients are sent.
+                reached=set(replicate.get("reached", [])),
                 **{name: replicate[name] for name in PLAIN_FIELDS},
             )
             for r, replicate in enumerate(saved["replicates"])

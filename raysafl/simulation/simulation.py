@@ -76,6 +76,8 @@ class Replicate:
             any client has trained.
         train_loss: The mean training loss of the last cohort that trained, likewise.
         counts: What was spent since the last record.
+        reached: The clients that have been sent samples of the server; empty unless the
+            run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
     """
 
@@ -85,6 +87,7 @@ class Replicate:
     train_accuracy: float | None = None
     train_loss: float | None = None
     counts: Counts = field(default_factory=Counts)
+    reached: set[int] = field(default_factory=set)
     diverged: str = ""
 
 
@@ -146,6 +149,7 @@ class Simulation:
             )
             for sizes, server_size in work.sizes()
         ]
+        self._shared_bytes = work.shared_bytes()
         self.replicates = [
             Replicate(
                 seed, algorithm.init(w_P, run.data.clients), run.participation.init()
@@ -330,17 +334,26 @@ class Simulation:
         """Count steps and traffic, and note the training accuracy and loss.
 
         Only clients' training moves bytes; training on the server's data leaves the
-        training accuracy and loss as they were.
+        training accuracy and loss as they were. A client is sent the server's samples
+        that it shares once, in the round in which it first trains.
         """
         replicate = self.replicates[r]
         counts = replicate.counts
         counts.steps += int(answer.steps_M.sum())
 
         # SERVER and EVERYONE are negative, and move no bytes.
-        num_clients = sum(i >= 0 for i in request.ids)
-        vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
-        counts.bytes_down += vector_bytes * (1 + request.extra_down)
-        counts.bytes_up += vector_bytes * (1 + request.extra_up)
+        clients = [i for i in request.ids if i >= 0]
+        vector_bytes = request.w_P.numel() * BYTES_PER_PARAMETER
+        extra_bytes = vector_bytes * request.extra_up
+        update_bytes = vector_bytes
+        if request.up_bytes is not None:
+            update_bytes = int(request.up_bytes)
+        counts.bytes_down += len(clients) * vector_bytes * (1 + request.extra_down)
+        counts.bytes_up += len(clients) * (update_bytes + extra_bytes)
+        if self._shared_bytes[r]:
+            newcomers = set(clients) - replicate.reached
+            counts.bytes_down += len(newcomers) * self._shared_bytes[r]
+            replicate.reached |= newcomers
 
         weight_M = answer.samples_M
         if SERVER in request.ids:
