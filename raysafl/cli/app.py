@@ -181,8 +181,10 @@ def report_command(
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
+    damaged = 0
     for store in stores:
         runs = write_runs_table(store)
+        damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
         files += write_report(store)
         console.print(screen(runs, store.manifest(), console.width))
     if len(paths) > 1:
@@ -190,6 +192,11 @@ def report_command(
     console.print(
         f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True
     )
+    if damaged:
+        console.print(
+            f"{damaged} runs are damaged and in no table: `raysafl verify` names them"
+        )
+        raise typer.Exit(1)
 
 
 @app.command("results")
@@ -236,6 +243,28 @@ def results_command(
         typer.echo(text.rstrip())
     else:
         console.print(as_table(found), soft_wrap=True)
+
+
+@app.command("verify")
+def verify_command(
+    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Forget what is damaged; `raysafl run` computes it again."
+        ),
+    ] = False,
+) -> None:
+    """Say what is wrong in a sweep's folder: lost, damaged or exchanged files and rows.
+
+    The exit code is 1 if something is wrong, or with --repair if something is left.
+    """
+    from raysafl.cli.verification import verify_folder
+
+    stores = [store for path in paths for store in _folders(path)]
+    left = sum(verify_folder(store, repair, console) for store in stores)
+    if left:
+        raise typer.Exit(1)
 
 
 @app.command("compact")
@@ -411,6 +440,15 @@ def _sweeps(path: str) -> list[Any]:
             f"{path} holds no sweep: no manifest.json in it or one level below"
         )
     return stores
+
+
+def _folders(path: str) -> list[Any]:
+    """Return the sweeps in a folder, or the folder of one that has lost its manifest."""
+    from raysafl.storage.store import Store
+
+    root = parse_location(path)
+    lost = any(True for name in ("rounds", "ledger") for _ in root.glob(f"{name}/*"))
+    return [Store(root)] if lost else _sweeps(path)
 
 
 def _run_sweep(sweep: Any, **options: Any) -> None:

@@ -239,7 +239,8 @@ def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
     names = [str(name) for name in frame]
     labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
     several = ["sweep"] if frame["sweep"].nunique() > 1 else []
-    wanted = [*several, "run_id", *labels, *named, *SHOWN, "replicates", "status"]
+    why = ["reason"] if (frame["status"] == Status.DAMAGED).any() else []
+    wanted = [*several, "run_id", *labels, *named, *SHOWN, "replicates", "status", *why]
     return [name for name in dict.fromkeys(wanted) if name in names]
 
 

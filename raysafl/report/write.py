@@ -16,6 +16,7 @@ from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.page import Report, page
 from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
@@ -59,10 +60,16 @@ ABOUT = {
 def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
     """Read a sweep's manifest, its rows and its `runs.parquet`.
 
+    The rows of runs that `runs.parquet` calls damaged are left out.
+
     Raises:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
     """
-    return store.manifest(), store.rounds(), store.runs()
+    runs = store.runs()
+    rounds = store.rounds()
+    damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
+    rounds = rounds[~rounds["run_id"].isin(damaged)].reset_index(drop=True)
+    return store.manifest(), rounds, runs
 
 
 def write_report(store: Store) -> list[Location]:

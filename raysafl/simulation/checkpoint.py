@@ -81,15 +81,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
         ValueError: The content is damaged or belongs to another run.
     """
     try:
-        tensors = safetensors.torch.load(content)
-        # A safetensors file begins with its header's length (8 bytes) and the header
-        # (JSON).
-        header_size = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
-        if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
-            raise ValueError("its checksum does not fit its content")
-
-        saved = json.loads(metadata["raysafl"])
+        saved, tensors = _load(content)
         seeds = [replicate["seed"] for replicate in saved["replicates"]]
         if seeds != simulation.run.seeds:
             raise ValueError(
@@ -118,6 +110,31 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
     simulation.replicates = replicates
     extra: dict[str, Any] = saved["extra"]
     return extra
+
+
+def progress(content: bytes) -> tuple[int, dict[str, Any]]:
+    """Check a checkpoint; return the number of its next round, and its `extra`.
+
+    Raises:
+        ValueError: The content is damaged.
+    """
+    try:
+        saved, _ = _load(content)
+        return int(saved["round"]), dict(saved["extra"])
+    except DAMAGE as error:
+        raise ValueError(f"the checkpoint cannot be used: {error}") from error
+
+
+def _load(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the JSON and the tensors of a checkpoint, whose checksum must fit."""
+    tensors = safetensors.torch.load(content)
+    # A safetensors file begins with its header's length (8 bytes) and the header
+    # (JSON).
+    header_size = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
+    if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
+        raise ValueError("its checksum does not fit its content")
+    return json.loads(metadata["raysafl"]), tensors
 
 
 def _checksum(text: str, tensors: Mapping[str, torch.Tensor]) -> str:

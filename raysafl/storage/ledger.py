@@ -24,16 +24,19 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     # An error ended the run.
     FAILED = "failed"
+    # It ended, but its rows are not those that it wrote. This status stands in no
+    # file of the ledger: it is found when rows and ledger are read together.
+    DAMAGED = "damaged"
 
     @property
     def decided(self) -> bool:
         """Whether another attempt would end in the same way, so that none is made."""
-        return self is not Status.FAILED
+        return self not in (Status.FAILED, Status.DAMAGED)
 
     @property
     def bad(self) -> bool:
-        """Whether the run gives no final accuracy because something went wrong in it."""
-        return self in (Status.DIVERGED, Status.FAILED)
+        """Whether the run gives no final accuracy because something went wrong."""
+        return self in (Status.DIVERGED, Status.FAILED, Status.DAMAGED)
 
 
 class ReplicateEnd(BaseModel):
@@ -43,6 +46,8 @@ class ReplicateEnd(BaseModel):
         replicate: the number of the replicate, from 0.
         status: how it ended.
         reason: why, if it diverged.
+        rows: how many rows it has written; None in entries of earlier versions.
+        digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -50,6 +55,8 @@ class ReplicateEnd(BaseModel):
     replicate: int
     status: Status
     reason: str = ""
+    rows: int | None = Field(default=None, ge=0)
+    digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
 
 
 class Seeds(BaseModel):
@@ -136,6 +143,16 @@ class LedgerEntry(BaseModel):
         fields = {"config": dict(config or {}), "ended": ended, **more}
         return cls(status=status, reason=redacted(reason), **fields)
 
+    def damaged(self, why: str) -> Self:
+        """Return the entry as it is shown when the run's rows do not match it.
+
+        Args:
+            why: how the rows differ from those that the run wrote.
+        """
+        reason = f"{why}; the run counts nowhere until `raysafl run` computes it anew"
+        changes = {"status": Status.DAMAGED, "reason": reason, "replicates": []}
+        return self.model_copy(update=changes)
+
     @classmethod
     def from_json(cls, content: bytes | str) -> Self:
         """Read an entry.
@@ -168,9 +185,18 @@ class LedgerEntry(BaseModel):
 
 def readable_entry(content: bytes, source: str) -> LedgerEntry | None:
     """Read an entry; None, with a warning that names its source, if it is damaged."""
-    try:
-        return LedgerEntry.from_json(content)
-    except (ValueError, RecursionError) as error:
-        why = explain(error) if isinstance(error, ValidationError) else error
+    if why := entry_fault(content):
         warnings.warn(f"{source} cannot be read and is left out: {why}", stacklevel=3)
         return None
+    return LedgerEntry.from_json(content)
+
+
+def entry_fault(content: bytes) -> str:
+    """Say why an entry cannot be read; empty if it can."""
+    try:
+        LedgerEntry.from_json(content)
+    except ValidationError as error:
+        return explain(error)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""

@@ -7,6 +7,7 @@
         ledger/<run_id>.json                   how a run ended (`LedgerEntry`)
         ledger/ledger.jsonl                    how compacted runs ended
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
+        damaged/rounds.parquet                 compacted rows that could not be read
         runs.parquet                           statistics, made from the files above
         table.md, report.html, *.png           the report, made from them too
         .lock, tune/                           locks, and Tune's own files while it runs
@@ -34,7 +35,7 @@ from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import Location, StorageError, local_folder
-from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of
+from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of, sorted_rows
 
 
 class SweepBusyError(RuntimeError):
@@ -67,6 +68,7 @@ class Store:
         return Compacted(
             rows_file=self.file("rounds", "rounds.parquet"),
             ledger_file=self.file("ledger", "ledger.jsonl"),
+            aside=self.file("damaged", "rounds.parquet"),
         )
 
     def create(self) -> None:
@@ -171,9 +173,8 @@ class Store:
     def forget(self, run_ids: Iterable[str] | None) -> None:
         """Delete the results of some runs, or of all runs if None is given.
 
-        Raises:
-            ValueError: a compacted file is damaged; the results of other runs would be
-                lost if it were written again.
+        Damaged lines of the compacted ledger stay as they are. Compacted rows that
+        cannot be read are set aside.
         """
         ids = ["*"] if run_ids is None else list(run_ids)
 
@@ -197,18 +198,22 @@ class Store:
 
     def write_part(
         self, run_id: str, first_round: int, rows: list[dict[str, Any]]
-    ) -> None:
+    ) -> pa.Table:
         """Write the rows of an interval as one part; replace it if it was there before.
 
         Args:
             run_id: the run.
             first_round: the number of the first round after the earlier checkpoint.
             rows: the fields of `Record` for each row.
+
+        Returns:
+            The rows that were written.
         """
         table = pa.Table.from_pylist(
             [{"run_id": run_id, **row} for row in rows], schema=ROUNDS
         )
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
+        return table
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
         """Delete a run's rows from a round on, which are about to be computed again."""
@@ -223,6 +228,11 @@ class Store:
 
         A file that cannot be read is named in a warning, and the other files are read.
         """
+        frame: pd.DataFrame = sorted_rows(self.table(run_id)).to_pandas()
+        return frame
+
+    def table(self, run_id: str = "") -> pa.Table:
+        """Return the same rows as an Arrow table, in no particular order."""
         # The parts are read first: if they are compacted meanwhile, their rows are
         # found in the compacted file, which is read later.
         table, _ = read_parts(self.parts(run_id or "*"))
@@ -232,8 +242,7 @@ class Store:
         if len(table) and len(compacted):
             outside = pc.invert(pc.is_in(table["run_id"], compacted["run_id"].unique()))
             table = table.filter(outside)
-        frame: pd.DataFrame = pa.concat_tables([compacted, table]).to_pandas()
-        return frame.sort_values(["run_id", "replicate", "round"], ignore_index=True)
+        return pa.concat_tables([compacted, table])
 
     def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
         """Record how a run ended."""

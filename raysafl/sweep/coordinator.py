@@ -7,7 +7,7 @@ last run; a test compares a reused trial with a new one.
 
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,8 @@ class Coordinator(tune.Trainable):
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics() | {"writes": self.session.writes}
+                # For the ledger entry, should a scheduler stop the run here.
+                result["rows"] = [asdict(own) for own in self.session.sums]
         except StorageError:
             raise
         except Exception as error:

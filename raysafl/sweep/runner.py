@@ -19,7 +19,8 @@ from raysafl.report.write import write_report
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import Status
+from raysafl.storage.checked import read_checked
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
     Location,
@@ -147,7 +148,8 @@ class Runner:
         store.create()
         with explain_full_disk(store.path), store.lock():
             self._check_folder(manifest)
-            ledger = store.ledger() if self.resume else {}
+            ledger = read_checked(store).ledger if self.resume else {}
+            forgotten = self._forgotten(ledger, manifest, chosen)
             done = {i for i, entry in ledger.items() if entry.status.decided}
             todo = {i: runs[i] for i in chosen if i not in done}
             loading = _in_thread(partial(prepare, todo.values(), self.engine))
@@ -157,8 +159,7 @@ class Runner:
             def ready() -> Datasets:
                 """Wait for the data, before anything is deleted or written."""
                 datasets = loading.result()
-                if not self.resume:
-                    store.forget(chosen if self.sweep.is_grid else None)
+                store.forget(forgotten)
                 sampled = [] if self.sweep.is_grid else store.entries()
                 store.write_manifest(manifest.extended(sampled))
                 return datasets
@@ -171,7 +172,9 @@ class Runner:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
             # The report is missing if an earlier driver was killed before it wrote it.
-            if not store.file("report.html").is_file():
+            # It may be older than the damage that was found.
+            damaged = (frame["status"] == Status.DAMAGED).any()
+            if damaged or not store.file("report.html").is_file():
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
@@ -188,6 +191,25 @@ class Runner:
                     f"{self.store.path} holds sweep '{there.name}' at scale '{there.scale}', not "
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
+
+    def _forgotten(
+        self, ledger: Mapping[str, LedgerEntry], manifest: Manifest, chosen: list[str]
+    ) -> list[str] | None:
+        """Return the runs that are forgotten before this attempt; None for all runs.
+
+        These are the damaged ones, which are named, or without `resume` all chosen
+        ones.
+        """
+        if not self.resume:
+            return chosen if self.sweep.is_grid else None
+        labels = manifest.extended(self.store.entries()).labels()
+        damaged = [i for i, entry in ledger.items() if entry.status is Status.DAMAGED]
+        if self.sweep.is_grid:
+            damaged = sorted(set(damaged) & set(chosen))
+        for run_id in [] if self.quiet else damaged:
+            name = ", ".join(f"{k}={v}" for k, v in labels.get(run_id, {}).items())
+            self._say(f"{name or run_id} is run again: {ledger[run_id].reason}")
+        return damaged
 
     def _fit(
         self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int

@@ -13,7 +13,7 @@ from ray.tune.experiment import Trial
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
@@ -123,8 +123,14 @@ class Watch(tune.Callback):
             entry = self.store.ledger_entry(run_id)
             if not entry and not self.lost:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
+                ends = [
+                    ReplicateEnd(
+                        replicate=r, status=Status.STOPPED, reason=reason, **own
+                    )
+                    for r, own in enumerate(result.get("rows", []))
+                ]
                 entry = LedgerEntry.now(
-                    _config(self._run(trial)), Status.STOPPED, reason
+                    _config(self._run(trial)), Status.STOPPED, reason, replicates=ends
                 )
                 self.store.write_ledger(run_id, entry)
             if entry:

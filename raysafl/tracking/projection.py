@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.storage.checked import read_checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
@@ -121,8 +122,9 @@ class Projection:
         self.num_looked_at += 1
         if run_id in self._ended:
             return
-        rows = self.store.rounds(run_id)
-        ending = self.store.ledger_entry(run_id)
+        checked = read_checked(self.store, run_id)
+        rows = checked.rounds()
+        ending = checked.ledger.get(run_id)
         run = self._child(run_id, rows, ending)
         end = run.info.start_time + metrics.lasted(ending, rows)
         self._last_end = max(self._last_end, end)
@@ -159,7 +161,7 @@ class Projection:
             The number of runs.
         """
         self._run_labels = self.store.manifest().labels()
-        ledger = self.store.ledger()
+        ledger = read_checked(self.store).ledger
         planned = list(self._run_labels)
         runs = begun_runs(self.store, planned, ledger)
         for run_id in runs:

@@ -14,6 +14,7 @@ ENDED = {
     "status": "finished",
     "config": {
         "rounds": 5,
+        "replicates": 2,
         "algorithm": {"kind": "Safari", "q": 0.5},
         "note": "x" * 7000,
     },

@@ -324,6 +324,7 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     }
     assert now.children[A].data.tags["reason"] == "worker died"
     assert now.parents[0].info.status == "FAILED"
+    store.write_part(A, 0, rows(0, 5))
     store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A, third)
     again = view()

@@ -29,6 +29,7 @@ COUNTS = {
     "replicates": Status.FINISHED,
     "diverged": Status.DIVERGED,
     "failed": Status.FAILED,
+    "damaged": Status.DAMAGED,
 }
 
 
@@ -72,7 +73,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         std.x  = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1))
 
     so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
-    Replicates that diverged or failed are counted, but not averaged.
+    Replicates that diverged, failed or are damaged are counted, but not averaged.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -80,8 +81,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
-        in the manifest), `replicates` (n), `diverged`, `failed`, `missing` (counts of
-        replicates), `mean.<statistic>` and `std.<statistic>`.
+        in the manifest), `replicates` (n), `diverged`, `failed`, `damaged`, `missing`
+        (counts of replicates), `mean.<statistic>` and `std.<statistic>`.
 
     Raises:
         ValueError: the runs have no such statistic.
