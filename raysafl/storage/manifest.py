@@ -1,5 +1,6 @@
 """What a sweep is: its labelled runs, its table, and the paper's numbers and claims."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,13 @@ RUN_ID = r"^[\w-]+$"
 # The scale of runs that may be compared with printed numbers.
 PAPER = "paper"
 Label = str | int | float | bool | None
+
+
+def same_label(a: Label, b: Label) -> bool:
+    """Return whether two labels are equal, floats up to rounding."""
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b
 
 
 class Printed(Component):

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -71,14 +72,22 @@ class Store:
             aside=self.file("damaged", "rounds.parquet"),
         )
 
-    def create(self) -> None:
+    def create(self) -> list[Path]:
         """Make the folder, if it is not there.
+
+        Returns:
+            The lock and the folders that were not there before, the innermost first.
 
         Raises:
             StorageError: it cannot be written.
         """
+        new: list[Path] = []
         probe = self.path / f".writable.{os.getpid()}"
         try:
+            # An object store has no folders.
+            if isinstance(self.path, Path):
+                places = (self.path / ".lock", self.path / "rounds", self.path)
+                new = [p for p in (*places, *self.path.parents) if not p.exists()]
             self.rounds_path.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"")
             probe.unlink()
@@ -87,6 +96,7 @@ class Store:
             raise StorageError(
                 f"cannot write results to {self.path} ({why}); choose another folder with --out"
             ) from error
+        return new
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -4,8 +4,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
@@ -15,7 +17,7 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, redacted
 from raysafl.models import FlatModel
 from raysafl.report.figures.curves import curve_of_run
-from raysafl.report.write import write_report
+from raysafl.report.write import is_current, write_report
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
@@ -145,8 +147,10 @@ class Runner:
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
             )
         chosen = manifest.select(self.only)
-        store.create()
-        with explain_full_disk(store.path), store.lock():
+        self._check_folder(manifest)
+        made = store.create()
+        with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
+            refusal.callback(_remove, made)
             self._check_folder(manifest)
             ledger = read_checked(store).ledger if self.resume else {}
             forgotten = self._forgotten(ledger, manifest, chosen)
@@ -159,6 +163,8 @@ class Runner:
             def ready() -> Datasets:
                 """Wait for the data, before anything is deleted or written."""
                 datasets = loading.result()
+                # All checks have passed, and what was made is kept.
+                refusal.pop_all()
                 store.forget(forgotten)
                 sampled = [] if self.sweep.is_grid else store.entries()
                 store.write_manifest(manifest.extended(sampled))
@@ -171,10 +177,9 @@ class Runner:
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
-            # The report is missing if an earlier driver was killed before it wrote it.
-            # It may be older than the damage that was found.
-            damaged = (frame["status"] == Status.DAMAGED).any()
-            if damaged or not store.file("report.html").is_file():
+            # The table, a claim or the notes may have been edited, rows may have been
+            # found damaged, or an earlier driver was killed before it wrote the report.
+            if not is_current(store):
                 write_report(store)
             missing = len(set(chosen) - set(store.ledger()))
             took = time.monotonic() - began
@@ -300,6 +305,13 @@ def _in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run_work, daemon=True).start()
     return future
+
+
+def _remove(made: Iterable[Path]) -> None:
+    """Remove new folders and files of a sweep that was refused, if nothing is in them."""
+    for place in made:
+        with suppress(OSError):
+            place.rmdir() if place.is_dir() else place.unlink()
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest, Printed, Table
+from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
 from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
 
 EVERYWHERE = "all cells"
@@ -139,15 +139,9 @@ def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 def matches(printed: Printed, labels: Mapping[str, Label]) -> bool:
     """Return whether a printed number belongs to the cell with these labels."""
     return all(
-        axis in labels and _same(v, labels[axis]) for axis, v in printed.labels.items()
+        axis in labels and same_label(v, labels[axis])
+        for axis, v in printed.labels.items()
     )
-
-
-def _same(a: Label, b: Label) -> bool:
-    """Return whether two labels are equal, floats up to rounding."""
-    if isinstance(a, float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-9)
-    return a == b
 
 
 def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
