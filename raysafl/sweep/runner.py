@@ -147,7 +147,6 @@ class Runner:
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
             )
         chosen = manifest.select(self.only)
-        self._check_folder(manifest)
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)

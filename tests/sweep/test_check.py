@@ -12,6 +12,7 @@ from ray import tune
 
 from raysafl import Claim, FedAvg, Run, Runner, Sweep, Table
 from raysafl.core.component import Component
+from raysafl.quickstart import BASE
 from raysafl.storage.manifest import Printed
 
 
@@ -177,19 +178,26 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
 }
 
 
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished sweep."""
+    run = BASE.replace(rounds=1, replicates=1)
+    return finished(sweep(run), tmp_path_factory.mktemp("results") / "there").path
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_sweep_is_refused_and_its_folder_stays_as_it_was(
-    case: str, tiny: Run, tmp_path: Path
+    case: str, there: Path
 ) -> None:
     changes, message = CASES[case]
-    there, nowhere = tmp_path / "there", tmp_path / "nowhere"
-    finished(sweep(tiny), there)
-    before = contents(tmp_path)
+    tiny = BASE.replace(rounds=1, replicates=1)
+    nowhere = there.parent / "nowhere"
+    before = contents(there)
     for folder in (there, nowhere):
         with pytest.raises(ValueError, match=rf"^sweep 'tiny'.*{message}"):
             wrong = sweep(tiny, **(changes(tiny) if callable(changes) else changes))
             Runner(wrong, out=folder, track=False, quiet=True).run()
-    assert contents(tmp_path) == before and not nowhere.exists()
+    assert contents(there) == before and not nowhere.exists()
 
 
 SPACES: dict[str, tuple[dict[str, Any], str]] = {
@@ -304,10 +312,8 @@ def test_data_that_do_not_fit_leave_no_new_folder_and_no_new_file(
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
-def test_a_folder_of_another_sweep_stays_as_it_was(tiny: Run, tmp_path: Path) -> None:
-    finished(sweep(tiny), tmp_path / "there")
-    (tmp_path / "there" / ".lock").unlink(missing_ok=True)
-    before = contents(tmp_path)
+def test_a_folder_of_another_sweep_stays_as_it_was(tiny: Run, there: Path) -> None:
+    before = contents(there)
     with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'o"):
-        Runner(sweep(tiny, name="other"), out=tmp_path / "there", track=False).run()
-    assert contents(tmp_path) == before
+        Runner(sweep(tiny, name="other"), out=there, track=False).run()
+    assert contents(there) == before
