@@ -5,14 +5,19 @@ ours. What a command needs is imported inside its function, so that `raysafl --h
 fast.
 """
 
+import logging
+import shlex
 import sys
+import traceback
+import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 
 from raysafl.core.component import Component
+from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import SweepBusyError, find_sweeps
 
@@ -460,7 +465,8 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     from raysafl.sweep.runner import Runner
 
     # The manifest names the command, so that the report can say how to run it again.
-    command = " ".join(["raysafl", *sys.argv[1:]])
+    # An argument that is a URI is recognized best on its own.
+    command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
     outcome = Runner(sweep, console=console, command=command, **options).run()
     if not outcome.runs.empty:
         console.print(screen(outcome.runs, outcome.manifest, console.width))
@@ -495,10 +501,42 @@ def _short(path: Location) -> str:
         return str(path)
 
 
+class _Redacted(logging.Formatter):
+    """Formats what libraries log, without credentials."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    _show_error(text.rstrip())
+
+
+def _show_error(text: str) -> None:
+    errors.print(redacted(text), style="red", markup=False, soft_wrap=True)
+
+
 def main() -> None:
-    """Run a command; turn mistakes of the user into one message and exit code 2."""
+    """Run a command; turn mistakes of the user into one message and exit code 2.
+
+    No credentials are shown in messages, warnings, logs and tracebacks of libraries.
+    """
+    warnings.showwarning = _show_warning
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Redacted())
     try:
         app()
     except (ValueError, SweepBusyError) as error:
-        errors.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        _show_error(f"Error: {error}")
         sys.exit(2)
+    except Exception:
+        _show_error(traceback.format_exc())
+        sys.exit(1)

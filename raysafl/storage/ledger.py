@@ -135,13 +135,14 @@ class LedgerEntry(BaseModel):
             config: the run's configuration as JSON values; None if it could not be
                 built.
             status: how the run ended.
-            reason: why; credentials in URIs are removed from it.
+            reason: why; credentials are hidden in it.
             more: further fields, such as `replicates`, `metrics`, `seconds` and the
-                origin.
+                origin; credentials are hidden in those that are text.
         """
         ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        fields = {"config": dict(config or {}), "ended": ended, **more}
-        return cls(status=status, reason=redacted(reason), **fields)
+        fields = {"ended": ended, "reason": reason, **more}
+        shown = {k: redacted(v) if isinstance(v, str) else v for k, v in fields.items()}
+        return cls(status=status, config=dict(config or {}), **shown)
 
     def damaged(self, why: str) -> Self:
         """Return the entry as it is shown when the run's rows do not match it.

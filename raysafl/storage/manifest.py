@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from raysafl.core.component import Component
-from raysafl.core.text import nearest
+from raysafl.core.text import nearest, redacted
 
 # A run's id becomes a part of the names of its files.
 RUN_ID = r"^[\w-]+$"
@@ -203,8 +203,14 @@ class Manifest(Component):
         description="the name of the experiment file, if the sweep came from one",
     )
     command: str = Field(
-        default="", description="the command that runs the sweep again"
+        default="",
+        description="the command that runs the sweep again, without credentials",
     )
+
+    @field_validator("command")
+    @classmethod
+    def _without_credentials(cls, command: str) -> str:
+        return redacted(command)
 
     @field_validator("table")
     @classmethod

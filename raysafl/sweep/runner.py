@@ -141,7 +141,7 @@ class Runner:
         began = time.monotonic()
         store = self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
-        manifest = self.sweep.manifest().replace(command=redacted(self.command))
+        manifest = self.sweep.manifest().replace(command=self.command)
         if self.only and not self.sweep.is_grid:
             raise ValueError(
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"

@@ -110,7 +110,7 @@ def server(
             if process.poll() is not None:
                 raise RuntimeError("the MLflow server ended by itself")
         except RuntimeError as error:
-            raise RuntimeError(f"{error}:\n{_tail(log)}") from None
+            raise RuntimeError(f"{error}:\n{_tail(log, uri)}") from None
         finally:
             _end(process)
 
@@ -206,8 +206,8 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     raise RuntimeError(f"the MLflow server did not answer in {PATIENCE:g} s")
 
 
-def _tail(log: IO[bytes], limit: int = 2000) -> str:
-    """Return the end of a log, without credentials."""
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - limit))
-    return redacted(log.read().decode(errors="replace").strip())
+def _tail(log: IO[bytes], uri: str, limit: int = 2000) -> str:
+    """Return the end of the log of a server at a URI, without credentials."""
+    log.seek(0)
+    # They are hidden first: a half of a URI would not be recognized.
+    return redacted(log.read().decode(errors="replace"), uri)[-limit:].strip()
