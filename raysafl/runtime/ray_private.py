@@ -63,6 +63,23 @@ def lean_local_ray() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_secrets_in_logs() -> Iterator[None]:
+    """Let Tune not hand AWS's credentials to its trials as settings, which Ray logs.
+
+    The processes of a Ray that this one started have its environment in any case.
+    """
+    cache = _find("ray.tune.execution.class_cache")
+    name = "ENV_VARS_TO_PROPAGATE"
+    if not hasattr(cache, name):
+        _warn_once(f"class_cache.{name}", "Ray may write AWS's credentials to its logs")
+        yield
+        return
+    harmless = {v for v in getattr(cache, name) if not v.startswith("AWS_")}
+    with _replaced(cache, name, harmless):
+        yield
+
+
 def head_address(address: str) -> tuple[str, int] | None:
     """Return the host and port where Ray would look for a cluster's head node.
 

@@ -4,7 +4,7 @@ import gc
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import ray
 
@@ -14,6 +14,7 @@ from raysafl.runtime.ray_private import (
     environment,
     head_address,
     lean_local_ray,
+    no_secrets_in_logs,
 )
 
 # Seconds that a cluster's head node has to answer the first connection.
@@ -56,7 +57,8 @@ def ray_session(address: str | None) -> Iterator[None]:
             "RAY_AUTH_MODE=disabled"
         ) from error
     try:
-        yield
+        with nullcontext() if address else no_secrets_in_logs():
+            yield
     finally:
         _shut_down()
 
