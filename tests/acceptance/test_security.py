@@ -461,4 +461,4 @@ def test_a_command_leaves_no_secret_in_results_in_ray_s_logs_or_on_the_screen(
     assert "none of these is up" in done.stdout
     assert told(tmp_path) == []
     kept = Store(tmp_path / "results" / "s").manifest().command
-    assert kept == "raysafl run telling.py --tracking-uri http://"
+    assert kept == "raysafl run telling.py --tracking-uri http://127.0.0.1:1/"
