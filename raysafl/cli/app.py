@@ -2,13 +2,13 @@
 
 A mistake of the user ends in one message with exit code 2, and never in a traceback of
 ours. What a command needs is imported inside its function, so that `raysafl --help` is
-fast.
+fast. What changes files or starts processes stands inside `working`, so that a signal
+does not leave it half done.
 """
 
 import logging
 import shlex
 import sys
-import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -16,14 +16,20 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.console import Console
 
+from raysafl.cli.endings import explain
+from raysafl.cli.signals import working
 from raysafl.core.component import Component
 from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, parse_location
-from raysafl.storage.store import SweepBusyError, find_sweeps
+from raysafl.storage.store import find_sweeps
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
     "take part.",
+    epilog="Exit codes: 0, all is well; 1, a run failed, diverged, is missing or damaged, "
+    "a check failed, or output was lost; 2, a mistake in what was given, or a file or "
+    "machine that cannot be used; 3, a mistake in raysafl; 129, 130, 143, stopped by "
+    "SIGHUP, Ctrl-C, SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,8 +38,9 @@ data = typer.Typer(
     help="Look at an experiment's data and participation.", no_args_is_help=True
 )
 app.add_typer(data, name="data")
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+# Names and labels are printed as they are: `[red]q` and `:star:` are no instructions.
+console = Console(highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 # For a pipe or a file, rich would assume 80 columns, which breaks tables.
 if not console.is_terminal:
     console.width = 120
@@ -187,13 +194,14 @@ def report_command(
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
     damaged = 0
-    for store in stores:
-        runs = write_runs_table(store)
-        damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
-        files += write_report(store)
-        console.print(screen(runs, store.manifest(), console.width))
-    if len(paths) > 1:
-        files += write_comparison(stores, out)
+    with working():
+        for store in stores:
+            runs = write_runs_table(store)
+            damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
+            files += write_report(store)
+            console.print(screen(runs, store.manifest(), console.width))
+        if len(paths) > 1:
+            files += write_comparison(stores, out)
     console.print(
         f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True
     )
@@ -267,7 +275,8 @@ def verify_command(
     from raysafl.cli.verification import verify_folder
 
     stores = [store for path in paths for store in _folders(path)]
-    left = sum(verify_folder(store, repair, console) for store in stores)
+    with working():
+        left = sum(verify_folder(store, repair, console) for store in stores)
     if left:
         raise typer.Exit(1)
 
@@ -280,7 +289,9 @@ def compact_command(
     from raysafl.storage.compaction import compact
 
     for store in [store for path in paths for store in _sweeps(path)]:
-        console.print(f"{_short(store.path)}: {compact(store)}", soft_wrap=True)
+        with working():
+            done = compact(store)
+        console.print(f"{_short(store.path)}: {done}", soft_wrap=True)
 
 
 @app.command("sync")
@@ -292,7 +303,9 @@ def sync_command(
     from raysafl.report.figures.curves import curve_of_run
     from raysafl.tracking import sync
 
-    count = sync(parse_location(path), tracking_uri, console.print, curve=curve_of_run)
+    location = parse_location(path)
+    with working():
+        count = sync(location, tracking_uri, console.print, curve=curve_of_run)
     console.print(f"{count} runs are in MLflow")
 
 
@@ -313,7 +326,8 @@ def ui_command(
     from raysafl.tracking.server import serve
 
     try:
-        serve(parse_location(path), host, port)
+        with working():
+            serve(parse_location(path), host, port)
     # A server that does not start is reported like a mistake, without a traceback.
     except RuntimeError as error:
         raise ValueError(str(error)) from error
@@ -344,7 +358,8 @@ def data_show_command(
 
     sweep = load_sweep(file).at(scale)
     labels = dict(_axis_and_label(text, "--label") for text in label or [])
-    table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
+    with working():
+        table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
     console.print(
         f"Written: {', '.join(_short(path) for path in files)}", soft_wrap=True
@@ -396,7 +411,8 @@ def bench_command(
     from raysafl.bench.show import print_bench
 
     measures = [name.strip() for name in only.split(",") if name.strip()]
-    print_bench(console, json, measures, repeats, full)
+    with working():
+        print_bench(console, json, measures, repeats, full)
 
 
 @app.command("doctor")
@@ -408,12 +424,12 @@ def doctor_command(
     """Say what works on this machine, and how to mend what does not."""
     from raysafl.cli.doctor import examine
 
-    checks = examine(parse_location(root))
+    location = parse_location(root)
+    with working():
+        checks = examine(location)
     for check in checks:
         mark = "ok  " if check.passed else "FAIL"
-        console.print(
-            f"{mark}  {check.name}: {check.message}", markup=False, soft_wrap=True
-        )
+        console.print(f"{mark}  {check.name}: {check.message}", soft_wrap=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
@@ -467,7 +483,8 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     # The manifest names the command, so that the report can say how to run it again.
     # An argument that is a URI is recognized best on its own.
     command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
-    outcome = Runner(sweep, console=console, command=command, **options).run()
+    with working():
+        outcome = Runner(sweep, console=console, command=command, **options).run()
     if not outcome.runs.empty:
         console.print(screen(outcome.runs, outcome.manifest, console.width))
     path = _short(outcome.store.path)
@@ -475,7 +492,6 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
         console.print(
             f"{row['run_id']} replicate {row['replicate']}: {row['status']}, {row['reason']}",
             style="red",
-            markup=False,
             soft_wrap=True,
         )
     if outcome.missing:
@@ -521,11 +537,11 @@ def _show_warning(
 
 
 def _show_error(text: str) -> None:
-    errors.print(redacted(text), style="red", markup=False, soft_wrap=True)
+    errors.print(redacted(text), style="red", soft_wrap=True)
 
 
 def main() -> None:
-    """Run a command; turn mistakes of the user into one message and exit code 2.
+    """Run a command; turn whatever ends it into one message and an exit code.
 
     No credentials are shown in messages, warnings, logs and tracebacks of libraries.
     """
@@ -534,9 +550,5 @@ def main() -> None:
         logging.lastResort.setFormatter(_Redacted())
     try:
         app()
-    except (ValueError, SweepBusyError) as error:
-        _show_error(f"Error: {error}")
-        sys.exit(2)
-    except Exception:
-        _show_error(traceback.format_exc())
-        sys.exit(1)
+    except BaseException as error:
+        sys.exit(explain(error, _show_error))

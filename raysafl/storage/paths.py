@@ -236,10 +236,25 @@ def parse_location(where: str | Path | Remote) -> Location:
             "password is written %2F"
         )
     if isinstance(where, Path) or "://" not in text:
-        return Path(text).resolve()
+        return resolved(Path(text))
     if text.startswith("file://"):
-        return Path(url2pathname(urlsplit(text).path)).resolve()
+        return resolved(Path(url2pathname(urlsplit(text).path)))
     return Remote(text, _opened(text)[1].rstrip("/"))
+
+
+def resolved(location: Location) -> Location:
+    """Return a location without links.
+
+    Raises:
+        StorageError: a link leads back to itself.
+    """
+    try:
+        return location.resolve()
+    # Python 3.13 raises neither, and such a link then counts as a missing file.
+    except (RuntimeError, OSError) as error:
+        raise StorageError(
+            f"{location} cannot be used: {error}. Remove the link, or give another folder"
+        ) from error
 
 
 def local_folder(location: Location) -> Path:

@@ -35,8 +35,21 @@ from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
-from raysafl.storage.paths import Location, StorageError, local_folder
+from raysafl.storage.paths import Location, StorageError, local_folder, resolved
 from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of, sorted_rows
+
+# What a sweep's folder holds, as patterns.
+FOLDERS = ("rounds", "ledger", "checkpoints", "tune")
+FILES = (
+    "manifest.json",
+    "runs.parquet",
+    "table.md",
+    "*.html",
+    "*.png",
+    "rounds/*.parquet",
+    "ledger/*.json*",
+    "checkpoints/*.safetensors",
+)
 
 
 class SweepBusyError(RuntimeError):
@@ -79,8 +92,9 @@ class Store:
             The lock and the folders that were not there before, the innermost first.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: it cannot be written, or has a folder in the place of a file.
         """
+        self._check_kinds()
         new: list[Path] = []
         probe = self.path / f".writable.{os.getpid()}"
         try:
@@ -97,6 +111,22 @@ class Store:
                 f"cannot write results to {self.path} ({why}); choose another folder with --out"
             ) from error
         return new
+
+    def _check_kinds(self) -> None:
+        """Refuse a folder where results have a file, and a file where they have a folder."""
+        if not isinstance(self.path, Path):
+            return
+        for name in FOLDERS:
+            if (folder := self.path / name).exists() and not folder.is_dir():
+                raise StorageError(
+                    f"{folder} is no folder, but results need one there: move it away"
+                )
+        for pattern in FILES:
+            for file in self.path.glob(pattern):
+                if file.is_dir():
+                    raise StorageError(
+                        f"{file} is a folder, but results need a file there: move it away"
+                    )
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -139,7 +169,7 @@ class Store:
                     f"{name!r} in {self.path} cannot be the name of a file of results"
                 )
             found = found / name
-        if self.path.resolve() not in found.resolve().parents:
+        if resolved(self.path) not in resolved(found).parents:
             raise ValueError(
                 f"{found} is a link out of {self.path}; results stay inside"
             )
@@ -168,7 +198,7 @@ class Store:
         """
         file = self.file("manifest.json")
         if not file.is_file():
-            raise ValueError(f"{self.path} holds no sweep: {file.name} is missing")
+            raise ValueError(f"{self.path} holds no sweep: it has no file {file.name}")
         try:
             return Manifest.from_json(file.read_text())
         except StorageError:

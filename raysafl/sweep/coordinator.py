@@ -20,6 +20,7 @@ from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware, OnActors, Worker
 from raysafl.runtime.messages import RunSetup
 from raysafl.runtime.on_actors import agree_on_engine, should_piggyback, start_actors
+from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import RemoteLock
@@ -159,7 +160,10 @@ class Coordinator(tune.Trainable):
                 result["rows"] = [asdict(own) for own in self.session.sums]
         except StorageError:
             raise
-        except Exception as error:
+        # The user's own code may call `sys.exit`, which would end this process.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if is_own_exit(error):
+                raise
             self._fail(error)
         if result["done"]:
             self._close()
@@ -172,7 +176,7 @@ class Coordinator(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Record the failure with the line that raised it, and the rows before it."""
         # The last frame is where the error was raised, often in the user's own code.
         at = traceback.extract_tb(error.__traceback__)[-1]

@@ -120,7 +120,7 @@ class Runner:
     engine: str = "auto"
     flush_seconds: float = FLUSH_SECONDS
     command: str = ""
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=lambda: Console(markup=False, emoji=False))
 
     @property
     def store(self) -> Store:

@@ -64,6 +64,18 @@ class Watch(tune.Callback):
         self.seen: dict[str, tuple[str, int | None]] = {}
         # Why results cannot be written any more; `Halt` then ends the sweep.
         self.lost = ""
+        # Whether a signal asked the driver to end, or Ray is lost: `Halt` ends the sweep
+        # then too.
+        self.interrupted = False
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the sweep is to end before its trials do."""
+        return bool(self.lost) or self.interrupted
+
+    def interrupt(self) -> None:
+        """Let `Halt` end the sweep: each trial saves where it is, and goes on later."""
+        self.interrupted = True
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Let Tune pickle a callback that does nothing in place of this one.
@@ -121,7 +133,7 @@ class Watch(tune.Callback):
         run_id = str(result.get("run_id", ""))
         with self._recording():
             entry = self.store.ledger_entry(run_id)
-            if not entry and not self.lost:
+            if not entry and not self.ends_early:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
                 ends = [
                     ReplicateEnd(
@@ -193,18 +205,24 @@ class Watch(tune.Callback):
 
 
 class Halt(tune.Stopper):
-    """Ends the sweep when its results cannot be written any more."""
+    """Ends the sweep when `Watch` has learned that it cannot go on, or is not to."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
+        self.told = False
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Never stop a single trial."""
         return False
 
     def stop_all(self) -> bool:
-        """Whether `Watch` has learned that results cannot be written."""
-        return bool(self.watch.lost)
+        """Whether the sweep is to end before its trials do."""
+        if self.watch.interrupted and not self.told:
+            self.told = True
+            log.warning(
+                "stopping: each run writes where it is; a second signal ends it at once"
+            )
+        return self.watch.ends_early
 
 
 def _config(run: Run | None) -> dict[str, Any] | None:

@@ -161,18 +161,26 @@ def _free_port(host: str, first: int, tries: int = 100) -> int:
 
 @contextmanager
 def _leaving() -> Iterator[None]:
-    """Treat a closed terminal and a request to end (SIGTERM) like Ctrl-C."""
+    """Treat a closed terminal and a request to end (SIGTERM) like Ctrl-C.
+
+    A handler that the program has set, or its wish to ignore a signal, is kept.
+    """
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(s, interrupt) for s in signals]
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
