@@ -10,7 +10,7 @@ import pytest
 from helpers.folders import contents, finished
 from ray import tune
 
-from raysafl import Claim, FedAvg, Run, Runner, Sweep, Table
+from raysafl import SAFARI, Claim, FedAvg, Run, Runner, Sweep, Table
 from raysafl.core.component import Component
 from raysafl.quickstart import BASE
 from raysafl.storage.manifest import Printed
@@ -269,13 +269,12 @@ def test_a_wrong_search_space_is_refused_before_anything_is_sampled(
 def test_a_space_may_name_a_field_by_both_names_and_fields_of_a_part_it_replaces(
     tiny: Run,
 ) -> None:
-    from raysafl import SAFARI
-
     for name in ("q", "client_prob"):
         space = {f"algorithm.{name}": tune.uniform(0, 1)}
-        Sweep("x", space=space, base=tiny.replace(algorithm=SAFARI()))
+        named = Sweep("x", space=space, base=tiny.replace(algorithm=SAFARI()))
+        assert named.axis_names == [f"algorithm.{name}"]
     parts = {"algorithm": tune.choice([SAFARI()]), "algorithm.q": tune.uniform(0, 1)}
-    Sweep("x", space=parts, base=tiny)
+    assert Sweep("x", space=parts, base=tiny).axis_names == list(parts)
 
 
 @pytest.mark.parametrize("scale", ["paper", "mine"])
