@@ -22,6 +22,7 @@ from raysafl.core.component import Component
 from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import find_sweeps
+from raysafl.sweep.stale import Stale
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
@@ -79,6 +80,14 @@ Resume = Annotated[
         help="Continue what has not ended, or with --no-resume run everything anew."
     ),
 ]
+StaleCode = Annotated[
+    Stale,
+    typer.Option(
+        help="What becomes of runs whose results were computed before you edited the "
+        "code of their classes: run them again, keep the results of those that have "
+        "ended and begin the others anew, or end with an error."
+    ),
+]
 Experiment = Annotated[
     Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
 ]
@@ -123,6 +132,7 @@ def run_command(
         ),
     ] = None,
     resume: Resume = True,
+    stale: StaleCode = Stale.FAIL,
     address: Address = None,
     actors: Actors = 1,
     cpus: Cpus = 1.0,
@@ -147,6 +157,7 @@ def run_command(
         out=out,
         only=labels,
         resume=resume,
+        stale=stale,
         address=address,
         hardware=_client_hardware(actors, cpus, gpus, trials, autoscale),
         engine=engine,

@@ -6,10 +6,11 @@ whose tensors may have the same shapes, does not continue from it.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
@@ -26,6 +27,8 @@ DAMAGE = (
     ValueError,
     RecursionError,
 )
+# The bytes of the longest header that safetensors reads.
+MOST_HEADER = 100_000_000
 # The fields of a replicate that go into the JSON as they are.
 PLAIN_FIELDS = [
     f.name for f in fields(Replicate) if f.name not in ("state", "counts", "reached")
@@ -125,16 +128,38 @@ def progress(content: bytes) -> tuple[int, dict[str, Any]]:
         raise ValueError(f"the checkpoint cannot be used: {error}") from error
 
 
+def saved_extra(source: BinaryIO) -> dict[str, Any]:
+    """Read the `extra` that was given to `dump`, and nothing else of a checkpoint.
+
+    Args:
+        source: A file with what `dump` returned.
+
+    Raises:
+        ValueError: The content is damaged, as far as it was read.
+    """
+    try:
+        return dict(json.loads(_metadata(source)["raysafl"])["extra"])
+    except DAMAGE as error:
+        raise ValueError(f"the checkpoint cannot be used: {error}") from error
+
+
 def _load(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the JSON and the tensors of a checkpoint, whose checksum must fit."""
     tensors = safetensors.torch.load(content)
-    # A safetensors file begins with its header's length (8 bytes) and the header
-    # (JSON).
-    header_size = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
+    metadata = _metadata(io.BytesIO(content))
     if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
         raise ValueError("its checksum does not fit its content")
     return json.loads(metadata["raysafl"]), tensors
+
+
+def _metadata(source: BinaryIO) -> dict[str, str]:
+    """Read the metadata in the header of a safetensors file."""
+    # The file begins with the header's length (8 bytes) and the header (JSON).
+    header_size = int.from_bytes(source.read(8), "little")
+    if header_size > MOST_HEADER:
+        raise ValueError(f"its header would have {header_size} bytes")
+    metadata: dict[str, str] = json.loads(source.read(header_size))["__metadata__"]
+    return metadata
 
 
 def _checksum(text: str, tensors: Mapping[str, torch.Tensor]) -> str:

@@ -87,6 +87,8 @@ class LedgerEntry(BaseModel):
         metrics: the last evaluated round, as reported to Tune.
         started: when the run started, in UTC (ISO 8601).
         seconds: wall time of the run over all attempts.
+        code: a digest of the code of each of the user's own classes in the run, by
+            name; None in entries made before it was stored.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -101,6 +103,7 @@ class LedgerEntry(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict)
     started: str = ""
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    code: dict[str, str] | None = None
     python: str = ""
     raysafl: str = ""
     host: str = ""

@@ -6,8 +6,9 @@ last run; a test compares a reused trial with a new one.
 """
 
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,17 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Make, sample_key
+from raysafl.sweep.old_code import CHOICES, changes_text, checkpoint_maker
 from raysafl.sweep.session import Session
+from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
+
+# Several trials may not take runs out of the compacted files at the same time, so only
+# the driver forgets results.
+RESULTS_CHOICES = (
+    "--stale keep keeps its results, and --no-resume runs everything again"
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,8 @@ class Context:
         datasets: the loaded datasets in Ray's object store, by the `source_key` of the
             data that load them.
         origin: versions, host and commit, for the ledger entries.
+        code: digests of the user's classes that the driver has computed.
+        stale: what becomes of a run whose code has changed.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -55,6 +67,8 @@ class Context:
     report_seconds: float
     flush_seconds: float
     engine: str = "auto"
+    code: Mapping[str, str] = field(default_factory=dict)
+    stale: Stale = Stale.FAIL
 
 
 class Coordinator(tune.Trainable):
@@ -77,6 +91,7 @@ class Coordinator(tune.Trainable):
         torch.set_num_threads(1)
         self.context = context
         self.store = Store(context.store)
+        self.digests = CodeDigests(context.code)
         self.actors = start_actors(context.hardware)
         self._reset(config)
 
@@ -105,15 +120,37 @@ class Coordinator(tune.Trainable):
         self.key = self.run.id
         self.run_lock = self.store.run_lock(self.key)
         self.run_lock.acquire()
+        code = self.digests.of_run(self.run)
         # A trial that waited for another one finds the run finished.
-        if not self._ended_before():
-            self.session = self._open(self.run)
+        if not self._ended_before(code):
+            self.session = self._open(self.run, code)
 
-    def _ended_before(self) -> bool:
+    def _ended_before(self, code: Mapping[str, str]) -> bool:
+        """Whether the run has ended; a checkpoint of other code is deleted.
+
+        Raises:
+            StaleCodeError: other code has made the results or the checkpoint, and the
+                user has not said what becomes of them. The driver raises this error
+                before anything runs, but it does not know all runs that are sampled.
+        """
         entry = self.store.ledger_entry(self.key)
-        return entry is not None and entry.status.decided
+        if entry is not None and entry.status.decided:
+            changed = changed_classes(entry.code, code)
+            if changed and self.context.stale is not Stale.KEEP:
+                self._refuse(changed, RESULTS_CHOICES)
+            return True
+        changed = changed_classes(checkpoint_maker(self.store, self.key).code, code)
+        if changed and self.context.stale is Stale.FAIL:
+            self._refuse(changed, CHOICES)
+        if changed:
+            self.store.checkpoint(self.key).unlink(missing_ok=True)
+        return False
 
-    def _open(self, run: Run) -> Session:
+    def _refuse(self, changed: list[str], choices: str) -> None:
+        text = changes_text({self.key: changed}, {self.key: self.config})
+        raise StaleCodeError(f"{text}. {choices}")
+
+    def _open(self, run: Run, code: Mapping[str, str]) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
         setup = RunSetup(
             data=run.data,
@@ -129,7 +166,8 @@ class Coordinator(tune.Trainable):
         device, engine = agree_on_engine(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference, should_piggyback(engine))
-        return Session(run, self.store, work, origin, self.context.flush_seconds)
+        flush_seconds = self.context.flush_seconds
+        return Session(run, self.store, work, origin, flush_seconds, code)
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report the last evaluated round.

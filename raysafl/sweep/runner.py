@@ -32,9 +32,12 @@ from raysafl.storage.paths import (
 )
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
 from raysafl.sweep.progress import choose_display
 from raysafl.sweep.session import FLUSH_SECONDS
+from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
@@ -96,6 +99,9 @@ class Runner:
             machine); by default Ray is started here.
         resume: whether to go on where an earlier attempt ended. If not, all is run
             again.
+        stale: what becomes of runs whose results were computed before the code of their
+            own classes was edited: `rerun`, `keep` or `fail`. An unfinished run goes on
+            from no checkpoint of other code.
         only: axis to label: run only the runs that have these labels.
         quiet: print nothing.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
@@ -113,6 +119,7 @@ class Runner:
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
     resume: bool = True
+    stale: Stale = Stale.FAIL
     only: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
     tracking_uri: str | None = None
@@ -142,6 +149,8 @@ class Runner:
         store = self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
         manifest = self.sweep.manifest().replace(command=self.command)
+        digests = CodeDigests()
+        code_of = todays_code(self.sweep, runs, digests)
         if self.only and not self.sweep.is_grid:
             raise ValueError(
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
@@ -152,8 +161,9 @@ class Runner:
             refusal.callback(_remove, made)
             self._check_folder(manifest)
             ledger = read_checked(store).ledger if self.resume else {}
-            forgotten = self._forgotten(ledger, manifest, chosen)
+            forgotten = self._forgotten(ledger, manifest, chosen, code_of)
             done = {i for i, entry in ledger.items() if entry.status.decided}
+            done -= set(forgotten or ())
             todo = {i: runs[i] for i in chosen if i not in done}
             loading = _in_thread(partial(prepare, todo.values(), self.engine))
             if wait([loading], LOADING_SECONDS).done:
@@ -172,7 +182,7 @@ class Runner:
             skipped = len(chosen) - len(todo)
             tracked = None
             if todo or not self.sweep.is_grid:
-                tracked = self._fit(todo, ready, skipped)
+                tracked = self._fit(todo, ready, skipped, digests)
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
@@ -197,26 +207,44 @@ class Runner:
                 )
 
     def _forgotten(
-        self, ledger: Mapping[str, LedgerEntry], manifest: Manifest, chosen: list[str]
+        self,
+        ledger: Mapping[str, LedgerEntry],
+        manifest: Manifest,
+        chosen: list[str],
+        code_of: CodeOf,
     ) -> list[str] | None:
         """Return the runs that are forgotten before this attempt; None for all runs.
 
-        These are the damaged ones, which are named, or without `resume` all chosen
-        ones.
+        These are the damaged ones and those of other code, which are named, or without
+        `resume` all chosen ones.
+
+        Raises:
+            ValueError: there are runs of other code, and `stale` is `fail`.
         """
+        stale = Stale(self.stale)
         if not self.resume:
             return chosen if self.sweep.is_grid else None
         labels = manifest.extended(self.store.entries()).labels()
-        damaged = [i for i, entry in ledger.items() if entry.status is Status.DAMAGED]
+        makers = stored_makers(self.store, ledger)
+        damaged = {i for i, entry in ledger.items() if entry.status is Status.DAMAGED}
         if self.sweep.is_grid:
-            damaged = sorted(set(damaged) & set(chosen))
-        for run_id in [] if self.quiet else damaged:
+            damaged &= set(chosen)
+            # A run that the sweep no longer has is in no table.
+            own = {entry.run_id for entry in manifest.entries}
+            makers = {i: maker for i, maker in makers.items() if i in own}
+        of_chosen = chosen if self.sweep.is_grid else None
+        old = runs_to_forget(makers, code_of, stale, of_chosen, labels, self._note)
+        for run_id in sorted(damaged):
             name = ", ".join(f"{k}={v}" for k, v in labels.get(run_id, {}).items())
-            self._say(f"{name or run_id} is run again: {ledger[run_id].reason}")
-        return damaged
+            self._note(f"{name or run_id} is run again: {ledger[run_id].reason}")
+        return sorted(damaged | old)
 
     def _fit(
-        self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int
+        self,
+        todo: Mapping[str, Run],
+        ready: Callable[[], Datasets],
+        skipped: int,
+        digests: CodeDigests,
     ) -> bool:
         """Run the trials, then write the table and the report.
 
@@ -233,7 +261,7 @@ class Runner:
                 datasets = ready()
                 conclude = partial(_write_all, self.store)
                 tracker = self._tracker(todo) if self.track else None
-                self._trials(todo, datasets, skipped, tracker)
+                self._trials(todo, datasets, skipped, tracker, digests)
                 # The report is written in a thread, so that Ray can stop meanwhile.
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
@@ -267,6 +295,7 @@ class Runner:
         datasets: Datasets,
         skipped: int,
         tracker: Tracker | None,
+        digests: CodeDigests,
     ) -> None:
         display = choose_display(self.console, self.quiet)
         tuning = Tuning(
@@ -278,12 +307,18 @@ class Runner:
             flush_seconds=self.flush_seconds,
             display=display,
             tracker=tracker,
+            digests=digests,
+            stale=Stale(self.stale),
         )
         try:
             display.start(len(todo) or self.sweep.num_samples, skipped)
             tuning.fit(datasets)
         finally:
             display.stop()
+
+    def _note(self, message: str) -> None:
+        if not self.quiet:
+            self._say(message)
 
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)

@@ -9,6 +9,7 @@ first the ledger entry is written, then the checkpoint is deleted.
 import datetime
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, astuple
 from typing import Any
 
@@ -35,6 +36,9 @@ from raysafl.storage.integrity import (
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.stale import changed_classes
+from raysafl.version import __version__
 
 # Seconds between two checkpoints: the most work that a crash loses.
 FLUSH_SECONDS = 30.0
@@ -52,9 +56,10 @@ class Session:
         work: trains and evaluates, in this process or on actors.
         origin: versions, host, device, engine and so on, for the run's ledger entry.
         flush_seconds: the time between two checkpoints.
+        code: a digest of each of the user's own classes in the run, by name.
 
     Raises:
-        ValueError: the checkpoint is damaged or belongs to another run.
+        ValueError: the checkpoint is damaged, or of another run, or of other code.
     """
 
     def __init__(
@@ -64,8 +69,10 @@ class Session:
         work: Work,
         origin: dict[str, str],
         flush_seconds: float = FLUSH_SECONDS,
+        code: Mapping[str, str] | None = None,
     ) -> None:
         self.run = run
+        self.code = dict(code or {})
         self.store = store
         self.origin = origin
         self.flush_seconds = flush_seconds
@@ -102,6 +109,9 @@ class Session:
             self.started = str(extra["started"])
             # Checkpoints of earlier versions have no sums.
             written = [RowSum(*own) for own in extra.get("rows", [])]
+            changed = changed_classes(extra.get("code"), self.code)
+            if changed:
+                raise ValueError(f"the code of {', '.join(changed)} has changed since")
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, StorageError):
                 raise
@@ -175,6 +185,8 @@ class Session:
             spent=self.spent,
             started=self.started,
             rows=[astuple(own) for own in self._sums],
+            code=self.code,
+            raysafl=__version__,
         )
         atomic_write(self.checkpoint, content)
         self._interval = self.simulation.round
@@ -224,6 +236,7 @@ class Session:
             metrics=self.metrics(),
             started=self.started,
             seconds=self.spent,
+            code=self.code,
             **self.origin,
         )
         self.store.write_ledger(self.run.id, entry)
@@ -238,6 +251,6 @@ def _by_replicate(run: Run, rows: pa.Table) -> list[RowSum]:
 
 def run_in_process(run: Run, store: Store, work: Work) -> None:
     """Carry out a run in this process: the reference that trials are compared with."""
-    Session(
-        run, store, work, {**provenance(), "device": torch.device("cpu").type}
-    ).advance(np.inf)
+    origin = {**provenance(), "device": torch.device("cpu").type}
+    code = CodeDigests().of_run(run)
+    Session(run, store, work, origin, code=code).advance(np.inf)

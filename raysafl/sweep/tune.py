@@ -26,9 +26,11 @@ from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.storage.paths import StorageError, local_folder
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Context, Coordinator
 from raysafl.sweep.definition import Make, Sweep
 from raysafl.sweep.progress import Display
+from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
@@ -61,6 +63,8 @@ class Tuning:
         flush_seconds: the time between two checkpoints of a run.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
+        digests: the digests of the user's classes.
+        stale: what becomes of a run whose code has changed.
     """
 
     sweep: Sweep
@@ -71,6 +75,8 @@ class Tuning:
     flush_seconds: float
     display: Display
     tracker: Tracker | None
+    digests: CodeDigests
+    stale: Stale
 
     def fit(self, datasets: Mapping[str, Dataset]) -> None:
         """Run all trials on the Ray that was started before.
@@ -101,6 +107,8 @@ class Tuning:
                 report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
                 engine=self.engine,
+                code=self.digests.found,
+                stale=self.stale,
             )
             watch = self._watch()
             with (
@@ -175,6 +183,7 @@ class Tuning:
             self.hardware,
             labels,
             sampled,
+            self.digests.of_run,
         )
 
 

@@ -20,6 +20,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.progress import Display
 from raysafl.tracking import Tracker
+from raysafl.version import __version__
 
 # Seconds without a running trial until a warning. Starting a trial may take 30.
 WAIT_SECONDS = 60.0
@@ -39,6 +40,7 @@ class Watch(tune.Callback):
         hardware: what a trial needs, for a warning if there is no room for it.
         labels: the labels of the runs that are known beforehand, by run id.
         sampled: is called with the id and the labels of each run that Tune has sampled.
+        code_of: returns the digests of a run's classes that are the user's.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Watch(tune.Callback):
         hardware: Hardware,
         labels: Mapping[str, Mapping[str, Label]],
         sampled: Callable[[str, dict[str, Label]], None],
+        code_of: Callable[[Run], dict[str, str]],
     ) -> None:
         self.store = store
         self.make = make
@@ -58,6 +61,7 @@ class Watch(tune.Callback):
         self.hardware = hardware
         self.labels = dict(labels)
         self.sampled = sampled
+        self.code_of = code_of
         # When a trial was last seen to run; None after the warning that none does.
         self.last_ran: float | None = time.monotonic()
         # For each run id: its trial, and how often that has written rows.
@@ -135,6 +139,7 @@ class Watch(tune.Callback):
             entry = self.store.ledger_entry(run_id)
             if not entry and not self.ends_early:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
+                run = self._run(trial)
                 ends = [
                     ReplicateEnd(
                         replicate=r, status=Status.STOPPED, reason=reason, **own
@@ -142,7 +147,12 @@ class Watch(tune.Callback):
                     for r, own in enumerate(result.get("rows", []))
                 ]
                 entry = LedgerEntry.now(
-                    _config(self._run(trial)), Status.STOPPED, reason, replicates=ends
+                    _config(run),
+                    Status.STOPPED,
+                    reason,
+                    replicates=ends,
+                    code=self.code_of(run) if run else None,
+                    raysafl=__version__,
                 )
                 self.store.write_ledger(run_id, entry)
             if entry:

@@ -1,5 +1,6 @@
 """Rounds: lock-step replicates, checkpoints, limits, divergence, counting."""
 
+import io
 import itertools
 import json
 import math
@@ -26,7 +27,7 @@ from raysafl.core.participation import Cohort, Participation
 from raysafl.core.record import Record
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
-from raysafl.simulation.checkpoint import _checksum, dump, restore
+from raysafl.simulation.checkpoint import _checksum, dump, restore, saved_extra
 from raysafl.simulation.simulation import Simulation, _all_finite
 
 SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
@@ -234,6 +235,14 @@ def test_a_checkpoint_of_an_earlier_version_which_names_no_run_is_continued(
 
     restore(second, altered(dump(first), age))
     assert facts(records + finish(second)) == facts(finish(simulation(tiny)))
+
+
+def test_what_was_given_to_a_checkpoint_is_read_without_the_rest(tiny: Run) -> None:
+    content = dump(simulation(tiny), code={"Mine": "0f"})
+    assert saved_extra(io.BytesIO(content)) == {"code": {"Mine": "0f"}}
+    for damaged in (content[:100], b"", b"\x00" * 200, b"\xff" * 200):
+        with pytest.raises(ValueError, match="the checkpoint cannot be used"):
+            saved_extra(io.BytesIO(damaged))
 
 
 def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
