@@ -88,6 +88,13 @@ StaleCode = Annotated[
         "ended and begin the others anew, or end with an error."
     ),
 ]
+TryFirst = Annotated[
+    bool,
+    typer.Option(
+        "--try/--no-try",
+        help="Try a cheap round of your own classes before anything is run, or do not.",
+    ),
+]
 Experiment = Annotated[
     Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
 ]
@@ -146,6 +153,7 @@ def run_command(
         ),
     ] = "auto",
     tracking_uri: TrackingUri = None,
+    try_first: TryFirst = True,
     quiet: Quiet = False,
 ) -> None:
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
@@ -162,6 +170,7 @@ def run_command(
         hardware=_client_hardware(actors, cpus, gpus, trials, autoscale),
         engine=engine,
         tracking_uri=tracking_uri,
+        try_first=try_first,
         quiet=quiet,
     )
 
@@ -499,12 +508,7 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     if not outcome.runs.empty:
         console.print(screen(outcome.runs, outcome.manifest, console.width))
     path = _short(outcome.store.path)
-    for _, row in outcome.bad.iterrows():
-        console.print(
-            f"{row['run_id']} replicate {row['replicate']}: {row['status']}, {row['reason']}",
-            style="red",
-            soft_wrap=True,
-        )
+    _print_bad_runs(outcome)
     if outcome.missing:
         console.print(
             f"{outcome.missing} runs are not finished: the same command continues them"
@@ -518,6 +522,30 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     console.print(f"Browse them: raysafl ui {_short(outcome.store.path.parent)}")
     if not outcome.ok:
         raise typer.Exit(1)
+
+
+def _print_bad_runs(outcome: Any) -> None:
+    """Print each run that failed or diverged once, unless that was printed before."""
+    from raysafl.sweep.progress import labels_text
+
+    labels = outcome.manifest.labels()
+    bad = outcome.bad.groupby("run_id", sort=False)
+    for run_id, replicates in bad:
+        if run_id in outcome.shown:
+            continue
+        first = replicates.iloc[0]
+        console.print(
+            f"{labels_text(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
+    if any(outcome.bad["status"] == "failed"):
+        console.print(
+            "The traceback of each failed run is in the field `traceback` of its entry in "
+            f"{_short(outcome.store.path / 'ledger')}, and in MLflow",
+            soft_wrap=True,
+        )
 
 
 def _short(path: Location) -> str:

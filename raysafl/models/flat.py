@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysafl.core.problem import Model
 from raysafl.core.randomness import Key
+from raysafl.core.users_parts import in_brief, method_name
 from raysafl.models.dropout import drawing_from, seed_dropout
 from raysafl.models.fused_pooling import fuse_pooling
 
@@ -50,7 +52,13 @@ class FlatModel:
         # Building draws parameters, which are not used: it must not change the global
         # stream.
         with torch.random.fork_rng(devices=[]):
-            self.module = model.build(*self._arguments).requires_grad_(False)
+            module = model.build(*self._arguments)
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"{self._build_name} must return an nn.Module; it returned "
+                f"{in_brief(module)}"
+            )
+        self.module = module.requires_grad_(False)
 
         buffers = [name for name, _ in self.module.named_buffers()]
         if buffers:
@@ -109,7 +117,21 @@ class FlatModel:
         seed: Tensor | None = None,
         stacked: bool = False,
     ) -> Tensor:
-        """Compute the logits of a batch from parameters by name; see `logits`."""
+        """Compute the logits of a batch from parameters by name; see `logits`.
+
+        Raises:
+            ValueError: the module returns no logits [B, C].
+        """
+        return self._checked(self._output(parameters, x_B, seed, stacked), len(x_B))
+
+    def _output(
+        self,
+        parameters: Mapping[str, Tensor],
+        x_B: Tensor,
+        seed: Tensor | None,
+        stacked: bool,
+    ) -> Any:
+        """Return what the module returns for a batch."""
         for pool in self.pools:
             pool.fused = not stacked
         is_training = seed is not None
@@ -120,10 +142,43 @@ class FlatModel:
         if self.is_bfloat16:
             precision = torch.autocast(x_B.device.type, torch.bfloat16)
         with drawing_from(seed if self.has_dropout else None), precision:
-            out: Tensor = torch.func.functional_call(
-                self.module, dict(parameters), (x_B,)
+            return torch.func.functional_call(self.module, dict(parameters), (x_B,))
+
+    def _checked(self, out: Any, batch: int) -> Tensor:
+        """Return the logits as float32 if they have the shape [B, C]."""
+        shape = (batch, self._arguments[1])
+        if not isinstance(out, Tensor) or out.shape != shape:
+            raise ValueError(
+                f"{self._build_name} must make a module that returns logits [B, "
+                f"num_classes], for this batch {list(shape)}; it returned {in_brief(out)}"
             )
         return out.float()
+
+    @torch.no_grad()
+    def try_on(self, x_B: Tensor) -> None:
+        """Compute the logits of a batch of the dataset, to see whether that works.
+
+        Args:
+            x_B: [B, *input_shape] inputs, on the CPU.
+
+        Raises:
+            ValueError: the module does not accept the batch, or returns no logits.
+        """
+        parameters = dict(self.module.named_parameters())
+        try:
+            out = self._output(parameters, x_B, seed=None, stacked=False)
+        except Exception as error:
+            raise ValueError(
+                f"{self._build_name} makes a module that does not accept a batch of "
+                f"inputs of shape {list(x_B.shape)} ({x_B.dtype}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        self._checked(out, len(x_B))
+
+    @property
+    def _build_name(self) -> str:
+        """The method that makes the module, with its file and line, for messages."""
+        return method_name(self._recipe, Model, "build")
 
     @property
     def digest(self) -> str:

@@ -81,6 +81,7 @@ class LedgerEntry(BaseModel):
     Args:
         status: how the run ended.
         reason: why, if it did not finish.
+        traceback: the whole traceback of the error that ended it, without credentials.
         config: the run's configuration as JSON values; empty if it could not be built.
         ended: when the entry was made, in UTC (ISO 8601).
         replicates: how each replicate ended; empty if all ended as the run did.
@@ -97,6 +98,7 @@ class LedgerEntry(BaseModel):
 
     status: Status
     reason: str = ""
+    traceback: str = ""
     config: dict[str, Any] = Field(default_factory=dict)
     ended: str = ""
     replicates: list[ReplicateEnd] = Field(default_factory=list)

@@ -5,11 +5,9 @@ client actors, so a sweep starts its processes once. `_reset` drops all state of
 last run; a test compares a reused trial with a new one.
 """
 
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -32,6 +30,7 @@ from raysafl.sweep.definition import Make, sample_key
 from raysafl.sweep.old_code import CHOICES, changes_text, checkpoint_maker
 from raysafl.sweep.session import Session
 from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
+from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 # Several trials may not take runs out of the compacted files at the same time, so only
 # the driver forgets results.
@@ -215,14 +214,15 @@ class Coordinator(tune.Trainable):
         """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
 
     def _fail(self, error: BaseException) -> None:
-        """Record the failure with the line that raised it, and the rows before it."""
-        # The last frame is where the error was raised, often in the user's own code.
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = (
-            f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+        """Record the failure with the user's line that raised it, and the rows before it."""
+        components = list(self.run.components()) if self.run else []
+        entry = LedgerEntry.now(
+            self.run.model_dump(mode="json") if self.run else None,
+            Status.FAILED,
+            describe_error(error, components),
+            traceback=kept_traceback(error),
+            **self.context.origin,
         )
-        config = self.run.model_dump(mode="json") if self.run else None
-        entry = LedgerEntry.now(config, Status.FAILED, reason, **self.context.origin)
         self.store.write_ledger(self.key, entry)
         if self.session is not None:
             # The evaluation under way may fail as well.

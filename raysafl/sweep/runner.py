@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
+import torch
 from rich.console import Console
+from torch import Tensor
 
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, redacted
@@ -35,12 +37,15 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
-from raysafl.sweep.progress import choose_display
+from raysafl.sweep.progress import choose_display, labels_text
+from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning
+from raysafl.sweep.user_errors import errors_described
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
+from raysafl.training.inputs import Inputs
 
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
@@ -61,6 +66,7 @@ class Outcome:
         missing: how many runs have not ended.
         tracked: whether MLflow has all results; None if there was nothing new to log.
         seconds: wall time.
+        shown: the ids of the runs whose end was printed while the sweep ran.
     """
 
     store: Store
@@ -70,6 +76,7 @@ class Outcome:
     missing: int
     tracked: bool | None
     seconds: float
+    shown: frozenset[str] = frozenset()
 
     @property
     def bad(self) -> pd.DataFrame:
@@ -110,6 +117,8 @@ class Runner:
         engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
         flush_seconds: the time between two checkpoints of a run: the most work that a
             crash loses.
+        try_first: whether a cheap round is tried before anything is run or written, if
+            there are components of the user's own classes.
         command: the command that repeats this, for the manifest.
         console: where messages are printed.
     """
@@ -126,6 +135,7 @@ class Runner:
     track: bool = True
     engine: str = "auto"
     flush_seconds: float = FLUSH_SECONDS
+    try_first: bool = True
     command: str = ""
     console: Console = field(default_factory=lambda: Console(markup=False, emoji=False))
 
@@ -156,6 +166,7 @@ class Runner:
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
             )
         chosen = manifest.select(self.only)
+        tried = self._try({i: runs[i] for i in chosen}, manifest)
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)
@@ -165,7 +176,11 @@ class Runner:
             done = {i for i, entry in ledger.items() if entry.status.decided}
             done -= set(forgotten or ())
             todo = {i: runs[i] for i in chosen if i not in done}
-            loading = _in_thread(partial(prepare, todo.values(), self.engine))
+            loading = _in_thread(
+                partial(prepare, todo.values(), self.engine)
+                if tried is None
+                else lambda: tried
+            )
             if wait([loading], LOADING_SECONDS).done:
                 loading.result()
 
@@ -190,11 +205,56 @@ class Runner:
             # found damaged, or an earlier driver was killed before it wrote the report.
             if not is_current(store):
                 write_report(store)
-            missing = len(set(chosen) - set(store.ledger()))
+            ended = set(store.ledger())
             took = time.monotonic() - began
             return Outcome(
-                store, store.manifest(), frame, skipped, missing, tracked, took
+                store=store,
+                manifest=store.manifest(),
+                runs=frame,
+                skipped=skipped,
+                missing=len(set(chosen) - ended),
+                tracked=tracked,
+                seconds=took,
+                shown=frozenset(todo if self.sweep.is_grid else ended - done)
+                if not self.quiet
+                else frozenset(),
             )
+
+    def _try(
+        self, runs: Mapping[str, Run], manifest: Manifest
+    ) -> dict[str, Dataset] | None:
+        """Try a cheap round of runs that hold code of the user's own, see `rehearse`.
+
+        Args:
+            runs: the chosen runs, by id. If they are only known when they are sampled,
+                `base` is tried instead.
+            manifest: has the labels of the runs.
+
+        Returns:
+            The datasets of the runs to do, or None if they were not loaded for this.
+        """
+        if not self.try_first:
+            return None
+        if not self.sweep.is_grid:
+            if self.sweep.base is not None and self.sweep.make is None:
+                base = self.sweep.build({})
+                if needs_rehearsal(base):
+                    rehearse({"base": base}, prepare([base], self.engine), self.engine)
+            return None
+        if not any(map(needs_rehearsal, runs.values())):
+            return None
+        # There may be no folder yet.
+        known = self.resume and self.store.file("manifest.json").is_file()
+        ledger = self.store.ledger() if known else {}
+        labels = manifest.labels()
+        todo = {
+            labels_text(labels[i], i): run
+            for i, run in runs.items()
+            if i not in ledger or not ledger[i].status.decided
+        }
+        datasets = prepare(todo.values(), self.engine)
+        rehearse(todo, datasets, self.engine)
+        return datasets
 
     def _check_folder(self, manifest: Manifest) -> None:
         """Refuse a folder that holds another sweep, or another scale of this one."""
@@ -386,15 +446,38 @@ def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
     datasets: dict[str, Dataset] = {}
     seen: set[str] = set()
     for run in runs:
-        name = run.data.source_key
-        if name not in datasets:
-            datasets[name] = run.data.load()
-        dataset = datasets[name]
-        if (split := run.data.to_json()) not in seen:
-            run.data.split(dataset, run.seed)
-        if (model := name + run.model.to_json()) not in seen:
-            flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
-            if engine != "auto":
-                make_engine(engine, flat)
-        seen |= {split, model}
+        with errors_described(run.components()):
+            _prepare_one(run, engine, datasets, seen)
     return datasets
+
+
+def _prepare_one(
+    run: Run, engine: str, datasets: dict[str, Dataset], seen: set[str]
+) -> None:
+    """Load a run's dataset, and try its parts on it, unless that was done before.
+
+    Args:
+        run: the run.
+        engine: see `prepare`.
+        datasets: the datasets so far, by `source_key`; the run's is added.
+        seen: JSON of the parts that were tried; the run's are added.
+    """
+    name = run.data.source_key
+    if name not in datasets:
+        datasets[name] = run.data.load()
+    dataset = datasets[name]
+    if (split := run.data.to_json()) not in seen:
+        run.data.split(dataset, run.seed)
+    if (model := name + run.model.to_json()) not in seen:
+        flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
+        if engine != "auto":
+            make_engine(engine, flat)
+        flat.try_on(_few_inputs(dataset))
+    seen |= {split, model}
+
+
+def _few_inputs(dataset: Dataset) -> Tensor:
+    """Return the first two training inputs, as a model sees them."""
+    train = dataset.train
+    few = replace(train, x=train.x[:2], y=train.y[:2], users=None)
+    return Inputs(few, torch.device("cpu")).span(0, 2)[0]

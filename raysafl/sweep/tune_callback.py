@@ -18,7 +18,7 @@ from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, sample_key
-from raysafl.sweep.progress import Display
+from raysafl.sweep.progress import Display, labels_text
 from raysafl.tracking import Tracker
 from raysafl.version import __version__
 
@@ -202,10 +202,7 @@ class Watch(tune.Callback):
             return None
 
     def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
-        label = (
-            ", ".join(f"{k}={v}" for k, v in self.labels.get(run_id, {}).items())
-            or run_id
-        )
+        label = labels_text(self.labels.get(run_id, {}), run_id)
         self.display.add_run(label, entry.status, entry.reason, accuracy)
         if self.tracker is not None:
             self.tracker.submit(run_id)

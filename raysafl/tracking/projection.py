@@ -374,9 +374,13 @@ class Projection:
     ) -> dict[str, bytes]:
         """Return a run's files: its configuration, and a figure if it has several replicates.
 
-        MLflow itself draws the curve of a single replicate.
+        MLflow itself draws the curve of a single replicate. The traceback of a failed
+        try stays when a later try finishes, so its first line says when that try ended.
         """
         files = {"config.json": json.dumps(ending.config, indent=1).encode()}
+        if ending.traceback:
+            text = f"The try that ended at {ending.ended} failed:\n{ending.traceback}"
+            files["traceback.txt"] = text.encode()
         if self._curve and rows["replicate"].nunique() > 1:
             files["curve.png"] = self._curve(rows, self._title(run_id))
         return files

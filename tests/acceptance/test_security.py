@@ -287,7 +287,12 @@ def test_secrets_are_in_no_file_and_no_argument(
     said = io.StringIO()
     console = Console(file=said, width=300)
     runner = Runner(
-        sweep, tmp_path / "s", Hardware(cpus=0.5), command=command, console=console
+        sweep,
+        tmp_path / "s",
+        Hardware(cpus=0.5),
+        command=command,
+        console=console,
+        try_first=False,
     )
     outcome = runner.run()
     assert "https://host/x is down" in said.getvalue() and SECRET not in said.getvalue()

@@ -328,14 +328,14 @@ class Empty(Participation):
 
 
 @pytest.mark.parametrize(
-    ("listed", "told"), [(True, r"\[1, 2\]"), (False, r"Cohort\(ids=\[\]")]
+    ("listed", "told"), [(True, r"\[1, 2\]"), (False, "the cohort is empty")]
 )
 def test_a_policy_without_a_cohort_is_refused_with_what_to_return(
     tiny: Run, listed: bool, told: str
 ) -> None:
     sim = simulation(tiny.replace(participation=Empty(listed=listed)))
     with pytest.raises(
-        ValueError, match=rf"Empty.pick must return \(state, Cohort.* {told}"
+        ValueError, match=rf"Empty.pick \(.*\) must return \(state, Cohort.* {told}"
     ):
         sim.step()
 
@@ -351,7 +351,7 @@ class Nobody(Algorithm):
 
 def test_a_request_without_clients_is_refused(tiny: Run) -> None:
     with pytest.raises(
-        ValueError, match=r"Nobody.round must yield .* for at least one client"
+        ValueError, match=r"Nobody.round \(.*\) must yield .* for at least one client"
     ):
         simulation(tiny.replace(algorithm=Nobody())).step()
 
