@@ -63,25 +63,29 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
             called, the class is named.
 
     Returns:
-        `Median (mine.py:12): KeyError: 'x'`. If no frame is in the user's own code:
-        the sentence of a ValueError of raysafl's as it is; of any other error the
-        last frame, as `OSError: no space left (inputs.py:80)`.
+        `Median (mine.py:12): KeyError: 'x'`. If no frame of the error is in the user's
+        own code: the sentence of a ValueError of raysafl's, with the user's frame of
+        its cause, if any; of other errors the last frame, as `OSError: no space left
+        (inputs.py:80)`.
     """
     text = traceback_text(error)
     cause = error.cause if isinstance(error, RayTaskError) else error
     what = _writable(f"{type(cause).__name__}: {cause}")
     frames = _frames(text)
+    users = [frame for frame in frames if frame.is_users]
     # Those of the error itself, without those of its causes.
     own = _frames(CAUSE.split(text)[-1])
-    last = own[-1] if own else None
-    users = [frame for frame in own if frame.is_users]
-    if not users and isinstance(cause, ValueError) and last and _is_ours(last):
-        return _writable(str(cause))
-    users = users or [frame for frame in frames if frame.is_users]
-    if users:
-        name = _class_at(frames, components)
-        return f"{name} ({users[-1]}): {what}" if name else f"{users[-1]}: {what}"
-    return f"{what} ({last})" if last else what
+    if not own:
+        return what
+    if isinstance(cause, ValueError) and _is_ours(own[-1]) and not _any_users(own):
+        place = f" ({users[-1]})" if users else ""
+        return f"{_writable(str(cause))}{place}"
+    if not users:
+        return f"{what} ({own[-1]})"
+    innermost = [frame for frame in own if frame.is_users] or users
+    name = _class_at(frames, components)
+    place = f"{name} ({innermost[-1]})" if name else str(innermost[-1])
+    return f"{place}: {what}"
 
 
 def traceback_text(error: BaseException) -> str:
@@ -111,7 +115,7 @@ def errors_described(components: Iterable[Component]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if any(frame.is_users for frame in _frames(traceback_text(error))):
+        if _any_users(_frames(traceback_text(error))):
             said = redacted(describe_error(error, components))
             raise ValueError(said) from error
         raise
@@ -124,6 +128,10 @@ def _writable(text: str) -> str:
 
 def _frames(text: str) -> list[Frame]:
     return [Frame(file, int(line)) for file, line in FRAME.findall(text)]
+
+
+def _any_users(frames: Iterable[Frame]) -> bool:
+    return any(frame.is_users for frame in frames)
 
 
 def _is_ours(frame: Frame) -> bool:

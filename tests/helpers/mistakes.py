@@ -233,7 +233,7 @@ MODEL_MISTAKES = {
         "model=Mine()",
         "Mine.build",
         "makes a module that does not accept a batch of inputs of shape [2, 1, 8, 8] "
-        "(torch.float32): RuntimeError: mat1 and mat2",
+        "(torch.float32): RuntimeError: ",
     ),
     "too few outputs": (
         model("return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes - 1))"),

@@ -93,7 +93,7 @@ def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) 
         ),
         (
             "class Mine(Model):\n    def build(self, input_shape, num_classes):\n"
-            "        return nn.Linear(*input_shape)\n",
+            "        return nn.Linear(64, classes)\n",
             "model=Mine()",
             "return nn.Linear",
         ),

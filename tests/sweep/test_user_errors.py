@@ -73,7 +73,7 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
     )
     (entry,) = runner.run().store.ledger().values()
     assert entry.reason == f"{place(code, 'raise KeyError')}: KeyError: 'missing'"
-    assert "Clients.train" in entry.traceback and "\x1b" not in entry.traceback
+    assert "ray::Clients." in entry.traceback and "\x1b" not in entry.traceback
 
 
 @pytest.mark.usefixtures("ray_local")
