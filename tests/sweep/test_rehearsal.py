@@ -14,6 +14,7 @@ from helpers.mistakes import (
     MODEL_MISTAKES,
     algorithm,
     load,
+    model,
     place,
     policy,
     write,
@@ -238,3 +239,16 @@ def test_a_try_trains_few_clients_briefly_and_evaluates_nothing(
     )
     rehearsal.rehearse({"a": run}, {run.data.source_key: run.data.load()})
     assert steps == [[rehearsal.STEPS] * rehearsal.CLIENTS]
+
+
+def test_an_error_in_a_models_forward_names_its_line_too(tmp_path: Path) -> None:
+    code = (
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        raise KeyError('missing')\n"
+    ) + model("return Net(64, num_classes)")
+    with pytest.raises(ValueError, match="KeyError: 'missing'") as error:
+        go(load(tmp_path, code, "model=Mine()"), tmp_path / "s")
+    said = str(error.value)
+    assert said.startswith(f"Mine.build ({place(code, 'def build')}) makes a module")
+    assert said.endswith(f"({place(code, 'raise KeyError')})")
