@@ -537,7 +537,6 @@ def _print_bad_runs(outcome: Any) -> None:
         console.print(
             f"{labels_text(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
             style="red",
-            markup=False,
             soft_wrap=True,
         )
     if any(outcome.bad["status"] == "failed"):

@@ -65,7 +65,8 @@ def rehearse(
                 return
             try:
                 _try(run, datasets[run.data.source_key], engine)
-            except Exception as error:
+            # The user's own code may call `sys.exit`.
+            except (Exception, SystemExit) as error:
                 said = redacted(describe_error(error, list(run.components())))
                 raise ValueError(
                     f"{said}\nThis is a round of the run {label}, tried before anything "

@@ -129,6 +129,13 @@ def test_a_failed_try_leaves_the_results_of_an_earlier_sweep_as_they_were(
         assert contents(tmp_path / "s") == before
 
 
+def test_a_round_that_exits_is_told_as_an_error(tmp_path: Path) -> None:
+    code = algorithm("import sys", "sys.exit(3)", "yield")
+    with pytest.raises(ValueError, match="SystemExit: 3") as error:
+        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
+    assert str(error.value).startswith(f"Mine ({place(code, 'sys.exit')}): ")
+
+
 def test_no_try_leaves_the_try_out(tmp_path: Path) -> None:
     with pytest.raises(NoRay):
         go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", try_first=False)
