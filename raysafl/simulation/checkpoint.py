@@ -96,6 +96,14 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
             raise ValueError(
                 f"it belongs to run {saved_run}, and this is run {simulation.run.id}"
             )
+        # Earlier versions trained frozen parameters too.
+        size, expected = (
+            len(w_P) for w_P in (tensors["0/w"], simulation.replicates[0].state.w_P)
+        )
+        if size != expected:
+            raise ValueError(
+                f"it holds {size} parameters, the model now trains {expected}"
+            )
         replicates = [
             Replicate(
                 state=_state_of(tensors, r),

@@ -16,6 +16,7 @@ from filelock import FileLock
 from ray import tune
 
 from raysafl.core.problem import Dataset
+from raysafl.models import FlatModel
 from raysafl.runtime import Hardware, OnActors, Worker
 from raysafl.runtime.messages import RunSetup
 from raysafl.runtime.on_actors import agree_on_engine, should_piggyback, start_actors
@@ -151,6 +152,8 @@ class Coordinator(tune.Trainable):
 
     def _open(self, run: Run, code: Mapping[str, str]) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
+        dataset = ray.get(ref)
+        flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
         setup = RunSetup(
             data=run.data,
             dataset=ref,
@@ -158,10 +161,11 @@ class Coordinator(tune.Trainable):
             seeds=run.seeds,
             engine=self.context.engine,
             batch_size=run.local.batch_size,
+            frozen=ray.put(flat.frozen),
         )
         self.actors.configure(setup)
         # It trains nothing here, so any engine will do, and none need be measured.
-        reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
+        reference = Worker(run.data, dataset, run.model, run.seeds, engine="loop")
         device, engine = agree_on_engine(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference, should_piggyback(engine))
