@@ -206,7 +206,6 @@ class Runner:
             if not is_current(store):
                 write_report(store)
             ended = set(store.ledger())
-            took = time.monotonic() - began
             return Outcome(
                 store=store,
                 manifest=store.manifest(),
@@ -214,7 +213,7 @@ class Runner:
                 skipped=skipped,
                 missing=len(set(chosen) - ended),
                 tracked=tracked,
-                seconds=took,
+                seconds=time.monotonic() - began,
                 shown=frozenset(todo if self.sweep.is_grid else ended - done)
                 if not self.quiet
                 else frozenset(),
