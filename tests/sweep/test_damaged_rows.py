@@ -126,16 +126,19 @@ def test_a_sampled_run_whose_rows_are_gone_is_run_again(
 def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     tiny: Run, tmp_path: Path
 ) -> None:
-    sweep = Sweep(
-        "asha",
-        space={"local.lr": tune.grid_search([0.5, 0.3, 1e-7, 1e-8])},
-        base=tiny.replace(rounds=20),
-        scheduler=tune.schedulers.ASHAScheduler(
-            time_attr="round", grace_period=2, max_t=20, reduction_factor=2
-        ),
-    )
+    def sweep() -> Sweep:
+        # A scheduler serves one experiment of Tune only.
+        return Sweep(
+            "asha",
+            space={"local.lr": tune.grid_search([0.5, 0.3, 1e-7, 1e-8])},
+            base=tiny.replace(rounds=20),
+            scheduler=tune.schedulers.ASHAScheduler(
+                time_attr="round", grace_period=2, max_t=20, reduction_factor=2
+            ),
+        )
+
     options = {"hardware": Hardware(cpus=0.5, trials=1)}
-    outcome, _ = go(sweep, tmp_path / "s", **options)
+    outcome, _ = go(sweep(), tmp_path / "s", **options)
     store = outcome.store
     assert outcome.ok
     stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
@@ -144,5 +147,5 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     )
     part = Path(str(store.parts(stopped[0])[-1]))
     shutil.move(part, tmp_path / "part")
-    _, said = go(sweep, tmp_path / "s", **options)
+    _, said = go(sweep(), tmp_path / "s", **options)
     assert "is run again" in said
