@@ -247,47 +247,56 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     tally = Tally()
     try:
         while tally.faults.total() < most:
-            folder = Path(
-                shutil.copytree(original.path, tmp_path / "damaged", dirs_exist_ok=True)
-            )
-            store = Store(folder)
+            folder = tmp_path / "damaged"
+            shutil.copytree(original.path, folder)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 if rng.integers(3) == 0:
-                    compact(store)
-                for fault in rng.choice(np.array(FAULTS), rng.integers(1, 4)):
-                    if not results(folder) or not (folder / "rounds").is_dir():
-                        break
-                    if not list((folder / "rounds").glob("*.parquet")):
-                        break
-                    try:
-                        fault(folder, foreign.path, rng)
-                    except (OSError, ValueError, KeyError):
-                        # An earlier fault has left nothing that this one could harm.
-                        continue
-                    tally.faults[fault.__name__] += 1
-
-                found = shown(store).merge(statistics, on=["run_id", "replicate"])
-                for name in STATISTICS:
-                    same = found[f"{name}_x"].eq(found[f"{name}_y"])
-                    missing = found[f"{name}_x"].isna() & found[f"{name}_y"].isna()
-                    tally.shown_wrong += int((~(same | missing)).sum())
-
-                findings = verify(store, progress)
-                tally.named += bool(findings)
-                tally.clean += not findings
-                completed(store, repaired_first=bool(rng.integers(2)))
-                # Rows of runs that are not in the manifest count nowhere; `verify` names
-                # them, and `--repair` deletes them.
-                ended = rows_of(store)
-                ended = ended[ended["run_id"].isin(expected["run_id"])]
-                tally.doubled += int(ended.duplicated(KEYS).sum())
-                tally.lost += len(expected) - len(ended.drop_duplicates(KEYS))
-                pd.testing.assert_frame_equal(ended.reset_index(drop=True), expected)
-                repair(store, verify(store, progress))
-                pd.testing.assert_frame_equal(rows_of(store), expected)
-                assert verify(store, progress) == []
+                    compact(Store(folder))
+                harm(folder, foreign.path, rng, tally)
+                look(Store(folder), statistics, tally)
+                go_on(Store(folder), expected, rng, tally)
             shutil.rmtree(folder)
     finally:
         pytestconfig.stash.setdefault(CHAOS, []).append(str(tally))
     assert tally.lost == tally.doubled == tally.shown_wrong == 0
+
+
+def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:
+    """Do one to three faults to the folder."""
+    for fault in rng.choice(np.array(FAULTS), rng.integers(1, 4)):
+        if not list(folder.glob("rounds/*.parquet")):
+            return
+        try:
+            fault(folder, foreign, rng)
+        except (OSError, ValueError, KeyError):
+            # An earlier fault has left nothing that this one could harm.
+            continue
+        tally.faults[fault.__name__] += 1
+
+
+def look(store: Store, statistics: pd.DataFrame, tally: Tally) -> None:
+    """Count the statistics of finished runs that are not those of the reference."""
+    found = shown(store).merge(statistics, on=["run_id", "replicate"])
+    for name in STATISTICS:
+        same = found[f"{name}_x"].eq(found[f"{name}_y"])
+        missing = found[f"{name}_x"].isna() & found[f"{name}_y"].isna()
+        tally.shown_wrong += int((~(same | missing)).sum())
+    findings = verify(store, progress)
+    tally.named += bool(findings)
+    tally.clean += not findings
+
+
+def go_on(store: Store, expected: pd.DataFrame, rng: Rng, tally: Tally) -> None:
+    """Give the same command again, and compare all rows with the reference."""
+    completed(store, repaired_first=bool(rng.integers(2)))
+    # Rows of runs that are not in the manifest count nowhere; `verify` names them, and
+    # `--repair` deletes them.
+    ended = rows_of(store)
+    ended = ended[ended["run_id"].isin(expected["run_id"])]
+    tally.doubled += int(ended.duplicated(KEYS).sum())
+    tally.lost += len(expected) - len(ended.drop_duplicates(KEYS))
+    pd.testing.assert_frame_equal(ended.reset_index(drop=True), expected)
+    repair(store, verify(store, progress))
+    pd.testing.assert_frame_equal(rows_of(store), expected)
+    assert verify(store, progress) == []
