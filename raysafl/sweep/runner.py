@@ -166,7 +166,6 @@ class Runner:
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
             )
         chosen = manifest.select(self.only)
-        tried = self._try({i: runs[i] for i in chosen}, manifest)
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)
@@ -176,6 +175,7 @@ class Runner:
             done = {i for i, entry in ledger.items() if entry.status.decided}
             done -= set(forgotten or ())
             todo = {i: runs[i] for i in chosen if i not in done}
+            tried = self._try(todo, manifest)
             loading = _in_thread(
                 partial(prepare, todo.values(), self.engine)
                 if tried is None
@@ -225,7 +225,7 @@ class Runner:
         """Try a cheap round of runs that hold code of the user's own, see `rehearse`.
 
         Args:
-            runs: the chosen runs, by id. If they are only known when they are sampled,
+            runs: the runs to do, by id. If they are only known when they are sampled,
                 `base` is tried instead.
             manifest: has the labels of the runs.
 
@@ -242,17 +242,10 @@ class Runner:
             return None
         if not any(map(needs_rehearsal, runs.values())):
             return None
-        # There may be no folder yet.
-        known = self.resume and self.store.file("manifest.json").is_file()
-        ledger = self.store.ledger() if known else {}
         labels = manifest.labels()
-        todo = {
-            labels_text(labels[i], i): run
-            for i, run in runs.items()
-            if i not in ledger or not ledger[i].status.decided
-        }
-        datasets = prepare(todo.values(), self.engine)
-        rehearse(todo, datasets, self.engine)
+        datasets = prepare(runs.values(), self.engine)
+        named = {labels_text(labels[i], i): run for i, run in runs.items()}
+        rehearse(named, datasets, self.engine)
         return datasets
 
     def _check_folder(self, manifest: Manifest) -> None:

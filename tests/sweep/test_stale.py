@@ -152,6 +152,17 @@ def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> 
     assert again.skipped == 3 and said == ""
 
 
+def test_an_edit_that_does_not_work_is_found_before_old_results_are_deleted(
+    tmp_path: Path,
+) -> None:
+    go(written(tmp_path), tmp_path / "s")
+    before = contents(tmp_path / "s")
+    with pytest.raises(ValueError, match="name 'stap' is not defined"):
+        edit = ("self.lr * step", "self.lr * stap")
+        go(written(tmp_path, edit), tmp_path / "s", stale="rerun")
+    assert contents(tmp_path / "s") == before
+
+
 def test_keep_keeps_the_old_results_and_says_so(tmp_path: Path) -> None:
     first, _ = go(written(tmp_path), tmp_path / "s")
     before = contents(tmp_path / "s" / "rounds")
