@@ -52,9 +52,5 @@ def _sync_sweep(
 ) -> int:
     with explained(uri), closing(Projection(store, uri, curve=curve)) as projection:
         runs = projection.sync_sweep()
-        experiment = projection.experiment_name
-    say(
-        f"{store.path}: {runs} runs in MLflow's experiment '{experiment}' at "
-        f"{redacted(uri)}"
-    )
+    say(f"{store.path}: {runs} runs in MLflow at {redacted(uri)}")
     return runs
