@@ -42,16 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in tests/acceptance, and let tests that need Ray share two processes.
-
-    Each of these processes starts Ray once. The tests of sweeps take as long as all others.
-    """
+    """Mark what lies in tests/acceptance, and let all tests that need Ray share one process."""
     for item in items:
         if item.path.is_relative_to(HERE / "acceptance"):
             item.add_marker("acceptance")
         if "ray_local" in getattr(item, "fixturenames", ()):
-            sweep = item.path.is_relative_to(HERE / "sweep")
-            item.add_marker(pytest.mark.xdist_group("sweeps" if sweep else "ray"))
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.hookimpl(tryfirst=True)
