@@ -29,7 +29,7 @@ from raysafl.sweep.tune_callback import Watch
 
 TRIALS = 500
 SECONDS = 0.5
-TRAINS = 300  # MB: a worker that has loaded torch, so that trials are running
+WARM = 100  # runs that have ended before the first sample that counts: every worker has trained
 
 
 def trivial(seed: int) -> Run:
@@ -44,14 +44,15 @@ def trivial(seed: int) -> Run:
     )
 
 
-def used() -> dict[str, float]:
-    """What the driver and the processes below it hold now."""
+def used(ledger: Path) -> dict[str, float]:
+    """What the driver and the processes below it hold now, and how many runs have ended."""
     me = psutil.Process()
     below = me.children(recursive=True)
     total, free = ray.cluster_resources(), ray.available_resources()
     ours = [p for p in below if "ray::" in " ".join(p.cmdline())]
     store = "object_store_memory"
     return {
+        "ended": sum(1 for _ in ledger.glob("*.json")),
         "handles": me.num_fds(),
         "processes": len(ours),
         "driver MB": me.memory_info().rss / 2**20,
@@ -62,14 +63,14 @@ def used() -> dict[str, float]:
 
 
 @contextmanager
-def watched() -> Iterator[list[dict[str, float]]]:
+def watched(ledger: Path) -> Iterator[list[dict[str, float]]]:
     """Samples of `used` while the block runs."""
     samples, over = list[dict[str, float]](), threading.Event()
 
     def watch() -> None:
         while not over.wait(SECONDS):
             try:
-                samples.append(used())
+                samples.append(used(ledger))
             except psutil.NoSuchProcess:  # ended while it was looked at
                 continue
 
@@ -98,7 +99,7 @@ def test_five_hundred_trials_leak_nothing(
     runs = {(i,): trivial(i) for i in range(TRIALS)}
     sweep = Sweep("small", runs, axes=("i",))
     with ray_session(None):
-        with watched() as samples:
+        with watched(tmp_path / "s" / "ledger") as samples:
             outcome = Runner(
                 sweep, tmp_path / "s", Hardware(trials=2), quiet=True, track=False
             ).run()
@@ -108,8 +109,9 @@ def test_five_hundred_trials_leak_nothing(
             if "Clients" in p.name()
         ]
         assert outcome.ok and len(outcome.runs) == TRIALS and not alive
-    busy = [sample for sample in samples if sample["largest worker MB"] > TRAINS]
-    first, last = busy[len(busy) // 4], busy[-1]
+    busy = [sample for sample in samples if WARM <= sample["ended"] < TRIALS]
+    first, last = busy[0], busy[-1]
+    assert last["ended"] >= first["ended"] + TRIALS / 2
     assert last["handles"] <= first["handles"] + 20
     assert last["processes"] <= first["processes"] + 2
     assert last["store MB"] <= first["store MB"] + 5
