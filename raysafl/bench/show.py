@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from raysafl.bench.measure import median
 from raysafl.bench.suite import bench
@@ -153,7 +154,7 @@ def print_bench(
         return
     table = Table("measure", "value", "aim", "", "from")
     for row in bench_rows(found):
-        mark = f"[{'green' if row.reached else 'red'}]{row.mark}[/]"
+        mark = Text(row.mark, style="green" if row.reached else "red")
         table.add_row(row.name, row.value, row.target, mark, row.made_of)
     console.print(table)
     console.print(headline(found), soft_wrap=True)

@@ -2,23 +2,35 @@
 
 A mistake of the user ends in one message with exit code 2, and never in a traceback of
 ours. What a command needs is imported inside its function, so that `raysafl --help` is
-fast.
+fast. What changes files or starts processes stands inside `working`, so that a signal
+does not leave it half done.
 """
 
+import logging
+import shlex
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 
+from raysafl.cli.endings import explain
+from raysafl.cli.signals import working
 from raysafl.core.component import Component
+from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, parse_location
-from raysafl.storage.store import SweepBusyError, find_sweeps
+from raysafl.storage.store import find_sweeps
+from raysafl.sweep.stale import Stale
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
     "take part.",
+    epilog="Exit codes: 0, all is well; 1, a run failed, diverged, is missing or damaged, "
+    "a check failed, or output was lost; 2, a mistake in what was given, or a file or "
+    "machine that cannot be used; 3, a mistake in raysafl; 129, 130, 143, stopped by "
+    "SIGHUP, Ctrl-C, SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,8 +39,9 @@ data = typer.Typer(
     help="Look at an experiment's data and participation.", no_args_is_help=True
 )
 app.add_typer(data, name="data")
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+# Names and labels are printed as they are: `[red]q` and `:star:` are no instructions.
+console = Console(highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 # For a pipe or a file, rich would assume 80 columns, which breaks tables.
 if not console.is_terminal:
     console.width = 120
@@ -65,6 +78,21 @@ Resume = Annotated[
     bool,
     typer.Option(
         help="Continue what has not ended, or with --no-resume run everything anew."
+    ),
+]
+StaleCode = Annotated[
+    Stale,
+    typer.Option(
+        help="What becomes of runs whose results were computed before you edited the "
+        "code of their classes: run them again, keep the results of those that have "
+        "ended and begin the others anew, or end with an error."
+    ),
+]
+TryFirst = Annotated[
+    bool,
+    typer.Option(
+        "--try/--no-try",
+        help="Try a cheap round of your own classes before anything is run, or do not.",
     ),
 ]
 Experiment = Annotated[
@@ -111,6 +139,7 @@ def run_command(
         ),
     ] = None,
     resume: Resume = True,
+    stale: StaleCode = Stale.FAIL,
     address: Address = None,
     actors: Actors = 1,
     cpus: Cpus = 1.0,
@@ -124,6 +153,7 @@ def run_command(
         ),
     ] = "auto",
     tracking_uri: TrackingUri = None,
+    try_first: TryFirst = True,
     quiet: Quiet = False,
 ) -> None:
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
@@ -135,10 +165,12 @@ def run_command(
         out=out,
         only=labels,
         resume=resume,
+        stale=stale,
         address=address,
         hardware=_client_hardware(actors, cpus, gpus, trials, autoscale),
         engine=engine,
         tracking_uri=tracking_uri,
+        try_first=try_first,
         quiet=quiet,
     )
 
@@ -181,15 +213,23 @@ def report_command(
 
     stores = [store for path in paths for store in _sweeps(path)]
     files = []
-    for store in stores:
-        runs = write_runs_table(store)
-        files += write_report(store)
-        console.print(screen(runs, store.manifest(), console.width))
-    if len(paths) > 1:
-        files += write_comparison(stores, out)
+    damaged = 0
+    with working():
+        for store in stores:
+            runs = write_runs_table(store)
+            damaged += runs.loc[runs["status"] == "damaged", "run_id"].nunique()
+            files += write_report(store)
+            console.print(screen(runs, store.manifest(), console.width))
+        if len(paths) > 1:
+            files += write_comparison(stores, out)
     console.print(
         f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True
     )
+    if damaged:
+        console.print(
+            f"{damaged} runs are damaged and in no table: `raysafl verify` names them"
+        )
+        raise typer.Exit(1)
 
 
 @app.command("results")
@@ -238,6 +278,29 @@ def results_command(
         console.print(as_table(found), soft_wrap=True)
 
 
+@app.command("verify")
+def verify_command(
+    paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Forget what is damaged; `raysafl run` computes it again."
+        ),
+    ] = False,
+) -> None:
+    """Say what is wrong in a sweep's folder: lost, damaged or exchanged files and rows.
+
+    The exit code is 1 if something is wrong, or with --repair if something is left.
+    """
+    from raysafl.cli.verification import verify_folder
+
+    stores = [store for path in paths for store in _folders(path)]
+    with working():
+        left = sum(verify_folder(store, repair, console) for store in stores)
+    if left:
+        raise typer.Exit(1)
+
+
 @app.command("compact")
 def compact_command(
     paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
@@ -246,7 +309,9 @@ def compact_command(
     from raysafl.storage.compaction import compact
 
     for store in [store for path in paths for store in _sweeps(path)]:
-        console.print(f"{_short(store.path)}: {compact(store)}", soft_wrap=True)
+        with working():
+            done = compact(store)
+        console.print(f"{_short(store.path)}: {done}", soft_wrap=True)
 
 
 @app.command("sync")
@@ -258,7 +323,9 @@ def sync_command(
     from raysafl.report.figures.curves import curve_of_run
     from raysafl.tracking import sync
 
-    count = sync(parse_location(path), tracking_uri, console.print, curve=curve_of_run)
+    location = parse_location(path)
+    with working():
+        count = sync(location, tracking_uri, console.print, curve=curve_of_run)
     console.print(f"{count} runs are in MLflow")
 
 
@@ -279,7 +346,8 @@ def ui_command(
     from raysafl.tracking.server import serve
 
     try:
-        serve(parse_location(path), host, port)
+        with working():
+            serve(parse_location(path), host, port)
     # A server that does not start is reported like a mistake, without a traceback.
     except RuntimeError as error:
         raise ValueError(str(error)) from error
@@ -310,7 +378,8 @@ def data_show_command(
 
     sweep = load_sweep(file).at(scale)
     labels = dict(_axis_and_label(text, "--label") for text in label or [])
-    table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
+    with working():
+        table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
     console.print(
         f"Written: {', '.join(_short(path) for path in files)}", soft_wrap=True
@@ -362,7 +431,8 @@ def bench_command(
     from raysafl.bench.show import print_bench
 
     measures = [name.strip() for name in only.split(",") if name.strip()]
-    print_bench(console, json, measures, repeats, full)
+    with working():
+        print_bench(console, json, measures, repeats, full)
 
 
 @app.command("doctor")
@@ -374,12 +444,12 @@ def doctor_command(
     """Say what works on this machine, and how to mend what does not."""
     from raysafl.cli.doctor import examine
 
-    checks = examine(parse_location(root))
+    location = parse_location(root)
+    with working():
+        checks = examine(location)
     for check in checks:
         mark = "ok  " if check.passed else "FAIL"
-        console.print(
-            f"{mark}  {check.name}: {check.message}", markup=False, soft_wrap=True
-        )
+        console.print(f"{mark}  {check.name}: {check.message}", soft_wrap=True)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
@@ -413,6 +483,15 @@ def _sweeps(path: str) -> list[Any]:
     return stores
 
 
+def _folders(path: str) -> list[Any]:
+    """Return the sweeps in a folder, or the folder of one that has lost its manifest."""
+    from raysafl.storage.store import Store
+
+    root = parse_location(path)
+    lost = any(True for name in ("rounds", "ledger") for _ in root.glob(f"{name}/*"))
+    return [Store(root)] if lost else _sweeps(path)
+
+
 def _run_sweep(sweep: Any, **options: Any) -> None:
     """Run a sweep, print its table and where the results are.
 
@@ -422,18 +501,14 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     from raysafl.sweep.runner import Runner
 
     # The manifest names the command, so that the report can say how to run it again.
-    command = " ".join(["raysafl", *sys.argv[1:]])
-    outcome = Runner(sweep, console=console, command=command, **options).run()
+    # An argument that is a URI is recognized best on its own.
+    command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
+    with working():
+        outcome = Runner(sweep, console=console, command=command, **options).run()
     if not outcome.runs.empty:
         console.print(screen(outcome.runs, outcome.manifest, console.width))
     path = _short(outcome.store.path)
-    for _, row in outcome.bad.iterrows():
-        console.print(
-            f"{row['run_id']} replicate {row['replicate']}: {row['status']}, {row['reason']}",
-            style="red",
-            markup=False,
-            soft_wrap=True,
-        )
+    _print_bad_runs(outcome)
     if outcome.missing:
         console.print(
             f"{outcome.missing} runs are not finished: the same command continues them"
@@ -449,6 +524,29 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
         raise typer.Exit(1)
 
 
+def _print_bad_runs(outcome: Any) -> None:
+    """Print each run that failed or diverged once, unless that was printed before."""
+    from raysafl.sweep.progress import labels_text
+
+    labels = outcome.manifest.labels()
+    bad = outcome.bad.groupby("run_id", sort=False)
+    for run_id, replicates in bad:
+        if run_id in outcome.shown:
+            continue
+        first = replicates.iloc[0]
+        console.print(
+            f"{labels_text(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
+            style="red",
+            soft_wrap=True,
+        )
+    if any(outcome.bad["status"] == "failed"):
+        console.print(
+            "The traceback of each failed run is in the field `traceback` of its entry in "
+            f"{_short(outcome.store.path / 'ledger')}, and in MLflow",
+            soft_wrap=True,
+        )
+
+
 def _short(path: Location) -> str:
     """Return a path as the user would type it from the working directory."""
     try:
@@ -457,10 +555,38 @@ def _short(path: Location) -> str:
         return str(path)
 
 
+class _Redacted(logging.Formatter):
+    """Formats what libraries log, without credentials."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    _show_error(text.rstrip())
+
+
+def _show_error(text: str) -> None:
+    errors.print(redacted(text), style="red", soft_wrap=True)
+
+
 def main() -> None:
-    """Run a command; turn mistakes of the user into one message and exit code 2."""
+    """Run a command; turn whatever ends it into one message and an exit code.
+
+    No credentials are shown in messages, warnings, logs and tracebacks of libraries.
+    """
+    warnings.showwarning = _show_warning
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Redacted())
     try:
         app()
-    except (ValueError, SweepBusyError) as error:
-        errors.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+    except BaseException as error:
+        sys.exit(explain(error, _show_error))

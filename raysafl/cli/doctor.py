@@ -114,6 +114,8 @@ def examine(root: Location) -> list[CheckResult]:
             report.append(CheckResult(name, True, check()))
         except Exception as error:
             # Whatever a check raises, the other checks must run.
-            message = f"{type(error).__name__}: {error}. To mend it: {cure}"
+            message = (
+                f"{type(error).__name__}: {redacted(str(error))}. To mend it: {cure}"
+            )
             report.append(CheckResult(name, False, message))
     return report

@@ -19,6 +19,7 @@ a run and have them trained as one batch.
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, PositiveInt, model_validator
@@ -156,6 +157,12 @@ class Request:
         extra_up: Number of vectors [P] that each client sends besides its update.
         extra_down: Number of vectors [P] that each client is sent besides its start.
         w_MP: A start for each client, used in place of w_P.
+        up_bytes: The bytes of one client's update as it is sent, for updates that are
+            compressed or sparse; None means 4 for each of the P parameters. It is used
+            for the count of traffic alone.
+
+    Raises:
+        ValueError: `up_bytes` is no whole number, or is negative.
     """
 
     w_P: Tensor
@@ -166,6 +173,17 @@ class Request:
     extra_up: int = 0
     extra_down: int = 0
     w_MP: Tensor | None = None
+    up_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.up_bytes is None:
+            return
+        if not isinstance(self.up_bytes, Integral) or self.up_bytes < 0:
+            raise ValueError(
+                f"up_bytes={self.up_bytes!r} is not the number of bytes of an update: "
+                "give a whole number of at least 0, or leave it out for 4 bytes a "
+                "parameter"
+            )
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,11 @@ class Samples:
         """Return the number of samples."""
         return len(self.y)
 
+    @property
+    def sample_bytes(self) -> int:
+        """The bytes of one sample as it is stored here, with its label."""
+        return self.x[:1].nbytes + self.y[:1].nbytes
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -81,13 +86,19 @@ class Split:
             but is one array or a function of the client
             (`raysafl.core.client_indices`).
         server: the indices of the server's samples.
+        shared: how many of each client's samples are copies of the server's, which the
+            server sends it.
     """
 
     def __init__(
-        self, clients: Sequence[NDArray[np.int64]], server: NDArray[np.int64]
+        self,
+        clients: Sequence[NDArray[np.int64]],
+        server: NDArray[np.int64],
+        shared: int = 0,
     ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
+        self.shared = shared
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""
@@ -169,6 +180,12 @@ class Model(Component):
     To bring a model of your own, define a subclass with `build` in your own file; see
     `raysafl.models` for an example. Buffers, such as BatchNorm's running statistics,
     and random layers other than `nn.Dropout` are refused.
+
+    Parameters that `build` returns with `requires_grad=False` are frozen, for example
+    those of a pre-trained backbone: they are used as they are, and neither trained nor
+    sent nor counted as traffic. All replicates share them. If they are drawn at random,
+    all runs of the same model share them too; a field of yours that `build` takes as
+    their seed gives others.
     """
 
     abstract: ClassVar[bool] = True
@@ -184,7 +201,8 @@ class Model(Component):
         """Build a module from inputs [B, *input_shape] to logits [B, num_classes].
 
         It is called once per replicate, with torch's generator seeded, to draw the
-        initial parameters, and once more for the module that computes.
+        initial parameters that are trained, and with another seed, which is always the
+        same, for the module that computes. Of that one, the frozen parameters are used.
 
         Args:
             input_shape: the shape of one sample, such as (1, 28, 28); (length,) for

@@ -150,7 +150,9 @@ class Record:
         int,
         Column(
             "int64",
-            "bytes sent to clients since the replicate's last row, 4 per parameter",
+            "bytes sent to clients since the replicate's last row: 4 per parameter, and "
+            "under data sharing the samples of D0 for each client that trains for the "
+            "first time",
             Summary.SUM,
             total="bytes sent to clients",
         ),
@@ -159,7 +161,8 @@ class Record:
         int,
         Column(
             "int64",
-            "bytes received from clients since the replicate's last row, 4 per parameter",
+            "bytes received from clients since the replicate's last row: 4 per parameter, "
+            "unless the algorithm declares that its updates are smaller",
             Summary.SUM,
             total="bytes received from clients",
         ),

@@ -70,6 +70,12 @@ class Work(Protocol):
     def sizes(self) -> list[tuple[list[int], int]]:
         """Return each replicate's sample counts: of every client, and of the server."""
 
+    def shared_bytes(self) -> list[int]:
+        """Return the bytes of the server's samples that each client is sent.
+
+        There is one number for each replicate; it is 0 unless the run shares data.
+        """
+
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
         """Carry out the tasks, which may be of any clients and replicates.
 

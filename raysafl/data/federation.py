@@ -63,7 +63,8 @@ class Federation(FederatedData):
         le=1,
         description="Data sharing (docs/papers.md#data-sharing): the fraction of D0, "
         "drawn anew for each client, that is appended to every client's data; 1 is all "
-        "of D0, as in FSL.",
+        "of D0, as in FSL. A client is sent these samples once, in the round in which "
+        "it first trains.",
     )
 
     @model_validator(mode="after")
@@ -162,17 +163,18 @@ class Federation(FederatedData):
             clients = as_client_indices(remaining)
             outside = np.arange(inside, len(dataset.train))
             server = np.concatenate([server, collected, outside])
-        return Split(self._with_shared_data(clients, server, key), server)
+        shared = round(self.share * len(server))
+        if shared:
+            clients = _with_shared_data(clients, server, shared, key)
+        return Split(clients, server, shared)
 
-    def _with_shared_data(
-        self, clients: ClientIndices, server: Ints, key: Key
-    ) -> ClientIndices:
-        """Append to each client's samples the fraction `share` of the server's."""
-        count = round(self.share * len(server))
-        if not count:
-            return clients
 
-        def drawn(client: int) -> Ints:
-            return np.sort(key("share", client).choice(server, count, replace=False))
+def _with_shared_data(
+    clients: ClientIndices, server: Ints, count: int, key: Key
+) -> ClientIndices:
+    """Append to each client's samples `count` of the server's, drawn for each client."""
 
-        return clients.extended(count, drawn)
+    def drawn(client: int) -> Ints:
+        return np.sort(key("share", client).choice(server, count, replace=False))
+
+    return clients.extended(count, drawn)

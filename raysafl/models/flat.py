@@ -2,23 +2,36 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysafl.core.problem import Model
 from raysafl.core.randomness import Key
+from raysafl.core.users_parts import in_brief, method_name
 from raysafl.models.dropout import drawing_from, seed_dropout
 from raysafl.models.fused_pooling import fuse_pooling
+
+# Frozen parameters are those of a module that was built with torch's generator at this
+# seed, whatever the seed of the run. So they are the same in every process.
+FROZEN_SEED = 0
 
 
 class FlatModel:
     """A module as a function of one flat vector w_P, and of a seed if it has dropout.
 
-    Algorithms average, add and send flat vectors, whatever the module. Two things in
-    the module are replaced: each `nn.Dropout` becomes `raysafl.models.Dropout`, whose
-    mask depends on a seed only; and each `nn.Sequential` computes a ReLU and the 2x2
-    pooling after it in one pass (`raysafl.models.fused_pooling`).
+    Algorithms average, add and send flat vectors, whatever the module. The vector holds
+    the trainable parameters: those that have `requires_grad=True` when the module is
+    built. The others are frozen: they are constants, which no engine changes and no
+    message of a round holds. They do not depend on the run's seed, so that all
+    replicates share them, as they would share a pre-trained backbone: a module that
+    draws them at random draws the same ones in every process.
+
+    Two things in the module are replaced: each `nn.Dropout` becomes
+    `raysafl.models.Dropout`, whose mask depends on a seed only; and each
+    `nn.Sequential` computes a ReLU and the 2x2 pooling after it in one pass
+    (`raysafl.models.fused_pooling`).
 
     Args:
         model: the recipe of the module.
@@ -28,8 +41,9 @@ class FlatModel:
     Raises:
         ValueError: the module holds buffers, such as BatchNorm's running statistics,
             for which federated averaging is not defined (GroupNorm and LayerNorm hold
-            none). Or it draws random numbers elsewhere than in `nn.Dropout`. Or the
-            data do not fit the recipe.
+            none). Or it draws random numbers elsewhere than in `nn.Dropout`. Or it has
+            no trainable parameter, or its frozen ones change from build to build. Or
+            the data do not fit the recipe.
 
     Example:
         >>> import raysafl as fl
@@ -47,30 +61,48 @@ class FlatModel:
         self.is_bfloat16 = model.precision == "bfloat16"
         self._recipe = model
         self._arguments = (input_shape, num_classes)
-        # Building draws parameters, which are not used: it must not change the global
-        # stream.
-        with torch.random.fork_rng(devices=[]):
-            self.module = model.build(*self._arguments).requires_grad_(False)
+        self.module = self._build(FROZEN_SEED)
 
         buffers = [name for name, _ in self.module.named_buffers()]
         if buffers:
             raise ValueError(
                 f"model {type(model).__name__} holds buffers ({', '.join(buffers)}), "
                 "which clients cannot average as parameters; use GroupNorm or "
-                "LayerNorm in place of BatchNorm"
+                "LayerNorm in place of BatchNorm, and for a constant "
+                "nn.Parameter(value, requires_grad=False)"
             )
 
         self.pools = fuse_pooling(self.module)
         self.has_dropout = seed_dropout(self.module, type(model).__name__)
-        self.shapes = {name: p.shape for name, p in self.module.named_parameters()}
+        # `build` may return a module that it keeps, so requires_grad stays as it is.
+        self.shapes = {
+            name: p.shape
+            for name, p in self.module.named_parameters()
+            if p.requires_grad
+        }
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
+        self._check_trainable()
+        self._check_frozen()
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The frozen parameters by name, as the module holds them."""
+        return {
+            name: p
+            for name, p in self.module.named_parameters()
+            if name not in self.shapes
+        }
+
+    def load_frozen(self, values: Mapping[str, Tensor]) -> None:
+        """Replace the values of frozen parameters, which are given by name."""
+        for name, value in values.items():
+            self.module.get_parameter(name).copy_(value)
 
     def init(self, key: Key) -> Tensor:
         """Draw initial parameters [P] as the module does, from the key alone."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(key("init").integers(2**63)))
-            fresh = self._recipe.build(*self._arguments)
-        return nn.utils.parameters_to_vector(fresh.parameters()).detach().clone()
+        fresh = self._build(int(key("init").integers(2**63)))
+        trainable = [p for p in fresh.parameters() if p.requires_grad]
+        return nn.utils.parameters_to_vector(trainable).detach().clone()
 
     def named_parameters(self, w_P: Tensor) -> dict[str, Tensor]:
         """Return views of the flat vector, by name and in the module's shapes."""
@@ -109,7 +141,21 @@ class FlatModel:
         seed: Tensor | None = None,
         stacked: bool = False,
     ) -> Tensor:
-        """Compute the logits of a batch from parameters by name; see `logits`."""
+        """Compute the logits of a batch from parameters by name; see `logits`.
+
+        Raises:
+            ValueError: the module returns no logits [B, C].
+        """
+        return self._checked(self._output(parameters, x_B, seed, stacked), len(x_B))
+
+    def _output(
+        self,
+        parameters: Mapping[str, Tensor],
+        x_B: Tensor,
+        seed: Tensor | None,
+        stacked: bool,
+    ) -> Any:
+        """Return what the module returns for a batch."""
         for pool in self.pools:
             pool.fused = not stacked
         is_training = seed is not None
@@ -120,10 +166,43 @@ class FlatModel:
         if self.is_bfloat16:
             precision = torch.autocast(x_B.device.type, torch.bfloat16)
         with drawing_from(seed if self.has_dropout else None), precision:
-            out: Tensor = torch.func.functional_call(
-                self.module, dict(parameters), (x_B,)
+            return torch.func.functional_call(self.module, dict(parameters), (x_B,))
+
+    def _checked(self, out: Any, batch: int) -> Tensor:
+        """Return the logits as float32 if they have the shape [B, C]."""
+        shape = (batch, self._arguments[1])
+        if not isinstance(out, Tensor) or out.shape != shape:
+            raise ValueError(
+                f"{self._build_name} must make a module that returns logits [B, "
+                f"num_classes], for this batch {list(shape)}; it returned {in_brief(out)}"
             )
         return out.float()
+
+    @torch.no_grad()
+    def try_on(self, x_B: Tensor) -> None:
+        """Compute the logits of a batch of the dataset, to see whether that works.
+
+        Args:
+            x_B: [B, *input_shape] inputs, on the CPU.
+
+        Raises:
+            ValueError: the module does not accept the batch, or returns no logits.
+        """
+        parameters = dict(self.module.named_parameters())
+        try:
+            out = self._output(parameters, x_B, seed=None, stacked=False)
+        except Exception as error:
+            raise ValueError(
+                f"{self._build_name} makes a module that does not accept a batch of "
+                f"inputs of shape {list(x_B.shape)} ({x_B.dtype}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        self._checked(out, len(x_B))
+
+    @property
+    def _build_name(self) -> str:
+        """The method that makes the module, with its file and line, for messages."""
+        return method_name(self._recipe, Model, "build")
 
     @property
     def digest(self) -> str:
@@ -141,9 +220,9 @@ class FlatModel:
     def linear_shape(self) -> tuple[int, int] | None:
         """(classes, inputs) if the module is one float32 linear layer on flat inputs.
 
-        None if it is anything else, or has no biases.
+        None if it is anything else, has no biases, or has a frozen part.
         """
-        if self.is_bfloat16 or type(self.module) is not nn.Sequential:
+        if self.is_bfloat16 or type(self.module) is not nn.Sequential or self.frozen:
             return None
         match list(self.module.children()):
             case [
@@ -152,3 +231,43 @@ class FlatModel:
             ] if type(layer) is nn.Linear and bias is not None:
                 return layer.out_features, layer.in_features
         return None
+
+    def _build(self, seed: int) -> nn.Module:
+        """Build the module with torch's generator at a seed, and leave the generator."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._recipe.build(*self._arguments)
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"{self._build_name} must return an nn.Module; it returned "
+                f"{in_brief(module)}"
+            )
+        return module
+
+    def _check_trainable(self) -> None:
+        """Raise ValueError if there is nothing to train."""
+        if not self.num_parameters:
+            raise ValueError(
+                f"model {type(self._recipe).__name__} has no parameter to train: of its "
+                f"{len(self.frozen)} parameters, all have requires_grad=False; leave it "
+                "True for those that clients are to train"
+            )
+
+    def _check_frozen(self) -> None:
+        """Raise ValueError if another build gives other frozen parameters.
+
+        Client actors, and a run that is continued later, would then compute with
+        another model.
+        """
+        frozen = self.frozen
+        if not frozen:
+            return
+        again = dict(self._build(FROZEN_SEED).named_parameters())
+        changed = [n for n, p in frozen.items() if not torch.equal(p, again[n])]
+        if changed:
+            raise ValueError(
+                f"model {type(self._recipe).__name__} gives its frozen parameters "
+                f"({', '.join(changed)}) other values at each build, but every process "
+                "must build the same; draw them with torch, which raysafl seeds, or "
+                "read them from a file"
+            )

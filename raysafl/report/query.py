@@ -3,10 +3,14 @@
 import ast
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+import operator
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -21,23 +25,46 @@ from raysafl.storage.store import find_sweeps
 # A run has the first of these statuses that one of its replicates has.
 WORST = tuple(reversed(Status))
 SHOWN = ("final", "last10", "best")
-# A query may hold nothing else, so that it cannot call anything.
+# No query that a person writes is longer.
+MOST_CHARACTERS = 2_000
+# What a query may hold, apart from names and values.
+ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda left, right: _is_in(left, right),
+    ast.NotIn: lambda left, right: ~_is_in(left, right),
+}
 ALLOWED = (
     ast.Expression,
     ast.BoolOp,
-    ast.BinOp,
+    ast.And,
+    ast.Or,
     ast.UnaryOp,
+    ast.Not,
+    ast.USub,
+    ast.UAdd,
+    ast.BinOp,
+    *ARITHMETIC,
     ast.Compare,
+    *COMPARISONS,
     ast.Name,
     ast.Attribute,
     ast.Constant,
     ast.List,
     ast.Tuple,
-    ast.boolop,
-    ast.operator,
-    ast.unaryop,
-    ast.cmpop,
-    ast.expr_context,
+    ast.Load,
 )
 
 
@@ -151,13 +178,24 @@ def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _parse(query: str) -> ast.Expression:
-    """Parse a query and refuse everything that is not a plain condition."""
+    """Parse a query and refuse everything that is not a plain condition.
+
+    What is left takes a time that is bounded by the query's length: it calls nothing,
+    and its numbers are those of a float.
+    """
+    example = "write a condition such as \"algorithm == 'Safari' and q > 0.5\""
+    if len(query) > MOST_CHARACTERS:
+        raise ValueError(
+            f"the query has {len(query):,} characters, and at most {MOST_CHARACTERS:,} are "
+            f"allowed; {example}"
+        )
     try:
         tree = ast.parse(query.strip(), mode="eval")
-    except SyntaxError as error:
+    # Python raises each of these for some text that is no expression.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(
-            f"the query '{query}' cannot be read ({error.msg}); it is a condition such as "
-            "\"algorithm == 'Safari' and q > 0.5\""
+            f"the query '{query}' cannot be read ({why}); {example}"
         ) from None
     for node in ast.walk(tree):
         if not isinstance(node, ALLOWED):
@@ -165,7 +203,20 @@ def _parse(query: str) -> ast.Expression:
                 f"the query '{query}' has {type(node).__name__.lower()}, which is not allowed: use "
                 "names, values, ==, !=, <, >, in, and, or, not, + - * /; docs/results.md has SQL"
             )
+        if isinstance(node, ast.Constant):
+            _check_value(node.value)
     return tree
+
+
+def _check_value(value: object) -> None:
+    """Refuse a value that no column holds."""
+    if not isinstance(value, str | int | float | None):
+        raise ValueError(f"{value!r} in the query is neither a number nor text")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(
+            f"the query has a number of {len(str(value))} digits: the largest is "
+            f"{sys.float_info.max:.4g}"
+        )
 
 
 def _names_in(tree: ast.AST) -> list[str]:
@@ -202,31 +253,67 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
     return ends[0]
 
 
-class _Renamed(ast.NodeTransformer):
-    """Replace the columns of a query by numbered names, since their own names have dots."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.frame = frame
-        self.columns = list[str]()
-
-    def _named(self, node: ast.Name | ast.Attribute) -> ast.Name:
-        column = _column_of(ast.unparse(node), self.frame)
-        if column not in self.columns:
-            self.columns.append(column)
-        return ast.Name(f"column_{self.columns.index(column)}", ast.Load())
-
-    visit_Name = visit_Attribute = _named
-
-
 def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
     """Return for which rows a query holds."""
-    renamed = _Renamed(frame)
-    text = ast.unparse(ast.fix_missing_locations(renamed.visit(tree)))
-    values = {f"column_{i}": frame[column] for i, column in enumerate(renamed.columns)}
     try:
-        found: Any = pd.DataFrame(values, index=frame.index).eval(text, engine="python")
-    except (TypeError, ValueError) as error:
+        with np.errstate(all="ignore"):
+            found = _value(tree.body, frame)
+    except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"the query cannot be answered: {error}") from None
+    return _condition(found)
+
+
+def _value(node: ast.expr, frame: pd.DataFrame) -> Any:
+    """Return a part of a query: a column, a value, or a list of values."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            values = [_value(part, frame) for part in parts]
+            if any(isinstance(value, pd.Series | list) for value in values):
+                raise ValueError("a list in the query may hold nothing but values")
+            return values
+        case ast.BoolOp(op=op, values=parts):
+            join = operator.and_ if isinstance(op, ast.And) else operator.or_
+            return reduce(join, (_condition(_value(part, frame)) for part in parts))
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            return ~_condition(_value(part, frame))
+        case ast.UnaryOp(op=op, operand=part):
+            number = _number(part, frame)
+            return -number if isinstance(op, ast.USub) else number
+        case ast.BinOp(left=left, op=op, right=right):
+            return ARITHMETIC[type(op)](_number(left, frame), _number(right, frame))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            return _compared([left, *others], ops, frame)
+        case _:
+            return frame[_column_of(ast.unparse(node), frame)]
+
+
+def _compared(
+    parts: Sequence[ast.expr], ops: Sequence[ast.cmpop], frame: pd.DataFrame
+) -> Any:
+    """Compare each part of a chain, such as `0.2 < q < 0.8`, with the next one."""
+    values = [_value(part, frame) for part in parts]
+    results = []
+    for i, op in enumerate(ops):
+        if isinstance(values[i + 1], list) != isinstance(op, ast.In | ast.NotIn):
+            raise ValueError(
+                "the query has a list that is not after `in`, or `in` without a list: "
+                "write as in 'p in [1, 3]'"
+            )
+        results.append(COMPARISONS[type(op)](values[i], values[i + 1]))
+    return reduce(operator.and_, results)
+
+
+def _is_in(value: Any, allowed: list[Any]) -> Any:
+    """Return for which rows a column has one of the values."""
+    if not isinstance(value, pd.Series):
+        raise ValueError(f"{value!r} in the query is no column, but stands before `in`")
+    return value.isin(allowed)
+
+
+def _condition(found: Any) -> "pd.Series[bool]":
+    """Return a value that must be one truth value per run."""
     if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
         raise ValueError(
             "the query is no condition: compare a column, as in 'best > 0.9'"
@@ -234,12 +321,22 @@ def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
     return found
 
 
+def _number(node: ast.expr, frame: pd.DataFrame) -> Any:
+    """Return an operand of arithmetic as floats, whose size is bounded."""
+    value = _value(node, frame)
+    column = isinstance(value, pd.Series) and pd.api.types.is_numeric_dtype(value)
+    if not column and not isinstance(value, int | float):
+        raise ValueError(f"{ast.unparse(node)} in the query is no number")
+    return value.astype(float) if column else np.float64(value)
+
+
 def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """Return the columns that are shown if the user names none."""
     names = [str(name) for name in frame]
     labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
     several = ["sweep"] if frame["sweep"].nunique() > 1 else []
-    wanted = [*several, "run_id", *labels, *named, *SHOWN, "replicates", "status"]
+    why = ["reason"] if (frame["status"] == Status.DAMAGED).any() else []
+    wanted = [*several, "run_id", *labels, *named, *SHOWN, "replicates", "status", *why]
     return [name for name in dict.fromkeys(wanted) if name in names]
 
 

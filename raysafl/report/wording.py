@@ -7,6 +7,8 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import STATISTICS
 
 MEANINGS = STATISTICS
+# Counts of a cell: replicates that are not in its mean. The last have not ended.
+LOST = ("diverged", "failed", "damaged", "missing")
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
 
@@ -37,14 +39,13 @@ def ours(cell: Any, statistic: str, unit: str) -> str:
 
     If some replicates are not in the mean, it is followed by `[3 of 5]`.
     """
-    lost = {name: int(cell[name]) for name in ("diverged", "failed", "missing")}
+    lost = {name: int(cell[name]) for name in LOST}
     text = spread(cell[f"mean.{statistic}"], cell[f"std.{statistic}"], unit)
     used = int(cell["replicates"])
     if used and sum(lost.values()):
         return f"{text} [{used} of {used + sum(lost.values())}]"
-    if not used and (lost["diverged"] or lost["failed"]):
-        return "diverged" if lost["diverged"] else "failed"
-    return text
+    ended = [name for name in LOST[:-1] if lost[name]]
+    return ended[0] if ended and not used else text
 
 
 def theirs(cell: Any, unit: str) -> str:

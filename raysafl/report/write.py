@@ -1,5 +1,6 @@
 """Write a sweep's report: `table.md`, `report.html` and the figures."""
 
+import hashlib
 from collections.abc import Sequence
 
 import pandas as pd
@@ -16,10 +17,12 @@ from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.page import Report, page
 from raysafl.storage.files import atomic_write
+from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
+PAGE = "report.html"
 ELSEWHERE = "The numbers are in the table."
 
 # For each figure: the section of the page, the text for readers who cannot see the
@@ -59,10 +62,16 @@ ABOUT = {
 def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
     """Read a sweep's manifest, its rows and its `runs.parquet`.
 
+    The rows of runs that `runs.parquet` calls damaged are left out.
+
     Raises:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
     """
-    return store.manifest(), store.rounds(), store.runs()
+    runs = store.runs()
+    rounds = store.rounds()
+    damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
+    rounds = rounds[~rounds["run_id"].isin(damaged)].reset_index(drop=True)
+    return store.manifest(), rounds, runs
 
 
 def write_report(store: Store) -> list[Location]:
@@ -70,7 +79,8 @@ def write_report(store: Store) -> list[Location]:
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
     panels), `heatmap.png`, `pareto.png`, `q.png` and `participation.png`. Runs may be
-    missing. Figures of an earlier report that are not made again are deleted.
+    missing. Figures of an earlier report that are not made again are deleted. The page
+    ends with a digest of what the report was made from, which `is_current` compares.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.
@@ -81,6 +91,9 @@ def write_report(store: Store) -> list[Location]:
     Raises:
         ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
     """
+    # Taken before anything is read: if a file changes meanwhile, the report is not
+    # current.
+    digest = _digest(store)
     manifest, rounds, runs = read_sweep(store)
     layout = Layout.of(manifest)
     versus, shown = improvements(runs, manifest)
@@ -110,19 +123,47 @@ def write_report(store: Store) -> list[Location]:
     )
     files = {
         "table.md": markdown(runs, manifest).encode(),
-        "report.html": page(report).encode(),
+        PAGE: page(report).encode() + digest,
     }
     files |= {
         picture.name: picture.png for part in pictures.values() for picture in part
     }
+    # The page goes first and comes last, so that a page that is there was made together
+    # with the table and the figures beside it, even if an earlier driver was killed.
+    (store.path / PAGE).unlink(missing_ok=True)
     # Figures of an earlier report that were not made again would show old results.
     for kind in ABOUT:
         for old in [store.path / f"{kind}.png", *store.path.glob(f"{kind}-[0-9]*.png")]:
             if old.name not in files:
                 old.unlink(missing_ok=True)
-    for name, content in files.items():
-        atomic_write(store.path / name, content)
+    for name in sorted(files, key=lambda name: name == PAGE):
+        atomic_write(store.path / name, files[name])
     return [store.path / name for name in files]
+
+
+def is_current(store: Store) -> bool:
+    """Return whether the report is there and shows the present manifest and runs.
+
+    Args:
+        store: the folder of the sweep, with `runs.parquet`.
+    """
+    written = store.file(PAGE)
+    if not written.is_file() or not store.file("table.md").is_file():
+        return False
+    return written.read_bytes().endswith(_digest(store))
+
+
+def _digest(store: Store) -> bytes:
+    """Return the end of a page that is made from the present files.
+
+    It is a comment with a digest of the manifest and of `runs.parquet`, which holds
+    statistics of all rows.
+    """
+    digest = hashlib.sha256()
+    for name in ("manifest.json", "runs.parquet"):
+        file = store.file(name)
+        digest.update(file.read_bytes() if file.is_file() else b"")
+    return f"\n<!-- made from {digest.hexdigest()} -->\n".encode()
 
 
 def _named_pictures(kind: str, pages: Sequence[bytes | None]) -> list[Picture]:

@@ -21,6 +21,7 @@ from ray.exceptions import (
     RayActorError,
 )
 
+from raysafl.core.text import redacted
 from raysafl.runtime.hardware import Hardware
 
 # What Ray raises when an actor was lost, rather than code in it.
@@ -237,5 +238,5 @@ def _pause_or_give_up(losses: int, what: str, error: Exception) -> None:
 
 def _last_line(error: Exception) -> str:
     """Return the last line of Ray's message, which holds the cause."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    lines = redacted(str(error)).strip().splitlines() or [type(error).__name__]
     return lines[-1].strip()

@@ -61,9 +61,11 @@ class Clients:
         self._wait_for_evaluation()
         self._evaluation = None
         # Ray replaces a reference by its object only where it is an argument itself.
-        dataset = setup.dataset
+        dataset, frozen = setup.dataset, setup.frozen
         if isinstance(dataset, ray.ObjectRef):
             dataset = ray.get(dataset)
+        if isinstance(frozen, ray.ObjectRef):
+            frozen = ray.get(frozen)
         device = own_device()
         self.worker = Worker(
             setup.data,
@@ -74,6 +76,7 @@ class Clients:
             setup.engine,
             setup.batch_size,
         )
+        self.worker.trainer.model.load_frozen(frozen)
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         return name, self.worker.trainer.engine_name
 

@@ -4,11 +4,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.problem import Dataset, FederatedData, Model
+from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Model
 from raysafl.core.randomness import Key
+from raysafl.core.users_parts import method_name, users_parts
 from raysafl.core.work import Scores, Task, Trained
+from raysafl.data.partitions import Partition
 from raysafl.models import FlatModel
 from raysafl.runtime.exact_mean import (
     ShareResult,
@@ -54,6 +57,7 @@ class Worker:
         batch_size: int = 32,
     ) -> None:
         keep_freed_memory()
+        self.data = data
         self.seeds = seeds
 
         # Replicates may share a partition; each distinct one is made once.
@@ -61,6 +65,7 @@ class Worker:
             seed: data.split(dataset, seed) for seed in set(map(data.split_seed, seeds))
         }
         self.splits = [by_split_seed[data.split_seed(seed)] for seed in seeds]
+        self._sample_bytes = dataset.train.sample_bytes
 
         flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
         # Without this bound, the engine would be chosen for batches wider than any client's.
@@ -69,11 +74,22 @@ class Worker:
         self.trainer = LocalTrainer(
             flat,
             dataset,
-            lambda r, client: self.splits[r].of(client),
+            self.held,
             device,
             engine,
             batch_size,
         )
+
+    def held(self, replicate: int, client: int) -> NDArray[np.int64]:
+        """Return the indices of the samples that a client trains on.
+
+        Raises:
+            ValueError: there are none.
+        """
+        held = self.splits[replicate].of(client)
+        if not len(held):
+            raise ValueError(_why_empty(self.data, client))
+        return held
 
     def init(self) -> list[Tensor]:
         """Return the initial parameters w_P of each replicate."""
@@ -82,6 +98,10 @@ class Worker:
     def sizes(self) -> list[tuple[list[int], int]]:
         """Return each replicate's sample counts: of every client, and of the server."""
         return [(s.clients.sizes.tolist(), len(s.server)) for s in self.splits]
+
+    def shared_bytes(self) -> list[int]:
+        """Return the bytes of shared samples per client; see `Work.shared_bytes`."""
+        return [split.shared * self._sample_bytes for split in self.splits]
 
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
         """Carry out the tasks; see `Work.train`."""
@@ -175,3 +195,19 @@ class Worker:
             rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
         ]
         return self.trainer.gradients(w_P.expand(draws, -1), picks)
+
+
+def _why_empty(data: FederatedData, client: int) -> str:
+    """Say that a client, SERVER or EVERYONE has no samples, and what to change."""
+    if client == SERVER:
+        return (
+            "the algorithm trains on the server's data, but the server holds none; give "
+            "data.server, for example IidServer(n0=100), and let the property "
+            "uses_server_data of the algorithm be True"
+        )
+    who = "the clients hold" if client == EVERYONE else f"client {client} holds"
+    method = "spread" if users_parts(data, Partition) else "split"
+    return (
+        f"{method_name(data, Partition, method)} leaves a client empty that is to "
+        f"train: {who} no samples. Give it at least one, or let the policy never pick it"
+    )

@@ -15,7 +15,7 @@ of the time that an array takes. Larger arrays go through Ray's object store.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,6 +49,9 @@ class RunSetup:
         seeds: One seed for each replicate.
         engine: The engine's name, or "auto" to measure which is the fastest.
         batch_size: The usual batch size, for which an engine is chosen with "auto".
+        frozen: The values of the model's frozen parameters by name, or a reference to
+            them. They replace those that the actor's own build gives, which may differ
+            in the last digits on another kind of processor.
     """
 
     data: FederatedData
@@ -57,6 +60,9 @@ class RunSetup:
     seeds: list[int]
     engine: str
     batch_size: int = 32
+    frozen: "Mapping[str, Tensor] | ray.ObjectRef[Mapping[str, Tensor]]" = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)

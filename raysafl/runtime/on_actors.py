@@ -75,8 +75,8 @@ class OnActors:
 
     Args:
         actors: The client actors.
-        reference: The same work in this process. Initial parameters and the clients'
-            numbers of samples are taken from it; it trains nothing.
+        reference: The same work in this process. Initial parameters and the numbers
+            and bytes of samples are taken from it; it trains nothing.
         piggyback: Whether evaluations are sent with trainings, see `should_piggyback`.
     """
 
@@ -87,6 +87,7 @@ class OnActors:
         self.reference = reference
         self.init = reference.init
         self.sizes = reference.sizes
+        self.shared_bytes = reference.shared_bytes
         self.parameters = SentParameters()
         self.pending = PendingEvaluations(actors, self.parameters, piggyback)
 

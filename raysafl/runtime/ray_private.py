@@ -12,6 +12,7 @@ where doing without would be unsafe. What is changed is restored when the block 
 import importlib
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -61,6 +62,46 @@ def lean_local_ray() -> Iterator[None]:
         prestart = os.environ.get(PRESTART_WORKER, "0")
         changes.enter_context(environment(**{PRESTART_WORKER: prestart}))
         yield
+
+
+@contextmanager
+def no_secrets_in_logs() -> Iterator[None]:
+    """Let Tune not hand AWS's credentials to its trials as settings, which Ray logs.
+
+    The processes of a Ray that this one started have its environment in any case.
+    """
+    cache = _find("ray.tune.execution.class_cache")
+    name = "ENV_VARS_TO_PROPAGATE"
+    if not hasattr(cache, name):
+        _warn_once(f"class_cache.{name}", "Ray may write AWS's credentials to its logs")
+        yield
+        return
+    harmless = {v for v in getattr(cache, name) if not v.startswith("AWS_")}
+    with _replaced(cache, name, harmless):
+        yield
+
+
+@contextmanager
+def kept_sigterm() -> Iterator[None]:
+    """Keep the program's own handler of SIGTERM while Ray starts in the block.
+
+    Ray sets a handler that ends the process with exit code 15. It may, if the program
+    has none.
+    """
+    utils = _find("ray._private.utils")
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        yield
+    elif not hasattr(utils, "set_sigterm_handler"):
+        _warn_once("utils.set_sigterm_handler", "SIGTERM ends it with exit code 15")
+        yield
+    else:
+        with _replaced(utils, "set_sigterm_handler", _do_nothing):
+            yield
+
+
+def is_own_exit(error: BaseException) -> bool:
+    """Whether Ray itself raised a SystemExit, to end one of its processes."""
+    return hasattr(error, "ray_terminate_msg")
 
 
 def head_address(address: str) -> tuple[str, int] | None:
@@ -154,7 +195,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:
-    """Stand in for a method of Ray's node that starts a process."""
+    """Stand in for a function of Ray whose effect is not wanted."""
 
 
 def _warn_once(part: str, consequence: str) -> None:

@@ -2,10 +2,16 @@
 
 import gc
 import logging
+import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import NoReturn
 
+import psutil
 import ray
 
 from raysafl.runtime import Hardware
@@ -13,11 +19,23 @@ from raysafl.runtime.ray_private import (
     CONNECT_SECONDS,
     environment,
     head_address,
+    kept_sigterm,
     lean_local_ray,
+    no_secrets_in_logs,
 )
 
 # Seconds that a cluster's head node has to answer the first connection.
 CONNECT_TIMEOUT_SECONDS = 10
+# Seconds between two looks whether the head still accepts connections.
+LOOK_SECONDS = 2.0
+# Seconds without an answer until the head counts as lost. Ray itself waits for 60, as
+# the head of a cluster may be started again.
+LOCAL_PATIENCE_SECONDS = 4.0
+PATIENCE_SECONDS = 40.0
+# Seconds that the trials then have to save where they are.
+SAVE_SECONDS = 8.0
+# As for a mistake of the user: something outside of raysafl has to be mended.
+LOST_EXIT_CODE = 2
 
 
 @contextmanager
@@ -39,7 +57,21 @@ def ray_session(address: str | None) -> Iterator[None]:
         yield
         return
     try:
-        with _connecting_once(address) if address else lean_local_ray():
+        _start(address)
+        with nullcontext() if address else no_secrets_in_logs():
+            yield
+    finally:
+        # Ctrl-C may have come when Ray had started in part.
+        _shut_down()
+
+
+def _start(address: str | None) -> None:
+    """Join the cluster at the address, or start a Ray here if there is none."""
+    try:
+        with (
+            kept_sigterm(),
+            _connecting_once(address) if address else lean_local_ray(),
+        ):
             ray.init(
                 address=address or "local",
                 include_dashboard=None if address else False,
@@ -55,10 +87,84 @@ def ray_session(address: str | None) -> Iterator[None]:
             "asks for that token: set RAY_AUTH_MODE=token here, or start it with "
             "RAY_AUTH_MODE=disabled"
         ) from error
+
+
+@contextmanager
+def watched_head(stop: Callable[[], None]) -> Iterator[None]:
+    """End this process with a message if the head of the cluster, Ray's GCS, is lost.
+
+    Without it nothing can go on: calls of Ray do not return any more, and a minute later
+    Ray ends the process by itself, without a word that helps. It is ended here as if it
+    had been killed, and Ray's processes with it.
+
+    Args:
+        stop: is called from a thread when the head is lost, so that the trials save
+            where they are. They have `SAVE_SECONDS` for it.
+    """
+    address = str(ray.get_runtime_context().gcs_address)
+    # Nobody will start the head of a Ray again that this process has started.
+    below = psutil.Process().children(recursive=True)
+    local = any(process.name() == "gcs_server" for process in below)
+    patience = LOCAL_PATIENCE_SECONDS if local else PATIENCE_SECONDS
+    over = threading.Event()
+
+    def watch() -> None:
+        answered = time.monotonic()
+        while not over.wait(LOOK_SECONDS):
+            if _accepts(address):
+                answered = time.monotonic()
+            elif time.monotonic() - answered > patience:
+                stop()
+                time.sleep(SAVE_SECONDS)
+                print(
+                    f"Error: {_why_lost(address, local)}", file=sys.stderr, flush=True
+                )
+                _end_with(below)
+
+    # Ray Client's head may not be reached from here: there is nothing to watch then.
+    if _accepts(address):
+        threading.Thread(target=watch, name="head", daemon=True).start()
     try:
         yield
     finally:
-        _shut_down()
+        over.set()
+
+
+def _end_with(others: Iterable[psutil.Process]) -> NoReturn:
+    """End this process, some others and all below it, without waiting for anything.
+
+    Args:
+        others: processes that may have lost their parent, and are not below any more.
+    """
+    for process in [*others, *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.Error):
+            process.kill()
+    os._exit(LOST_EXIT_CODE)
+
+
+def _accepts(address: str) -> bool:
+    """Whether something accepts connections at host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _why_lost(address: str, local: bool) -> str:
+    """Say that the head is lost, and what to do."""
+    if local:
+        return (
+            f"Ray's own process gcs_server ({address}) has ended, and without it no run can "
+            "go on. Perhaps memory ran out (`dmesg` tells), or somebody ended it. The same "
+            "command goes on where it was"
+        )
+    return (
+        f"the head of the Ray cluster, {address}, does not answer any more, and without it "
+        "no run can go on. Start it again, or see that it can be reached (`ray status`). "
+        "Then the same command goes on where it was"
+    )
 
 
 def check_fits(hardware: Hardware) -> None:

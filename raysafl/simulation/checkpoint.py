@@ -1,14 +1,16 @@
 """Save a simulation between two rounds as one safetensors file, and restore it.
 
 The file holds the replicates' tensors by name, and everything else as JSON in its
-metadata, with a SHA-256 of both.
+metadata, with a SHA-256 of both. The JSON names the run by its id, so that another run,
+whose tensors may have the same shapes, does not continue from it.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
@@ -25,8 +27,12 @@ DAMAGE = (
     ValueError,
     RecursionError,
 )
+# The bytes of the longest header that safetensors reads.
+MOST_HEADER = 100_000_000
 # The fields of a replicate that go into the JSON as they are.
-PLAIN_FIELDS = [f.name for f in fields(Replicate) if f.name not in ("state", "counts")]
+PLAIN_FIELDS = [
+    f.name for f in fields(Replicate) if f.name not in ("state", "counts", "reached")
+]
 
 
 def dump(simulation: Simulation, **extra: Any) -> bytes:
@@ -47,9 +53,16 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         tensors |= {f"{r}/server/{name}": value for name, value in state.server.items()}
         tensors |= {f"{r}/client/{i}": row for i, row in state.clients.items()}
         plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
-        replicates.append(plain | {"counts": asdict(replicate.counts)})
+        counts = asdict(replicate.counts)
+        reached = sorted(replicate.reached)
+        replicates.append(plain | {"counts": counts, "reached": reached})
 
-    content = {"round": simulation.round, "replicates": replicates, "extra": extra}
+    content = {
+        "run": simulation.run.id,
+        "round": simulation.round,
+        "replicates": replicates,
+        "extra": extra,
+    }
     text = json.dumps(content)
     # safetensors refuses tensors that share memory.
     copies = {name: value.contiguous().clone() for name, value in tensors.items()}
@@ -71,24 +84,32 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
         ValueError: The content is damaged or belongs to another run.
     """
     try:
-        tensors = safetensors.torch.load(content)
-        # A safetensors file begins with its header's length (8 bytes) and the header
-        # (JSON).
-        header_size = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
-        if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
-            raise ValueError("its checksum does not fit its content")
-
-        saved = json.loads(metadata["raysafl"])
+        saved, tensors = _load(content)
         seeds = [replicate["seed"] for replicate in saved["replicates"]]
         if seeds != simulation.run.seeds:
             raise ValueError(
                 f"it holds seeds {seeds}, the run has {simulation.run.seeds}"
             )
+        # Checkpoints of earlier versions do not name their run.
+        saved_run = saved.get("run", simulation.run.id)
+        if saved_run != simulation.run.id:
+            raise ValueError(
+                f"it belongs to run {saved_run}, and this is run {simulation.run.id}"
+            )
+        # Earlier versions trained frozen parameters too.
+        size, expected = (
+            len(w_P) for w_P in (tensors["0/w"], simulation.replicates[0].state.w_P)
+        )
+        if size != expected:
+            raise ValueError(
+                f"it holds {size} parameters, the model now trains {expected}"
+            )
         replicates = [
             Replicate(
                 state=_state_of(tensors, r),
                 counts=Counts(**replicate["counts"]),
+                # Earlier versions did not count the samples that clients are sent.
+                reached=set(replicate.get("reached", [])),
                 **{name: replicate[name] for name in PLAIN_FIELDS},
             )
             for r, replicate in enumerate(saved["replicates"])
@@ -100,6 +121,53 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
     simulation.replicates = replicates
     extra: dict[str, Any] = saved["extra"]
     return extra
+
+
+def progress(content: bytes) -> tuple[int, dict[str, Any]]:
+    """Check a checkpoint; return the number of its next round, and its `extra`.
+
+    Raises:
+        ValueError: The content is damaged.
+    """
+    try:
+        saved, _ = _load(content)
+        return int(saved["round"]), dict(saved["extra"])
+    except DAMAGE as error:
+        raise ValueError(f"the checkpoint cannot be used: {error}") from error
+
+
+def saved_extra(source: BinaryIO) -> dict[str, Any]:
+    """Read the `extra` that was given to `dump`, and nothing else of a checkpoint.
+
+    Args:
+        source: A file with what `dump` returned.
+
+    Raises:
+        ValueError: The content is damaged, as far as it was read.
+    """
+    try:
+        return dict(json.loads(_metadata(source)["raysafl"])["extra"])
+    except DAMAGE as error:
+        raise ValueError(f"the checkpoint cannot be used: {error}") from error
+
+
+def _load(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the JSON and the tensors of a checkpoint, whose checksum must fit."""
+    tensors = safetensors.torch.load(content)
+    metadata = _metadata(io.BytesIO(content))
+    if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
+        raise ValueError("its checksum does not fit its content")
+    return json.loads(metadata["raysafl"]), tensors
+
+
+def _metadata(source: BinaryIO) -> dict[str, str]:
+    """Read the metadata in the header of a safetensors file."""
+    # The file begins with the header's length (8 bytes) and the header (JSON).
+    header_size = int.from_bytes(source.read(8), "little")
+    if header_size > MOST_HEADER:
+        raise ValueError(f"its header would have {header_size} bytes")
+    metadata: dict[str, str] = json.loads(source.read(header_size))["__metadata__"]
+    return metadata
 
 
 def _checksum(text: str, tensors: Mapping[str, torch.Tensor]) -> str:

@@ -37,6 +37,13 @@ from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.record import Record
 from raysafl.core.work import Scores, Task, Work
+from raysafl.simulation.checks import (
+    checked_pick,
+    checked_request,
+    checked_round,
+    checked_state,
+    refuse_no_request,
+)
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -76,6 +83,8 @@ class Replicate:
             any client has trained.
         train_loss: The mean training loss of the last cohort that trained, likewise.
         counts: What was spent since the last record.
+        reached: The clients that have been sent samples of the server; empty unless the
+            run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
     """
 
@@ -85,6 +94,7 @@ class Replicate:
     train_accuracy: float | None = None
     train_loss: float | None = None
     counts: Counts = field(default_factory=Counts)
+    reached: set[int] = field(default_factory=set)
     diverged: str = ""
 
 
@@ -146,9 +156,17 @@ class Simulation:
             )
             for sizes, server_size in work.sizes()
         ]
+        self._shared_bytes = work.shared_bytes()
         self.replicates = [
             Replicate(
-                seed, algorithm.init(w_P, run.data.clients), run.participation.init()
+                seed,
+                checked_state(
+                    algorithm,
+                    algorithm.init(w_P, run.data.clients),
+                    w_P.numel(),
+                    "init",
+                ),
+                run.participation.init(),
             )
             for seed, algorithm, w_P in zip(
                 run.seeds, self.algorithms, work.init(), strict=True
@@ -231,15 +249,17 @@ class Simulation:
             if replicate.diverged:
                 continue
             key = Key(replicate.seed, self.round)
-            replicate.policy, cohort = policy.pick(
-                replicate.policy, self.run.data.clients, key, replicate.train_accuracy
+            num_clients = self.run.data.clients
+            picked = policy.pick(
+                replicate.policy, num_clients, key, replicate.train_accuracy
             )
-            if not isinstance(cohort, Cohort) or not cohort.ids:
-                raise ValueError(
-                    f"{type(policy).__name__}.pick must return (state, Cohort(ids)) with at "
-                    f"least one client, but in round {self.round} the cohort is {cohort!r}"
-                )
-            generator = self.algorithms[r].round(replicate.state, cohort.ids, key)
+            replicate.policy, cohort = checked_pick(
+                policy, picked, num_clients, self.round
+            )
+            algorithm = self.algorithms[r]
+            generator = checked_round(
+                algorithm, algorithm.round(replicate.state, cohort.ids, key), self.round
+            )
             rounds[r] = _RoundInProgress(generator, cohort)
         return rounds
 
@@ -253,8 +273,22 @@ class Simulation:
                 try:
                     requests[r] = rounds[r].generator.send(answer)
                 except StopIteration as end:
-                    self.replicates[r].state = end.value
+                    self._finish_training(r, end.value, rounds[r])
             answers = self._answer(requests, rounds) if requests else {}
+
+    def _finish_training(
+        self, r: int, returned: Any, in_progress: _RoundInProgress
+    ) -> None:
+        """Take what replicate r's round has returned as its new state."""
+        if not in_progress.calls:
+            refuse_no_request(self.algorithms[r], self.round)
+        replicate = self.replicates[r]
+        replicate.state = checked_state(
+            self.algorithms[r],
+            returned,
+            replicate.state.w_P.numel(),
+            f"round {self.round}",
+        )
 
     def _answer(
         self, requests: Mapping[int, Request], rounds: Mapping[int, _RoundInProgress]
@@ -293,11 +327,13 @@ class Simulation:
         self, r: int, request: Request, in_progress: _RoundInProgress
     ) -> list[Task]:
         """Return one task for each client that replicate r's algorithm asks for."""
-        if not isinstance(request, Request) or not len(request.ids):
-            raise ValueError(
-                f"{type(self.run.algorithm).__name__}.round must yield Train or TrainMean "
-                f"for at least one client, but in round {self.round} it yields {request!r}"
-            )
+        checked_request(
+            self.algorithms[r],
+            request,
+            self.replicates[r].state.w_P.numel(),
+            self.run.data.clients,
+            self.round,
+        )
         count = len(request.ids)
         in_progress.calls += 1
         in_progress.kinds |= {KINDS.get(i, "client") for i in request.ids}
@@ -330,17 +366,26 @@ class Simulation:
         """Count steps and traffic, and note the training accuracy and loss.
 
         Only clients' training moves bytes; training on the server's data leaves the
-        training accuracy and loss as they were.
+        training accuracy and loss as they were. A client is sent the server's samples
+        that it shares once, in the round in which it first trains.
         """
         replicate = self.replicates[r]
         counts = replicate.counts
         counts.steps += int(answer.steps_M.sum())
 
         # SERVER and EVERYONE are negative, and move no bytes.
-        num_clients = sum(i >= 0 for i in request.ids)
-        vector_bytes = num_clients * request.w_P.numel() * BYTES_PER_PARAMETER
-        counts.bytes_down += vector_bytes * (1 + request.extra_down)
-        counts.bytes_up += vector_bytes * (1 + request.extra_up)
+        clients = [i for i in request.ids if i >= 0]
+        vector_bytes = request.w_P.numel() * BYTES_PER_PARAMETER
+        extra_bytes = vector_bytes * request.extra_up
+        update_bytes = vector_bytes
+        if request.up_bytes is not None:
+            update_bytes = int(request.up_bytes)
+        counts.bytes_down += len(clients) * vector_bytes * (1 + request.extra_down)
+        counts.bytes_up += len(clients) * (update_bytes + extra_bytes)
+        if self._shared_bytes[r]:
+            newcomers = set(clients) - replicate.reached
+            counts.bytes_down += len(newcomers) * self._shared_bytes[r]
+            replicate.reached |= newcomers
 
         weight_M = answer.samples_M
         if SERVER in request.ids:

@@ -13,7 +13,7 @@ writes parts again.
 import json
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,6 +30,8 @@ from raysafl.storage.rows import ROUNDS, read_rows
 
 # A row group is the least that is read to get the rows of one run.
 ROWS_PER_GROUP = 65_536
+# What reading a damaged line of the ledger may raise.
+DAMAGED_LINE = (ValueError, RecursionError)
 PARQUET = {
     "compression": "zstd",
     "compression_level": 19,
@@ -53,10 +55,12 @@ class Compacted:
         rows_file: `rounds/rounds.parquet`, sorted by run, replicate and round.
         ledger_file: `ledger/ledger.jsonl`, one entry a line, with the field `run_id` in
             front.
+        aside: where a `rounds.parquet` is kept that cannot be read any more.
     """
 
     rows_file: Location
     ledger_file: Location
+    aside: Location
 
     def run_ids(self) -> set[str]:
         """Return the runs whose rows are in the file.
@@ -144,12 +148,11 @@ class Compacted:
                 continue
             try:
                 name, entry = _parsed_line(line)
-            except (ValueError, RecursionError) as error:
-                why = explain(error) if isinstance(error, ValidationError) else error
+            except DAMAGED_LINE as error:
                 message = f"line {number} of {self.ledger_file} cannot be read"
                 if strict:
-                    raise ValueError(f"{message}: {why}") from error
-                warnings.warn(f"{message} and is left out: {why}", stacklevel=3)
+                    raise ValueError(f"{message}: {_why(error)}") from error
+                warnings.warn(f"{message} and is left out: {_why(error)}", stacklevel=3)
                 continue
             if not run_id or name == run_id:
                 entries[name] = entry
@@ -167,28 +170,44 @@ class Compacted:
             self.ledger_file.unlink(missing_ok=True)
 
     def remove_entries(self, run_ids: Iterable[str]) -> None:
-        """Remove the ledger entries of some runs.
-
-        Raises:
-            ValueError: the file has a damaged line, which rewriting it would lose.
-        """
+        """Remove the ledger entries of some runs; all other lines stay as they are."""
         removed = set(run_ids)
-        entries = self.entries(strict=True)
-        if removed & entries.keys():
-            self.write_entries(
-                {i: entry for i, entry in entries.items() if i not in removed}
-            )
+        self._keep_lines(lambda line: _run_id_in(line) not in removed)
+
+    def remove_damaged_lines(self) -> None:
+        """Remove the lines that hold no ledger entry of a run."""
+        self._keep_lines(lambda line: not _line_fault(line))
+
+    def damaged_lines(self) -> dict[int, str]:
+        """Return the numbers of the lines that hold no entry, from 1, and why."""
+        numbered = enumerate(self._lines(), start=1)
+        return {n: why for n, line in numbered if (why := _line_fault(line))}
+
+    def _keep_lines(self, keep: Callable[[bytes], bool]) -> None:
+        lines = self._lines()
+        kept = [line for line in lines if keep(line)]
+        if not kept:
+            self.ledger_file.unlink(missing_ok=True)
+        elif len(kept) < len(lines):
+            atomic_write(self.ledger_file, b"\n".join(kept) + b"\n")
 
     def remove_rows(self, run_ids: Iterable[str]) -> None:
-        """Remove the rows of some runs.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
-        removed = set(run_ids)
-        if not removed & self.run_ids():
+        """Remove the rows of some runs. A file that cannot be read is set aside."""
+        if not self.rows_file.is_file():
             return
-        table = self.rows()
+        try:
+            table = self.rows()
+        except StorageError:
+            raise
+        except ValueError:
+            # Its runs have lost their rows in any case. A copy is kept: somebody may
+            # know how to rescue some of them.
+            atomic_write(self.aside, self.rows_file.read_bytes())
+            self.rows_file.unlink()
+            return
+        removed = set(run_ids)
+        if removed.isdisjoint(table["run_id"].unique().to_pylist()):
+            return
         others = pc.invert(
             pc.is_in(table["run_id"], pa.array(sorted(removed), pa.string()))
         )
@@ -226,6 +245,27 @@ class Compacted:
             return self.ledger_file.read_bytes().splitlines()
         except FileNotFoundError:
             return []
+
+
+def _line_fault(line: bytes) -> str:
+    """Say why a line of `ledger.jsonl` is damaged; empty if it is not."""
+    try:
+        _parsed_line(line)
+    except DAMAGED_LINE as error:
+        return _why(error)
+    return ""
+
+
+def _why(error: Exception) -> str:
+    return explain(error) if isinstance(error, ValidationError) else str(error)
+
+
+def _run_id_in(line: bytes) -> str:
+    """Return the run of a line of `ledger.jsonl`; empty if the line is damaged."""
+    try:
+        return _parsed_line(line)[0]
+    except DAMAGED_LINE:
+        return ""
 
 
 def _parsed_line(line: bytes) -> tuple[str, LedgerEntry]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysafl.core.text import format_bytes
+from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import read_parts, run_of, sorted_rows
@@ -51,7 +52,7 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
 
     Runs keep their own files if another attempt may change them: those that have not
     ended, that failed, or that have a checkpoint. So do runs with a damaged part, which
-    is named in a warning.
+    is named in a warning, and runs whose rows are not those that they wrote.
 
     The compacted files are written first and the single ones deleted afterwards.
     `Store` ignores the parts of compacted runs, so a crash at any point leaves a folder
@@ -81,7 +82,7 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
         if rows_of is not None:
             new &= rows_of
         if new:
-            rows = _CompactedRows(store, parts, new)
+            rows = _CompactedRows(store, parts, {i: ledger[i] for i in new})
             compacted.write_rows(rows.tables(sorted(present | new)))
             ready -= rows.damaged
             new -= rows.damaged
@@ -112,13 +113,19 @@ def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]
 class _CompactedRows:
     """The rows for the compacted file, from the file that is there and from parts."""
 
-    def __init__(self, store: Store, parts: Sequence[Location], new: Set[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        parts: Sequence[Location],
+        new: Mapping[str, LedgerEntry],
+    ) -> None:
         self.compacted = store.compacted
+        self.new = new
         self.parts = defaultdict[str, list[Location]](list)
         for part in parts:
             if run_of(part) in new:
                 self.parts[run_of(part)].append(part)
-        # Runs with a part that cannot be read.
+        # Runs with a part that cannot be read, or with rows that are not theirs.
         self.damaged: set[str] = set()
 
     def tables(self, run_ids: Sequence[str]) -> Iterator[pa.Table]:
@@ -129,6 +136,8 @@ class _CompactedRows:
                 [part for run_id in some for part in self.parts.get(run_id, [])]
             )
             lost = {run_of(part) for part in damaged}
+            ended = {run_id: self.new[run_id] for run_id in some if run_id in self.new}
+            lost |= faults(ended, table).keys()
             self.damaged |= lost
 
             known = pc.invert(

@@ -1,19 +1,26 @@
 """Reading and writing of single files: atomic, and with checksums that reveal damage."""
 
 import os
+from contextlib import suppress
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysafl.storage.paths import Location, Remote, explain_full_disk
+from raysafl.storage.paths import (
+    FULL,
+    Location,
+    Remote,
+    StorageError,
+    explain_full_disk,
+)
 
 
 def atomic_write(path: Location, content: bytes) -> None:
     """Replace a file as a whole: a reader sees the old content or the new one.
 
     Raises:
-        StorageError: the disk is full, or the object store refuses.
+        StorageError: the disk is full or refuses, or the object store does.
     """
     if isinstance(path, Remote):
         # An object appears when its upload is complete.
@@ -28,9 +35,13 @@ def atomic_write(path: Location, content: bytes) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(content)
             part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        except OSError as error:
+            # A disk that refuses to write may refuse to delete too.
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            if error.errno in FULL:
+                raise
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_parquet(table: pa.Table, path: Location) -> None:

@@ -24,16 +24,19 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     # An error ended the run.
     FAILED = "failed"
+    # It ended, but its rows are not those that it wrote. This status stands in no
+    # file of the ledger: it is found when rows and ledger are read together.
+    DAMAGED = "damaged"
 
     @property
     def decided(self) -> bool:
         """Whether another attempt would end in the same way, so that none is made."""
-        return self is not Status.FAILED
+        return self not in (Status.FAILED, Status.DAMAGED)
 
     @property
     def bad(self) -> bool:
-        """Whether the run gives no final accuracy because something went wrong in it."""
-        return self in (Status.DIVERGED, Status.FAILED)
+        """Whether the run gives no final accuracy because something went wrong."""
+        return self in (Status.DIVERGED, Status.FAILED, Status.DAMAGED)
 
 
 class ReplicateEnd(BaseModel):
@@ -43,6 +46,8 @@ class ReplicateEnd(BaseModel):
         replicate: the number of the replicate, from 0.
         status: how it ended.
         reason: why, if it diverged.
+        rows: how many rows it has written; None in entries of earlier versions.
+        digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -50,6 +55,8 @@ class ReplicateEnd(BaseModel):
     replicate: int
     status: Status
     reason: str = ""
+    rows: int | None = Field(default=None, ge=0)
+    digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
 
 
 class Seeds(BaseModel):
@@ -74,12 +81,15 @@ class LedgerEntry(BaseModel):
     Args:
         status: how the run ended.
         reason: why, if it did not finish.
+        traceback: the whole traceback of the error that ended it, without credentials.
         config: the run's configuration as JSON values; empty if it could not be built.
         ended: when the entry was made, in UTC (ISO 8601).
         replicates: how each replicate ended; empty if all ended as the run did.
         metrics: the last evaluated round, as reported to Tune.
         started: when the run started, in UTC (ISO 8601).
         seconds: wall time of the run over all attempts.
+        code: a digest of the code of each of the user's own classes in the run, by
+            name; None in entries made before it was stored.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -88,12 +98,14 @@ class LedgerEntry(BaseModel):
 
     status: Status
     reason: str = ""
+    traceback: str = ""
     config: dict[str, Any] = Field(default_factory=dict)
     ended: str = ""
     replicates: list[ReplicateEnd] = Field(default_factory=list)
     metrics: dict[str, Any] = Field(default_factory=dict)
     started: str = ""
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    code: dict[str, str] | None = None
     python: str = ""
     raysafl: str = ""
     host: str = ""
@@ -128,13 +140,24 @@ class LedgerEntry(BaseModel):
             config: the run's configuration as JSON values; None if it could not be
                 built.
             status: how the run ended.
-            reason: why; credentials in URIs are removed from it.
+            reason: why; credentials are hidden in it.
             more: further fields, such as `replicates`, `metrics`, `seconds` and the
-                origin.
+                origin; credentials are hidden in those that are text.
         """
         ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        fields = {"config": dict(config or {}), "ended": ended, **more}
-        return cls(status=status, reason=redacted(reason), **fields)
+        fields = {"ended": ended, "reason": reason, **more}
+        shown = {k: redacted(v) if isinstance(v, str) else v for k, v in fields.items()}
+        return cls(status=status, config=dict(config or {}), **shown)
+
+    def damaged(self, why: str) -> Self:
+        """Return the entry as it is shown when the run's rows do not match it.
+
+        Args:
+            why: how the rows differ from those that the run wrote.
+        """
+        reason = f"{why}; the run counts nowhere until `raysafl run` computes it anew"
+        changes = {"status": Status.DAMAGED, "reason": reason, "replicates": []}
+        return self.model_copy(update=changes)
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Self:
@@ -168,9 +191,18 @@ class LedgerEntry(BaseModel):
 
 def readable_entry(content: bytes, source: str) -> LedgerEntry | None:
     """Read an entry; None, with a warning that names its source, if it is damaged."""
-    try:
-        return LedgerEntry.from_json(content)
-    except (ValueError, RecursionError) as error:
-        why = explain(error) if isinstance(error, ValidationError) else error
+    if why := entry_fault(content):
         warnings.warn(f"{source} cannot be read and is left out: {why}", stacklevel=3)
         return None
+    return LedgerEntry.from_json(content)
+
+
+def entry_fault(content: bytes) -> str:
+    """Say why an entry cannot be read; empty if it can."""
+    try:
+        LedgerEntry.from_json(content)
+    except ValidationError as error:
+        return explain(error)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""

@@ -1,18 +1,26 @@
 """What a sweep is: its labelled runs, its table, and the paper's numbers and claims."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from raysafl.core.component import Component
-from raysafl.core.text import nearest
+from raysafl.core.text import nearest, redacted
 
 # A run's id becomes a part of the names of its files.
 RUN_ID = r"^[\w-]+$"
 # The scale of runs that may be compared with printed numbers.
 PAPER = "paper"
 Label = str | int | float | bool | None
+
+
+def same_label(a: Label, b: Label) -> bool:
+    """Return whether two labels are equal, floats up to rounding."""
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b
 
 
 class Printed(Component):
@@ -195,8 +203,14 @@ class Manifest(Component):
         description="the name of the experiment file, if the sweep came from one",
     )
     command: str = Field(
-        default="", description="the command that runs the sweep again"
+        default="",
+        description="the command that runs the sweep again, without credentials",
     )
+
+    @field_validator("command")
+    @classmethod
+    def _without_credentials(cls, command: str) -> str:
+        return redacted(command)
 
     @field_validator("table")
     @classmethod

@@ -36,6 +36,8 @@ HINTS = {
     r"NO_SUCH_BUCKET|bucket does not exist": "make the bucket first",
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|FORBIDDEN|[Cc]redential": "check the credentials "
     "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of this machine) and their rights",
+    r"Cannot parse URI": "write / @ : ? # and white space in a secret as %2F %40 %3A %3F %23 %20, "
+    "or put it into AWS_SECRET_ACCESS_KEY",
     r"NETWORK_CONNECTION|(?i:curl)|connect": "check the network, and AWS_ENDPOINT_URL "
     "if it is not AWS",
 }
@@ -202,7 +204,7 @@ class Remote:
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise StorageError(f"{self}: {_described(error)}") from error
+            raise StorageError(f"{self}: {_described(error, self.uri)}") from None
 
 
 Location = Path | Remote
@@ -222,17 +224,37 @@ def parse_location(where: str | Path | Remote) -> Location:
     if isinstance(where, Remote):
         return where
     text = str(where)
-    if isinstance(where, Path):
-        if re.match(r"(s3|gs|abfs|file):/", text):
-            raise StorageError(
-                f"'{text}' was made a Path, which spoils a URI: give it as text"
-            )
-        return where.resolve()
-    if "://" not in text:
-        return Path(text).resolve()
+    if isinstance(where, Path) and re.match(r"(s3|gs|abfs|file):/", text):
+        raise StorageError(
+            f"'{redacted(text)}' was made a Path, which spoils a URI: give it as text"
+        )
+    # These would name a folder or a bucket, which would then be called like the password.
+    mistyped = r"//|(s3|gs|abfs|file):/(?!/)|(s3|gs)://[^/@]*:\d+/[^?#]*@"
+    if re.match(mistyped, text) and redacted(text) != text:
+        raise StorageError(
+            f"'{redacted(text)}' is mistyped: a URI begins as in s3://bucket, and a / in a "
+            "password is written %2F"
+        )
+    if isinstance(where, Path) or "://" not in text:
+        return resolved(Path(text))
     if text.startswith("file://"):
-        return Path(url2pathname(urlsplit(text).path)).resolve()
+        return resolved(Path(url2pathname(urlsplit(text).path)))
     return Remote(text, _opened(text)[1].rstrip("/"))
+
+
+def resolved(location: Location) -> Location:
+    """Return a location without links.
+
+    Raises:
+        StorageError: a link leads back to itself.
+    """
+    try:
+        return location.resolve()
+    # Python 3.13 raises neither, and such a link then counts as a missing file.
+    except (RuntimeError, OSError) as error:
+        raise StorageError(
+            f"{location} cannot be used: {error}. Remove the link, or give another folder"
+        ) from error
 
 
 def local_folder(location: Location) -> Path:
@@ -258,14 +280,16 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
-            f"cannot use {redacted(uri)} for results: {_described(error)}"
-        ) from error
+            f"cannot use {redacted(uri)} for results: {_described(error, uri)}"
+            # A traceback would show pyarrow's message, which quotes the URI.
+        ) from None
     return found
 
 
-def _described(error: Exception) -> str:
-    """Return an error of pyarrow as one line without credentials, and a hint if any."""
-    text = redacted(str(error).splitlines()[0] if str(error) else type(error).__name__)
+def _described(error: Exception, uri: str) -> str:
+    """Return an error at a URI as one line without credentials, and a hint if any."""
+    lines = redacted(str(error), uri).splitlines()
+    text = lines[0] if lines else type(error).__name__
     hint = next(
         (hint for pattern, hint in HINTS.items() if re.search(pattern, text)), ""
     )

@@ -55,15 +55,15 @@ def read_files(files: list[Location]) -> list[tuple[Location, bytes]]:
     return [(file, content) for file, content in pairs if content is not None]
 
 
-def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
+def read_parts(parts: list[Location]) -> tuple[pa.Table, dict[Location, str]]:
     """Read the rows in some parts.
 
     Returns:
-        The rows of the parts that can be read, and the parts that are damaged. Each of
-        those is named in a warning.
+        The rows of the parts that can be read, and the parts that are damaged, each
+        with the reason. Those are named in warnings.
     """
     tables = [ROUNDS.empty_table()]
-    damaged: list[Location] = []
+    damaged: dict[Location, str] = {}
     for first in range(0, len(parts), FILES_AT_ONCE):
         some: list[pa.Table] = []
         for part, content in read_files(parts[first : first + FILES_AT_ONCE]):
@@ -73,7 +73,7 @@ def read_parts(parts: list[Location]) -> tuple[pa.Table, list[Location]]:
                 warnings.warn(
                     f"{part} cannot be read and is left out: {error}", stacklevel=4
                 )
-                damaged.append(part)
+                damaged[part] = str(error)
 
         # A table costs 18 KB even if it has few rows, hence one table for many parts.
         tables.append(pa.concat_tables([ROUNDS.empty_table(), *some]).combine_chunks())

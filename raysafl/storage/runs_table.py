@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.statistics import summarise
@@ -21,16 +22,22 @@ def write_runs_table(store: Store) -> pd.DataFrame:
     return frame
 
 
-def make_runs_table(store: Store) -> pd.DataFrame:
+def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFrame:
     """Make the table of all runs in the manifest that have ended.
 
-    Other runs in the folder are ignored: those of a grid that was changed since.
+    Other runs in the folder are ignored: those of a grid that was changed since. A run
+    whose rows are not those that it wrote has the status `damaged` and no statistics.
+
+    Args:
+        store: the folder of the sweep.
+        checked: its ledger and rows; None: they are read.
     """
     labels = store.manifest().labels()
-    rounds = dict(list(store.rounds().groupby("run_id")))
+    checked = checked or read_checked(store)
+    rounds = dict(list(checked.rounds().groupby("run_id")))
     rows = [
         row
-        for run_id, entry in store.ledger().items()
+        for run_id, entry in checked.ledger.items()
         if run_id in labels
         for row in _run_rows(
             store.path.name, run_id, entry, labels[run_id], rounds.get(run_id)

@@ -7,6 +7,7 @@
         ledger/<run_id>.json                   how a run ended (`LedgerEntry`)
         ledger/ledger.jsonl                    how compacted runs ended
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
+        damaged/rounds.parquet                 compacted rows that could not be read
         runs.parquet                           statistics, made from the files above
         table.md, report.html, *.png           the report, made from them too
         .lock, tune/                           locks, and Tune's own files while it runs
@@ -21,6 +22,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -33,8 +35,21 @@ from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Entry, Manifest
-from raysafl.storage.paths import Location, StorageError, local_folder
-from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of
+from raysafl.storage.paths import Location, StorageError, local_folder, resolved
+from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of, sorted_rows
+
+# What a sweep's folder holds, as patterns.
+FOLDERS = ("rounds", "ledger", "checkpoints", "tune")
+FILES = (
+    "manifest.json",
+    "runs.parquet",
+    "table.md",
+    "*.html",
+    "*.png",
+    "rounds/*.parquet",
+    "ledger/*.json*",
+    "checkpoints/*.safetensors",
+)
 
 
 class SweepBusyError(RuntimeError):
@@ -67,16 +82,26 @@ class Store:
         return Compacted(
             rows_file=self.file("rounds", "rounds.parquet"),
             ledger_file=self.file("ledger", "ledger.jsonl"),
+            aside=self.file("damaged", "rounds.parquet"),
         )
 
-    def create(self) -> None:
+    def create(self) -> list[Path]:
         """Make the folder, if it is not there.
 
+        Returns:
+            The lock and the folders that were not there before, the innermost first.
+
         Raises:
-            StorageError: it cannot be written.
+            StorageError: it cannot be written, or has a folder in the place of a file.
         """
+        self._check_kinds()
+        new: list[Path] = []
         probe = self.path / f".writable.{os.getpid()}"
         try:
+            # An object store has no folders.
+            if isinstance(self.path, Path):
+                places = (self.path / ".lock", self.path / "rounds", self.path)
+                new = [p for p in (*places, *self.path.parents) if not p.exists()]
             self.rounds_path.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"")
             probe.unlink()
@@ -85,6 +110,23 @@ class Store:
             raise StorageError(
                 f"cannot write results to {self.path} ({why}); choose another folder with --out"
             ) from error
+        return new
+
+    def _check_kinds(self) -> None:
+        """Refuse a folder where results have a file, and a file where they have a folder."""
+        if not isinstance(self.path, Path):
+            return
+        for name in FOLDERS:
+            if (folder := self.path / name).exists() and not folder.is_dir():
+                raise StorageError(
+                    f"{folder} is no folder, but results need one there: move it away"
+                )
+        for pattern in FILES:
+            for file in self.path.glob(pattern):
+                if file.is_dir():
+                    raise StorageError(
+                        f"{file} is a folder, but results need a file there: move it away"
+                    )
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -127,7 +169,7 @@ class Store:
                     f"{name!r} in {self.path} cannot be the name of a file of results"
                 )
             found = found / name
-        if self.path.resolve() not in found.resolve().parents:
+        if resolved(self.path) not in resolved(found).parents:
             raise ValueError(
                 f"{found} is a link out of {self.path}; results stay inside"
             )
@@ -156,7 +198,7 @@ class Store:
         """
         file = self.file("manifest.json")
         if not file.is_file():
-            raise ValueError(f"{self.path} holds no sweep: {file.name} is missing")
+            raise ValueError(f"{self.path} holds no sweep: it has no file {file.name}")
         try:
             return Manifest.from_json(file.read_text())
         except StorageError:
@@ -171,9 +213,8 @@ class Store:
     def forget(self, run_ids: Iterable[str] | None) -> None:
         """Delete the results of some runs, or of all runs if None is given.
 
-        Raises:
-            ValueError: a compacted file is damaged; the results of other runs would be
-                lost if it were written again.
+        Damaged lines of the compacted ledger stay as they are. Compacted rows that
+        cannot be read are set aside.
         """
         ids = ["*"] if run_ids is None else list(run_ids)
 
@@ -197,18 +238,22 @@ class Store:
 
     def write_part(
         self, run_id: str, first_round: int, rows: list[dict[str, Any]]
-    ) -> None:
+    ) -> pa.Table:
         """Write the rows of an interval as one part; replace it if it was there before.
 
         Args:
             run_id: the run.
             first_round: the number of the first round after the earlier checkpoint.
             rows: the fields of `Record` for each row.
+
+        Returns:
+            The rows that were written.
         """
         table = pa.Table.from_pylist(
             [{"run_id": run_id, **row} for row in rows], schema=ROUNDS
         )
         write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
+        return table
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
         """Delete a run's rows from a round on, which are about to be computed again."""
@@ -223,6 +268,11 @@ class Store:
 
         A file that cannot be read is named in a warning, and the other files are read.
         """
+        frame: pd.DataFrame = sorted_rows(self.table(run_id)).to_pandas()
+        return frame
+
+    def table(self, run_id: str = "") -> pa.Table:
+        """Return the same rows as an Arrow table, in no particular order."""
         # The parts are read first: if they are compacted meanwhile, their rows are
         # found in the compacted file, which is read later.
         table, _ = read_parts(self.parts(run_id or "*"))
@@ -232,8 +282,7 @@ class Store:
         if len(table) and len(compacted):
             outside = pc.invert(pc.is_in(table["run_id"], compacted["run_id"].unique()))
             table = table.filter(outside)
-        frame: pd.DataFrame = pa.concat_tables([compacted, table]).to_pandas()
-        return frame.sort_values(["run_id", "replicate", "round"], ignore_index=True)
+        return pa.concat_tables([compacted, table])
 
     def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
         """Record how a run ended."""

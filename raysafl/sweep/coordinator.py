@@ -5,10 +5,9 @@ client actors, so a sweep starts its processes once. `_reset` drops all state of
 last run; a test compares a reused trial with a new one.
 """
 
-import traceback
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import ray
@@ -17,16 +16,28 @@ from filelock import FileLock
 from ray import tune
 
 from raysafl.core.problem import Dataset
+from raysafl.models import FlatModel
 from raysafl.runtime import Hardware, OnActors, Worker
 from raysafl.runtime.messages import RunSetup
 from raysafl.runtime.on_actors import agree_on_engine, should_piggyback, start_actors
+from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Make, sample_key
+from raysafl.sweep.old_code import CHOICES, changes_text, checkpoint_maker
 from raysafl.sweep.session import Session
+from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
+from raysafl.sweep.user_errors import describe_error, kept_traceback
+
+# Several trials may not take runs out of the compacted files at the same time, so only
+# the driver forgets results.
+RESULTS_CHOICES = (
+    "--stale keep keeps its results, and --no-resume runs everything again"
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,8 @@ class Context:
         datasets: the loaded datasets in Ray's object store, by the `source_key` of the
             data that load them.
         origin: versions, host and commit, for the ledger entries.
+        code: digests of the user's classes that the driver has computed.
+        stale: what becomes of a run whose code has changed.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -54,6 +67,8 @@ class Context:
     report_seconds: float
     flush_seconds: float
     engine: str = "auto"
+    code: Mapping[str, str] = field(default_factory=dict)
+    stale: Stale = Stale.FAIL
 
 
 class Coordinator(tune.Trainable):
@@ -76,6 +91,7 @@ class Coordinator(tune.Trainable):
         torch.set_num_threads(1)
         self.context = context
         self.store = Store(context.store)
+        self.digests = CodeDigests(context.code)
         self.actors = start_actors(context.hardware)
         self._reset(config)
 
@@ -104,16 +120,40 @@ class Coordinator(tune.Trainable):
         self.key = self.run.id
         self.run_lock = self.store.run_lock(self.key)
         self.run_lock.acquire()
+        code = self.digests.of_run(self.run)
         # A trial that waited for another one finds the run finished.
-        if not self._ended_before():
-            self.session = self._open(self.run)
+        if not self._ended_before(code):
+            self.session = self._open(self.run, code)
 
-    def _ended_before(self) -> bool:
+    def _ended_before(self, code: Mapping[str, str]) -> bool:
+        """Whether the run has ended; a checkpoint of other code is deleted.
+
+        Raises:
+            StaleCodeError: other code has made the results or the checkpoint, and the
+                user has not said what becomes of them. The driver raises this error
+                before anything runs, but it does not know all runs that are sampled.
+        """
         entry = self.store.ledger_entry(self.key)
-        return entry is not None and entry.status.decided
+        if entry is not None and entry.status.decided:
+            changed = changed_classes(entry.code, code)
+            if changed and self.context.stale is not Stale.KEEP:
+                self._refuse(changed, RESULTS_CHOICES)
+            return True
+        changed = changed_classes(checkpoint_maker(self.store, self.key).code, code)
+        if changed and self.context.stale is Stale.FAIL:
+            self._refuse(changed, CHOICES)
+        if changed:
+            self.store.checkpoint(self.key).unlink(missing_ok=True)
+        return False
 
-    def _open(self, run: Run) -> Session:
+    def _refuse(self, changed: list[str], choices: str) -> None:
+        text = changes_text({self.key: changed}, {self.key: self.config})
+        raise StaleCodeError(f"{text}. {choices}")
+
+    def _open(self, run: Run, code: Mapping[str, str]) -> Session:
         ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
+        dataset = ray.get(ref)
+        flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
         setup = RunSetup(
             data=run.data,
             dataset=ref,
@@ -121,14 +161,16 @@ class Coordinator(tune.Trainable):
             seeds=run.seeds,
             engine=self.context.engine,
             batch_size=run.local.batch_size,
+            frozen=ray.put(flat.frozen),
         )
         self.actors.configure(setup)
         # It trains nothing here, so any engine will do, and none need be measured.
-        reference = Worker(run.data, ray.get(ref), run.model, run.seeds, engine="loop")
+        reference = Worker(run.data, dataset, run.model, run.seeds, engine="loop")
         device, engine = agree_on_engine(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
         work = OnActors(self.actors, reference, should_piggyback(engine))
-        return Session(run, self.store, work, origin, self.context.flush_seconds)
+        flush_seconds = self.context.flush_seconds
+        return Session(run, self.store, work, origin, flush_seconds, code)
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report the last evaluated round.
@@ -155,9 +197,14 @@ class Coordinator(tune.Trainable):
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics() | {"writes": self.session.writes}
+                # For the ledger entry, should a scheduler stop the run here.
+                result["rows"] = [asdict(own) for own in self.session.sums]
         except StorageError:
             raise
-        except Exception as error:
+        # The user's own code may call `sys.exit`, which would end this process.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if is_own_exit(error):
+                raise
             self._fail(error)
         if result["done"]:
             self._close()
@@ -170,15 +217,16 @@ class Coordinator(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
 
-    def _fail(self, error: Exception) -> None:
-        """Record the failure with the line that raised it, and the rows before it."""
-        # The last frame is where the error was raised, often in the user's own code.
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = (
-            f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})"
+    def _fail(self, error: BaseException) -> None:
+        """Record the failure with the user's line that raised it, and the rows before it."""
+        components = list(self.run.components()) if self.run else []
+        entry = LedgerEntry.now(
+            self.run.model_dump(mode="json") if self.run else None,
+            Status.FAILED,
+            describe_error(error, components),
+            traceback=kept_traceback(error),
+            **self.context.origin,
         )
-        config = self.run.model_dump(mode="json") if self.run else None
-        entry = LedgerEntry.now(config, Status.FAILED, reason, **self.context.origin)
         self.store.write_ledger(self.key, entry)
         if self.session is not None:
             # The evaluation under way may fail as well.

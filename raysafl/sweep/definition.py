@@ -21,6 +21,15 @@ from raysafl.storage.manifest import (
     Printed,
     Table,
 )
+from raysafl.sweep.check import (
+    Cells,
+    as_key,
+    check_axes,
+    check_run,
+    check_runs,
+    check_search,
+    check_space,
+)
 
 # A printed mean, and its standard deviation or None.
 MeanAndStd = tuple[float, float | None]
@@ -121,8 +130,9 @@ class Sweep:
         scale: the present scale; `at` changes it.
 
     Raises:
-        ValueError: there are no runs, labels do not match the axes, or two labels name
-            one run.
+        ValueError: there are no runs; labels do not match the axes, or read alike; the
+            table, a claim or a printed number speaks of an axis, a label or a statistic
+            that does not exist.
     """
 
     name: str
@@ -152,12 +162,44 @@ class Sweep:
             )
         if bool(self.runs) == bool(self.space):
             raise ValueError(
-                f"sweep '{self.name}' needs runs=... or space=..., exactly one of them"
+                f"sweep '{self.name}' needs runs=... or space=..., exactly one of them; "
+                f"{'both are given' if self.runs else 'there is no run in either'}"
             )
         if self.space and self.base is None and self.make is None:
             raise ValueError(
                 f"sweep '{self.name}': a space needs base=Run(...) or make=function"
             )
+        try:
+            self._check()
+        except ValueError as error:
+            raise ValueError(f"sweep '{self.name}': {error}") from None
+
+    def _check(self) -> None:
+        """Check what the sweep says of its runs, as far as they are known."""
+        check_runs(self.runs)
+        check_axes(self.axes)
+        check_search(
+            self.metric,
+            self.mode,
+            self.num_samples,
+            search_alg=self.search_alg,
+            scheduler=self.scheduler,
+        )
+        if self.make is not None and not callable(self.make):
+            raise ValueError(
+                "make is no function; give one from a configuration to a Run"
+            )
+        if self.base is not None:
+            check_run(self.base, "base")
+        check_space(self.space, self.base if self.make is None else None)
+
+        cells = Cells(self.axis_names, self._keys)
+        cells.check_labels()
+        if self.table is not None:
+            cells.check_table(self.table)
+        cells.check_printed(self.paper, "paper")
+        cells.check_more(self.more)
+        cells.check_claims(self.claims)
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -177,12 +219,13 @@ class Sweep:
         else:
             assert self.base is not None
             run = self.base.replace(config)
-        return self._shrink(run)
+        return self._shrink(check_run(run, f"what make returned for {config}"))
 
     def _shrink(self, run: Run) -> Run:
         if self.scale == PAPER:
             return run
-        return self.scales.get(self.scale, smoke)(run)
+        shrunk = self.scales.get(self.scale, smoke)(run)
+        return check_run(shrunk, f"what scales[{self.scale!r}] returned")
 
     @property
     def is_grid(self) -> bool:
@@ -201,21 +244,30 @@ class Sweep:
 
         The mapping is empty if the runs are only known when they have been sampled.
         """
-        if not self.is_grid:
-            return {}
+        keys = self._keys
         if self.space:
-            values = itertools.product(*(v["grid_search"] for v in self.space.values()))
-            return {
-                c: self.build(dict(zip(self.space, c, strict=True))) for c in values
-            }
-        pairs = (
-            self.runs.items()
-            if isinstance(self.runs, Mapping)
-            else enumerate(self.runs)
+            configs = [dict(zip(self.space, key, strict=True)) for key in keys]
+            runs = [self.build(config) for config in configs]
+        else:
+            runs = [self._shrink(run) for run in self._given.values()]
+        return dict(zip(keys, runs, strict=True))
+
+    @property
+    def _given(self) -> dict[Any, Run]:
+        """The runs that were given, by their labels, or by their places in the list."""
+        return dict(
+            self.runs if isinstance(self.runs, Mapping) else enumerate(self.runs)
         )
-        return {
-            k if isinstance(k, tuple) else (k,): self._shrink(run) for k, run in pairs
-        }
+
+    @property
+    def _keys(self) -> list[tuple[Label, ...]]:
+        """The labels of each run; none if the runs are known when sampled."""
+        if not self.is_grid:
+            return []
+        if self.space:
+            grids = [values["grid_search"] for values in self.space.values()]
+            return [as_key(key) for key in itertools.product(*grids)]
+        return [as_key(label) for label in self._given]
 
     def first(self, only: Mapping[str, str]) -> tuple[str, Run]:
         """Return the first run that has these labels.
@@ -257,9 +309,7 @@ class Sweep:
         axes = self.axis_names
         return [
             Printed(
-                labels=dict(
-                    zip(axes, key if isinstance(key, tuple) else (key,), strict=True)
-                ),
+                labels=dict(zip(axes, as_key(key), strict=True)),
                 mean=mean,
                 std=std,
                 statistic=statistic,
@@ -285,16 +335,11 @@ class Sweep:
         It does not hold the runs that Tune will sample, as they are not known yet.
 
         Raises:
-            ValueError: labels do not match the axes, or two labels name the same run.
+            ValueError: two labels name the same run, or a run cannot be made.
         """
         axes = self.axis_names
         entries: dict[str, Entry] = {}
         for key, run in self.labelled().items():
-            if len(key) != len(axes):
-                raise ValueError(
-                    f"sweep '{self.name}': label {key} has {len(key)} values, but the axes are "
-                    f"{axes}; give axes=(...) with one name per value"
-                )
             if run.id in entries:
                 raise ValueError(
                     f"sweep '{self.name}': labels {tuple(entries[run.id].labels.values())} and "

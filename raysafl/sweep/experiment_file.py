@@ -24,11 +24,15 @@ def load_sweep(path: Path) -> Sweep:
         ValueError: the file is missing, fails to import (with the line), or defines no
             sweep.
     """
+    if path.is_dir():
+        raise ValueError(
+            f"there is no experiment file {path}: it is a folder. Give one Python file"
+            f"{_examples(path)}"
+        )
     if not path.is_file():
         near = [str(file) for file in path.parent.glob("*.py")]
-        raise ValueError(
-            f"there is no experiment file {path}: {nearest(str(path), near)}"
-        )
+        hint = f": {nearest(str(path), near)}" if near else ""
+        raise ValueError(f"there is no experiment file {path}{hint}")
     module = _execute(path)
     sweep = getattr(module, "SWEEP", None)
     if not isinstance(sweep, Sweep):
@@ -38,6 +42,12 @@ def load_sweep(path: Path) -> Sweep:
         hint = f" (it defines {', '.join(found)}: rename one)" if found else ""
         raise ValueError(f"{path} defines no sweep: it needs SWEEP = Sweep(...){hint}")
     return sweep
+
+
+def _examples(folder: Path) -> str:
+    """Name some Python files in a folder, if it has any, as the end of a message."""
+    files = sorted(str(file) for file in folder.glob("*.py"))
+    return f", such as {', '.join(files[:3])}" if files else ""
 
 
 def outermost_package(file: Path) -> Path | None:
@@ -65,7 +75,10 @@ def _execute(path: Path) -> ModuleType:
     ]
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    # Ctrl-C is no error of the file. Everything else is, such as SystemExit.
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [
             frame.lineno for frame in frames if Path(frame.filename) == path.absolute()
@@ -77,9 +90,18 @@ def _execute(path: Path) -> ModuleType:
     return module
 
 
-def _say(error: Exception) -> str:
+def _say(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        return f"{Path(error.filename or '').name}, line {error.lineno}: {error.msg}"
+        # A file that is no text at all has no line where it goes wrong.
+        where = f"{Path(error.filename).name}, " if error.filename else ""
+        line = f"line {error.lineno}: " if error.lineno else ""
+        return f"{where}{line}{error.msg}"
+    if isinstance(error, SystemExit):
+        return (
+            f"it ends the program (SystemExit: {error.code}). An experiment file only "
+            "defines SWEEP; remove the exit, or put it below "
+            "`if __name__ == '__main__':`"
+        )
     missing = re.match(r"cannot import name '(\w+)' from 'raysafl'", str(error))
     if missing:
         return f"raysafl has no '{missing[1]}': {nearest(missing[1], raysafl.__all__)}"

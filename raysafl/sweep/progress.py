@@ -1,12 +1,18 @@
 """Shows a person how far a sweep is: runs done, running and failed, and the time left."""
 
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from raysafl.storage.ledger import Status
+
+
+def labels_text(labels: Mapping[str, Any], run_id: str) -> str:
+    """Name a run by its labels, as `method=SAFARI, s=2`, or by its id if it has none."""
+    return ", ".join(f"{axis}={value}" for axis, value in labels.items()) or run_id
 
 
 class Display(Protocol):

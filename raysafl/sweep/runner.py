@@ -4,22 +4,27 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
+import torch
 from rich.console import Console
+from torch import Tensor
 
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, redacted
 from raysafl.models import FlatModel
 from raysafl.report.figures.curves import curve_of_run
-from raysafl.report.write import write_report
+from raysafl.report.write import is_current, write_report
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import Status
+from raysafl.storage.checked import read_checked
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
     Location,
@@ -29,12 +34,18 @@ from raysafl.storage.paths import (
 )
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.progress import choose_display
+from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
+from raysafl.sweep.progress import choose_display, labels_text
+from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
+from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning
+from raysafl.sweep.user_errors import errors_described
 from raysafl.tracking import Tracker, default_uri
 from raysafl.training.engine_choice import make_engine
+from raysafl.training.inputs import Inputs
 
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
@@ -55,6 +66,7 @@ class Outcome:
         missing: how many runs have not ended.
         tracked: whether MLflow has all results; None if there was nothing new to log.
         seconds: wall time.
+        shown: the ids of the runs whose end was printed while the sweep ran.
     """
 
     store: Store
@@ -64,6 +76,7 @@ class Outcome:
     missing: int
     tracked: bool | None
     seconds: float
+    shown: frozenset[str] = frozenset()
 
     @property
     def bad(self) -> pd.DataFrame:
@@ -93,6 +106,9 @@ class Runner:
             machine); by default Ray is started here.
         resume: whether to go on where an earlier attempt ended. If not, all is run
             again.
+        stale: what becomes of runs whose results were computed before the code of their
+            own classes was edited: `rerun`, `keep` or `fail`. An unfinished run goes on
+            from no checkpoint of other code.
         only: axis to label: run only the runs that have these labels.
         quiet: print nothing.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
@@ -101,6 +117,8 @@ class Runner:
         engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
         flush_seconds: the time between two checkpoints of a run: the most work that a
             crash loses.
+        try_first: whether a cheap round is tried before anything is run or written, if
+            there are components of the user's own classes.
         command: the command that repeats this, for the manifest.
         console: where messages are printed.
     """
@@ -110,14 +128,16 @@ class Runner:
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
     resume: bool = True
+    stale: Stale = Stale.FAIL
     only: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
     tracking_uri: str | None = None
     track: bool = True
     engine: str = "auto"
     flush_seconds: float = FLUSH_SECONDS
+    try_first: bool = True
     command: str = ""
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=lambda: Console(markup=False, emoji=False))
 
     @property
     def store(self) -> Store:
@@ -138,27 +158,38 @@ class Runner:
         began = time.monotonic()
         store = self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
-        manifest = self.sweep.manifest().replace(command=redacted(self.command))
+        manifest = self.sweep.manifest().replace(command=self.command)
+        digests = CodeDigests()
+        code_of = todays_code(self.sweep, runs, digests)
         if self.only and not self.sweep.is_grid:
             raise ValueError(
                 f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
             )
         chosen = manifest.select(self.only)
-        store.create()
-        with explain_full_disk(store.path), store.lock():
+        made = store.create()
+        with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
+            refusal.callback(_remove, made)
             self._check_folder(manifest)
-            ledger = store.ledger() if self.resume else {}
+            ledger = read_checked(store).ledger if self.resume else {}
+            forgotten = self._forgotten(ledger, manifest, chosen, code_of)
             done = {i for i, entry in ledger.items() if entry.status.decided}
+            done -= set(forgotten or ())
             todo = {i: runs[i] for i in chosen if i not in done}
-            loading = _in_thread(partial(prepare, todo.values(), self.engine))
+            tried = self._try(todo, manifest)
+            loading = _in_thread(
+                partial(prepare, todo.values(), self.engine)
+                if tried is None
+                else lambda: tried
+            )
             if wait([loading], LOADING_SECONDS).done:
                 loading.result()
 
             def ready() -> Datasets:
                 """Wait for the data, before anything is deleted or written."""
                 datasets = loading.result()
-                if not self.resume:
-                    store.forget(chosen if self.sweep.is_grid else None)
+                # All checks have passed, and what was made is kept.
+                refusal.pop_all()
+                store.forget(forgotten)
                 sampled = [] if self.sweep.is_grid else store.entries()
                 store.write_manifest(manifest.extended(sampled))
                 return datasets
@@ -166,18 +197,56 @@ class Runner:
             skipped = len(chosen) - len(todo)
             tracked = None
             if todo or not self.sweep.is_grid:
-                tracked = self._fit(todo, ready, skipped)
+                tracked = self._fit(todo, ready, skipped, digests)
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
-            # The report is missing if an earlier driver was killed before it wrote it.
-            if not store.file("report.html").is_file():
+            # The table, a claim or the notes may have been edited, rows may have been
+            # found damaged, or an earlier driver was killed before it wrote the report.
+            if not is_current(store):
                 write_report(store)
-            missing = len(set(chosen) - set(store.ledger()))
-            took = time.monotonic() - began
+            ended = set(store.ledger())
             return Outcome(
-                store, store.manifest(), frame, skipped, missing, tracked, took
+                store=store,
+                manifest=store.manifest(),
+                runs=frame,
+                skipped=skipped,
+                missing=len(set(chosen) - ended),
+                tracked=tracked,
+                seconds=time.monotonic() - began,
+                shown=frozenset(todo if self.sweep.is_grid else ended - done)
+                if not self.quiet
+                else frozenset(),
             )
+
+    def _try(
+        self, runs: Mapping[str, Run], manifest: Manifest
+    ) -> dict[str, Dataset] | None:
+        """Try a cheap round of runs that hold code of the user's own, see `rehearse`.
+
+        Args:
+            runs: the runs to do, by id. If they are only known when they are sampled,
+                `base` is tried instead.
+            manifest: has the labels of the runs.
+
+        Returns:
+            The datasets of the runs to do, or None if they were not loaded for this.
+        """
+        if not self.try_first:
+            return None
+        if not self.sweep.is_grid:
+            if self.sweep.base is not None and self.sweep.make is None:
+                base = self.sweep.build({})
+                if needs_rehearsal(base):
+                    rehearse({"base": base}, prepare([base], self.engine), self.engine)
+            return None
+        if not any(map(needs_rehearsal, runs.values())):
+            return None
+        labels = manifest.labels()
+        datasets = prepare(runs.values(), self.engine)
+        named = {labels_text(labels[i], i): run for i, run in runs.items()}
+        rehearse(named, datasets, self.engine)
+        return datasets
 
     def _check_folder(self, manifest: Manifest) -> None:
         """Refuse a folder that holds another sweep, or another scale of this one."""
@@ -189,8 +258,45 @@ class Runner:
                     f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
                 )
 
+    def _forgotten(
+        self,
+        ledger: Mapping[str, LedgerEntry],
+        manifest: Manifest,
+        chosen: list[str],
+        code_of: CodeOf,
+    ) -> list[str] | None:
+        """Return the runs that are forgotten before this attempt; None for all runs.
+
+        These are the damaged ones and those of other code, which are named, or without
+        `resume` all chosen ones.
+
+        Raises:
+            ValueError: there are runs of other code, and `stale` is `fail`.
+        """
+        stale = Stale(self.stale)
+        if not self.resume:
+            return chosen if self.sweep.is_grid else None
+        labels = manifest.extended(self.store.entries()).labels()
+        makers = stored_makers(self.store, ledger)
+        damaged = {i for i, entry in ledger.items() if entry.status is Status.DAMAGED}
+        if self.sweep.is_grid:
+            damaged &= set(chosen)
+            # A run that the sweep no longer has is in no table.
+            own = {entry.run_id for entry in manifest.entries}
+            makers = {i: maker for i, maker in makers.items() if i in own}
+        of_chosen = chosen if self.sweep.is_grid else None
+        old = runs_to_forget(makers, code_of, stale, of_chosen, labels, self._note)
+        for run_id in sorted(damaged):
+            name = ", ".join(f"{k}={v}" for k, v in labels.get(run_id, {}).items())
+            self._note(f"{name or run_id} is run again: {ledger[run_id].reason}")
+        return sorted(damaged | old)
+
     def _fit(
-        self, todo: Mapping[str, Run], ready: Callable[[], Datasets], skipped: int
+        self,
+        todo: Mapping[str, Run],
+        ready: Callable[[], Datasets],
+        skipped: int,
+        digests: CodeDigests,
     ) -> bool:
         """Run the trials, then write the table and the report.
 
@@ -207,7 +313,7 @@ class Runner:
                 datasets = ready()
                 conclude = partial(_write_all, self.store)
                 tracker = self._tracker(todo) if self.track else None
-                self._trials(todo, datasets, skipped, tracker)
+                self._trials(todo, datasets, skipped, tracker, digests)
                 # The report is written in a thread, so that Ray can stop meanwhile.
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
@@ -241,6 +347,7 @@ class Runner:
         datasets: Datasets,
         skipped: int,
         tracker: Tracker | None,
+        digests: CodeDigests,
     ) -> None:
         display = choose_display(self.console, self.quiet)
         tuning = Tuning(
@@ -252,12 +359,18 @@ class Runner:
             flush_seconds=self.flush_seconds,
             display=display,
             tracker=tracker,
+            digests=digests,
+            stale=Stale(self.stale),
         )
         try:
             display.start(len(todo) or self.sweep.num_samples, skipped)
             tuning.fit(datasets)
         finally:
             display.stop()
+
+    def _note(self, message: str) -> None:
+        if not self.quiet:
+            self._say(message)
 
     def _say(self, message: str) -> None:
         self.console.print(message, style="yellow", markup=False, soft_wrap=True)
@@ -278,6 +391,13 @@ def _in_thread(work: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run_work, daemon=True).start()
     return future
+
+
+def _remove(made: Iterable[Path]) -> None:
+    """Remove new folders and files of a sweep that was refused, if nothing is in them."""
+    for place in made:
+        with suppress(OSError):
+            place.rmdir() if place.is_dir() else place.unlink()
 
 
 def _nothing() -> None:
@@ -318,15 +438,38 @@ def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
     datasets: dict[str, Dataset] = {}
     seen: set[str] = set()
     for run in runs:
-        name = run.data.source_key
-        if name not in datasets:
-            datasets[name] = run.data.load()
-        dataset = datasets[name]
-        if (split := run.data.to_json()) not in seen:
-            run.data.split(dataset, run.seed)
-        if (model := name + run.model.to_json()) not in seen:
-            flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
-            if engine != "auto":
-                make_engine(engine, flat)
-        seen |= {split, model}
+        with errors_described(run.components()):
+            _prepare_one(run, engine, datasets, seen)
     return datasets
+
+
+def _prepare_one(
+    run: Run, engine: str, datasets: dict[str, Dataset], seen: set[str]
+) -> None:
+    """Load a run's dataset, and try its parts on it, unless that was done before.
+
+    Args:
+        run: the run.
+        engine: see `prepare`.
+        datasets: the datasets so far, by `source_key`; the run's is added.
+        seen: JSON of the parts that were tried; the run's are added.
+    """
+    name = run.data.source_key
+    if name not in datasets:
+        datasets[name] = run.data.load()
+    dataset = datasets[name]
+    if (split := run.data.to_json()) not in seen:
+        run.data.split(dataset, run.seed)
+    if (model := name + run.model.to_json()) not in seen:
+        flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
+        if engine != "auto":
+            make_engine(engine, flat)
+        flat.try_on(_few_inputs(dataset))
+    seen |= {split, model}
+
+
+def _few_inputs(dataset: Dataset) -> Tensor:
+    """Return the first two training inputs, as a model sees them."""
+    train = dataset.train
+    few = replace(train, x=train.x[:2], y=train.y[:2], users=None)
+    return Inputs(few, torch.device("cpu")).span(0, 2)[0]

@@ -8,10 +8,14 @@ first the ledger entry is written, then the checkpoint is deleted.
 
 import datetime
 import time
-from dataclasses import asdict
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from raysafl.core.record import Record
@@ -21,9 +25,20 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.files import atomic_write
+from raysafl.storage.integrity import (
+    Plan,
+    RowSum,
+    difference,
+    gap,
+    keys_of,
+    row_sums,
+)
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.stale import changed_classes
+from raysafl.version import __version__
 
 # Seconds between two checkpoints: the most work that a crash loses.
 FLUSH_SECONDS = 30.0
@@ -32,15 +47,19 @@ FLUSH_SECONDS = 30.0
 class Session:
     """Carries out one run from its checkpoint, if any, and writes it to a store.
 
+    If the rows before the checkpoint are not those that were written, the run begins
+    anew, with a warning.
+
     Args:
         run: the run.
         store: the sweep's folder.
         work: trains and evaluates, in this process or on actors.
         origin: versions, host, device, engine and so on, for the run's ledger entry.
         flush_seconds: the time between two checkpoints.
+        code: a digest of each of the user's own classes in the run, by name.
 
     Raises:
-        ValueError: the checkpoint is damaged or belongs to another run.
+        ValueError: the checkpoint is damaged, or of another run, or of other code.
     """
 
     def __init__(
@@ -50,8 +69,10 @@ class Session:
         work: Work,
         origin: dict[str, str],
         flush_seconds: float = FLUSH_SECONDS,
+        code: Mapping[str, str] | None = None,
     ) -> None:
         self.run = run
+        self.code = dict(code or {})
         self.store = store
         self.origin = origin
         self.flush_seconds = flush_seconds
@@ -60,8 +81,12 @@ class Session:
         # Seconds that the run took until the last checkpoint.
         self.spent = 0.0
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        # For each replicate, the sum of its rows up to the last checkpoint.
+        self._sums = [RowSum()] * run.replicates
         if self.checkpoint.is_file():
             self._resume()
+        # For each replicate, the sum of all rows that were written.
+        self.sums = self._sums
 
         # Rows of rounds after the checkpoint were written before a crash; these rounds
         # are computed again.
@@ -82,12 +107,41 @@ class Session:
             extra = restore(self.simulation, self.checkpoint.read_bytes())
             self.spent = float(extra["spent"])
             self.started = str(extra["started"])
+            # Checkpoints of earlier versions have no sums.
+            written = [RowSum(*own) for own in extra.get("rows", [])]
+            changed = changed_classes(extra.get("code"), self.code)
+            if changed:
+                raise ValueError(f"the code of {', '.join(changed)} has changed since")
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, StorageError):
                 raise
             raise ValueError(
                 f"{self.checkpoint}: {error}; delete this file, and the run begins anew"
             ) from error
+
+        rows = self.store.table(self.run.id)
+        rows = rows.filter(pc.less(rows["round"], self.simulation.round))
+        if why := self._fault(rows, written):
+            warnings.warn(
+                f"{self.checkpoint}: the rows before it are damaged ({why}), so the run "
+                "begins anew",
+                stacklevel=3,
+            )
+            self.simulation = Simulation(self.run, self.simulation.work)
+        else:
+            self._sums = _by_replicate(self.run, rows)
+
+    def _fault(self, rows: pa.Table, written: list[RowSum]) -> str:
+        """Say how the rows before the checkpoint differ from those that were written."""
+        run = self.run
+        if written:
+            found = row_sums(rows).get(run.id, {})
+            return difference(dict(enumerate(written)), found)
+        plan = Plan(run.rounds, run.eval_every, run.replicates, run.seed)
+        live = [
+            r for r, own in enumerate(self.simulation.replicates) if not own.diverged
+        ]
+        return gap(plan, keys_of(rows), self.simulation.round, live)
 
     def advance(self, seconds: float) -> bool:
         """Run rounds for some time, and then up to the next round that is evaluated.
@@ -125,7 +179,15 @@ class Session:
         self.write_rows()
         now = time.monotonic()
         self.spent += now - self._checkpoint_time
-        content = dump(self.simulation, spent=self.spent, started=self.started)
+        self._sums = self.sums
+        content = dump(
+            self.simulation,
+            spent=self.spent,
+            started=self.started,
+            rows=[astuple(own) for own in self._sums],
+            code=self.code,
+            raysafl=__version__,
+        )
         atomic_write(self.checkpoint, content)
         self._interval = self.simulation.round
         self._rows = []
@@ -135,7 +197,9 @@ class Session:
         """Write all rows since the last checkpoint as one file, or replace that file."""
         self._take(self.simulation.finish_evaluations())
         if self._rows:
-            self.store.write_part(self.run.id, self._interval, self._rows)
+            table = self.store.write_part(self.run.id, self._interval, self._rows)
+            own = _by_replicate(self.run, table)
+            self.sums = [a + b for a, b in zip(self._sums, own, strict=True)]
             self.writes += 1
 
     def metrics(self) -> dict[str, float | int]:
@@ -159,8 +223,10 @@ class Session:
                 replicate=r,
                 status=Status.DIVERGED if why else Status.FINISHED,
                 reason=why,
+                rows=own.rows,
+                digest=own.digest,
             )
-            for r, why in enumerate(diverged)
+            for r, (why, own) in enumerate(zip(diverged, self._sums, strict=True))
         ]
         entry = LedgerEntry.now(
             self.run.model_dump(mode="json"),
@@ -170,14 +236,21 @@ class Session:
             metrics=self.metrics(),
             started=self.started,
             seconds=self.spent,
+            code=self.code,
             **self.origin,
         )
         self.store.write_ledger(self.run.id, entry)
         self.checkpoint.unlink(missing_ok=True)
 
 
+def _by_replicate(run: Run, rows: pa.Table) -> list[RowSum]:
+    """Return the sum of the rows of each replicate of a run."""
+    found = row_sums(rows).get(run.id, {})
+    return [found.get(r, RowSum()) for r in range(run.replicates)]
+
+
 def run_in_process(run: Run, store: Store, work: Work) -> None:
     """Carry out a run in this process: the reference that trials are compared with."""
-    Session(
-        run, store, work, {**provenance(), "device": torch.device("cpu").type}
-    ).advance(np.inf)
+    origin = {**provenance(), "device": torch.device("cpu").type}
+    code = CodeDigests().of_run(run)
+    Session(run, store, work, origin, code=code).advance(np.inf)

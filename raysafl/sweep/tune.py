@@ -2,11 +2,14 @@
 
 import logging
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import ray
 import ray.cloudpickle
@@ -18,13 +21,16 @@ from raysafl.core.text import format_bytes
 from raysafl.runtime import Hardware
 from raysafl.runtime.provenance import commit, provenance
 from raysafl.runtime.ray_private import environment
+from raysafl.runtime.ray_session import watched_head
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Entry, Label
 from raysafl.storage.paths import StorageError, local_folder
 from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Context, Coordinator
 from raysafl.sweep.definition import Make, Sweep
 from raysafl.sweep.progress import Display
+from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
@@ -34,11 +40,12 @@ REPORT_SECONDS = 2.0
 # How often a trial whose process was lost is started again.
 TRIAL_RETRIES = 2
 # With these settings Tune prints no tables and writes neither logs nor snapshots, as the
-# results are in Parquet.
+# results are in Parquet, and leaves Ctrl-C to `_signals_put_off`.
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 
@@ -56,6 +63,8 @@ class Tuning:
         flush_seconds: the time between two checkpoints of a run.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
+        digests: the digests of the user's classes.
+        stale: what becomes of a run whose code has changed.
     """
 
     sweep: Sweep
@@ -66,6 +75,8 @@ class Tuning:
     flush_seconds: float
     display: Display
     tracker: Tracker | None
+    digests: CodeDigests
+    stale: Stale
 
     def fit(self, datasets: Mapping[str, Dataset]) -> None:
         """Run all trials on the Ray that was started before.
@@ -77,6 +88,8 @@ class Tuning:
         Raises:
             StorageError: results could not be written any more; the other runs have not
                 run.
+            KeyboardInterrupt: Ctrl-C was pressed. The trials have written where they
+                were.
         """
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
@@ -94,9 +107,15 @@ class Tuning:
                 report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
                 engine=self.engine,
+                code=self.digests.found,
+                stale=self.stale,
             )
             watch = self._watch()
-            with _scratch(self.store) as folder:
+            with (
+                _scratch(self.store) as folder,
+                _signals_put_off(watch),
+                watched_head(watch.interrupt),
+            ):
                 self._tuner(context, folder, watch).fit()
             if watch.lost:
                 raise StorageError(watch.lost)
@@ -164,6 +183,7 @@ class Tuning:
             self.hardware,
             labels,
             sampled,
+            self.digests.of_run,
         )
 
 
@@ -191,6 +211,39 @@ def _put_datasets(
             f"share: {str(error).splitlines()[0]}. Free /dev/shm (in docker: a larger "
             "--shm-size) and the folder of Ray's files (/tmp/ray, or RAY_TMPDIR)"
         ) from error
+
+
+@contextmanager
+def _signals_put_off(watch: Watch) -> Iterator[None]:
+    """Let a signal that would raise an error end the trials in order first.
+
+    Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
+    the block has ended. A second signal acts at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {n: h for n in names if callable(h := signal.getsignal(n))}
+    arrived: list[signal.Signals] = []
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        restore()
+        arrived.append(signal.Signals(number))
+        watch.interrupt()
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    for number in handlers:
+        signal.signal(number, put_off)
+    try:
+        yield
+    finally:
+        restore()
+        for name in arrived:
+            handlers[name](name, None)
 
 
 @contextmanager

@@ -13,13 +13,14 @@ from ray.tune.experiment import Trial
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, sample_key
-from raysafl.sweep.progress import Display
+from raysafl.sweep.progress import Display, labels_text
 from raysafl.tracking import Tracker
+from raysafl.version import __version__
 
 # Seconds without a running trial until a warning. Starting a trial may take 30.
 WAIT_SECONDS = 60.0
@@ -39,6 +40,7 @@ class Watch(tune.Callback):
         hardware: what a trial needs, for a warning if there is no room for it.
         labels: the labels of the runs that are known beforehand, by run id.
         sampled: is called with the id and the labels of each run that Tune has sampled.
+        code_of: returns the digests of a run's classes that are the user's.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Watch(tune.Callback):
         hardware: Hardware,
         labels: Mapping[str, Mapping[str, Label]],
         sampled: Callable[[str, dict[str, Label]], None],
+        code_of: Callable[[Run], dict[str, str]],
     ) -> None:
         self.store = store
         self.make = make
@@ -58,12 +61,25 @@ class Watch(tune.Callback):
         self.hardware = hardware
         self.labels = dict(labels)
         self.sampled = sampled
+        self.code_of = code_of
         # When a trial was last seen to run; None after the warning that none does.
         self.last_ran: float | None = time.monotonic()
         # For each run id: its trial, and how often that has written rows.
         self.seen: dict[str, tuple[str, int | None]] = {}
         # Why results cannot be written any more; `Halt` then ends the sweep.
         self.lost = ""
+        # Whether a signal asked the driver to end, or Ray is lost: `Halt` ends the sweep
+        # then too.
+        self.interrupted = False
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the sweep is to end before its trials do."""
+        return bool(self.lost) or self.interrupted
+
+    def interrupt(self) -> None:
+        """Let `Halt` end the sweep: each trial saves where it is, and goes on later."""
+        self.interrupted = True
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Let Tune pickle a callback that does nothing in place of this one.
@@ -121,10 +137,22 @@ class Watch(tune.Callback):
         run_id = str(result.get("run_id", ""))
         with self._recording():
             entry = self.store.ledger_entry(run_id)
-            if not entry and not self.lost:
+            if not entry and not self.ends_early:
                 reason = f"stopped by the scheduler after round {result.get('round')}"
+                run = self._run(trial)
+                ends = [
+                    ReplicateEnd(
+                        replicate=r, status=Status.STOPPED, reason=reason, **own
+                    )
+                    for r, own in enumerate(result.get("rows", []))
+                ]
                 entry = LedgerEntry.now(
-                    _config(self._run(trial)), Status.STOPPED, reason
+                    _config(run),
+                    Status.STOPPED,
+                    reason,
+                    replicates=ends,
+                    code=self.code_of(run) if run else None,
+                    raysafl=__version__,
                 )
                 self.store.write_ledger(run_id, entry)
             if entry:
@@ -174,10 +202,7 @@ class Watch(tune.Callback):
             return None
 
     def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
-        label = (
-            ", ".join(f"{k}={v}" for k, v in self.labels.get(run_id, {}).items())
-            or run_id
-        )
+        label = labels_text(self.labels.get(run_id, {}), run_id)
         self.display.add_run(label, entry.status, entry.reason, accuracy)
         if self.tracker is not None:
             self.tracker.submit(run_id)
@@ -187,18 +212,24 @@ class Watch(tune.Callback):
 
 
 class Halt(tune.Stopper):
-    """Ends the sweep when its results cannot be written any more."""
+    """Ends the sweep when `Watch` has learned that it cannot go on, or is not to."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
+        self.told = False
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Never stop a single trial."""
         return False
 
     def stop_all(self) -> bool:
-        """Whether `Watch` has learned that results cannot be written."""
-        return bool(self.watch.lost)
+        """Whether the sweep is to end before its trials do."""
+        if self.watch.interrupted and not self.told:
+            self.told = True
+            log.warning(
+                "stopping: each run writes where it is; a second signal ends it at once"
+            )
+        return self.watch.ends_early
 
 
 def _config(run: Run | None) -> dict[str, Any] | None:

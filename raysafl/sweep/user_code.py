@@ -48,6 +48,21 @@ def _component_classes(component: Component) -> list[type[Component]]:
     return [kind for kind in type(component).__mro__ if issubclass(kind, Component)]
 
 
+def is_users(name: str) -> bool:
+    """Whether the user wrote a module: it is not raysafl's, Python's or installed.
+
+    A module that has no file is the user's: a notebook, or code given as a text.
+
+    Args:
+        name: the name of a module.
+    """
+    # The classes of code that is executed without a module's name are in `builtins`.
+    if name.partition(".")[0] in {"raysafl", *sys.stdlib_module_names} - {"builtins"}:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return "site-packages" not in file and "dist-packages" not in file
+
+
 def _user_file(module: ModuleType | None) -> Path | None:
     """Return the file of a module that the user wrote.
 
@@ -57,13 +72,7 @@ def _user_file(module: ModuleType | None) -> Path | None:
     """
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")
-    top = name.partition(".")[0]
-    if not file or top in (
-        "__main__",
-        "__mp_main__",
-        "raysafl",
-        *sys.stdlib_module_names,
-    ):
+    is_script = name.partition(".")[0] in ("__main__", "__mp_main__")
+    if not file or is_script or not is_users(name):
         return None
-    is_installed = "site-packages" in file or "dist-packages" in file
-    return None if is_installed else Path(file).resolve()
+    return Path(file).resolve()

@@ -49,7 +49,9 @@ def default_uri(root: Location) -> str:
 def database(uri: str) -> Path | None:
     """Return the file of an SQLite URI; None for the URI of a server."""
     prefix, _, path = uri.partition(":///")
-    return Path(path).resolve() if prefix.startswith("sqlite") and path else None
+    # A query holds options of SQLite, such as the password of an encrypted file.
+    file = path.partition("?")[0]
+    return Path(file).resolve() if prefix.startswith("sqlite") and file else None
 
 
 def artifacts(uri: str) -> str | None:
@@ -58,10 +60,12 @@ def artifacts(uri: str) -> str | None:
     return (file.parent / "mlartifacts").as_uri() if file else None
 
 
-def reason(error: Exception) -> str:
-    """Return the first line of an error, shortened and without credentials."""
-    line = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return redacted(line if len(line) <= 200 else f"{line[:200]}...")
+def reason(error: Exception, uri: str) -> str:
+    """Return the first line of an error at a URI, shortened and without credentials."""
+    # They are hidden first: a half of a URI would not be recognized.
+    lines = redacted(str(error), uri).splitlines()
+    line = next(iter(lines), "") or type(error).__name__
+    return line if len(line) <= 200 else f"{line[:200]}..."
 
 
 def connect(uri: str) -> "MlflowClient":
@@ -69,7 +73,10 @@ def connect(uri: str) -> "MlflowClient":
 
     Raises:
         MlflowException: it does not answer.
+        ValueError: the URI lacks its scheme. MLflow would make a folder of that name.
     """
+    if uri.startswith("//"):
+        raise ValueError(f"MLflow's URI {redacted(uri)} lacks a scheme such as https:")
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -92,10 +99,12 @@ def explained(uri: str) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    # The driver of a database may be missing, which is an ImportError.
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         raise ValueError(
-            f"MLflow at {redacted(uri)} cannot be used: {reason(error)}"
-        ) from error
+            f"MLflow at {redacted(uri)} cannot be used: {reason(error, uri)}"
+            # A traceback would show the error of the library, which may quote the URI.
+        ) from None
 
 
 def ping(uri: str) -> int:

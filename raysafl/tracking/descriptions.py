@@ -43,7 +43,7 @@ def status_counts(entries: Iterable[LedgerEntry]) -> dict[str, float]:
 
 def mlflow_status(entries: Iterable[LedgerEntry]) -> str:
     """Return MLflow's status of runs that ended: a diverged run is a result, a failed one not."""
-    return "FAILED" if any(e.status is Status.FAILED for e in entries) else "FINISHED"
+    return "FINISHED" if all(e.status.decided for e in entries) else "FAILED"
 
 
 def report_files(store: Store) -> list[Location]:

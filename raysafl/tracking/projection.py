@@ -1,4 +1,7 @@
-"""A sweep's folder as an MLflow experiment: a parent run, and a child per run of the sweep."""
+"""A sweep's folder as an MLflow experiment: a parent run, and a child per run of the sweep.
+
+`raysafl.tracking.experiment` says which experiment that is.
+"""
 
 import hashlib
 import json
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.storage.checked import read_checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
@@ -26,8 +30,10 @@ from raysafl.tracking.descriptions import (
     source_tags,
     status_counts,
 )
+from raysafl.tracking.experiment import open_experiment
 from raysafl.tracking.saved_view import TAG as VIEW
 from raysafl.tracking.saved_view import saved_view
+from raysafl.tracking.tags import DIGEST, KIND, LOGGED, RUN, STAMP, SWEEP
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run, RunTag
@@ -44,13 +50,6 @@ TEXT = 8000
 # Largest number of characters of a parameter in MLflow.
 PARAM = 6000
 
-# Tags by which runs are found and by which it is known what has been logged.
-KIND = "raysafl.kind"
-SWEEP = "raysafl.sweep"
-RUN = "raysafl.run_id"
-LOGGED = "raysafl.logged_round"
-DIGEST = "raysafl.digest"
-STAMP = "raysafl.stamp"
 # Tags of MLflow's own.
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
@@ -86,7 +85,9 @@ class Projection:
         self._configs = configs or {}
         self._curve = curve
         self._client = connect(uri)
-        self._experiment = self._open_experiment(artifacts(uri))
+        self._experiment = open_experiment(
+            self._client, store, self.manifest.name, artifacts(uri)
+        )
         self._run_labels = self.manifest.labels()
         # MLflow's id of each run.
         self._mlflow_ids: dict[str, str] = {}
@@ -100,6 +101,11 @@ class Projection:
         self._last_end = 0
         self._find_runs()
         self._open_parent()
+
+    @property
+    def experiment_name(self) -> str:
+        """The name of the sweep's experiment, which may differ from the sweep's own."""
+        return str(self._client.get_experiment(self._experiment).name)
 
     def close(self) -> None:
         """Close the connections to MLflow."""
@@ -116,8 +122,9 @@ class Projection:
         self.num_looked_at += 1
         if run_id in self._ended:
             return
-        rows = self.store.rounds(run_id)
-        ending = self.store.ledger_entry(run_id)
+        checked = read_checked(self.store, run_id)
+        rows = checked.rounds()
+        ending = checked.ledger.get(run_id)
         run = self._child(run_id, rows, ending)
         end = run.info.start_time + metrics.lasted(ending, rows)
         self._last_end = max(self._last_end, end)
@@ -154,7 +161,7 @@ class Projection:
             The number of runs.
         """
         self._run_labels = self.store.manifest().labels()
-        ledger = self.store.ledger()
+        ledger = read_checked(self.store).ledger
         planned = list(self._run_labels)
         runs = begun_runs(self.store, planned, ledger)
         for run_id in runs:
@@ -187,32 +194,6 @@ class Projection:
         for name, value in {NOTE: text.removeprefix("# "), VIEW: view}.items():
             if known.get(name) != value:
                 self._client.set_experiment_tag(self._experiment, name, value)
-
-    def _open_experiment(self, location: str | None) -> str:
-        """Find or make the experiment with the sweep's name, and return MLflow's id of it.
-
-        Args:
-            location: where its artifacts must lie; None leaves it to the server.
-        """
-        name = self.manifest.name
-        client = self._client
-        found = client.get_experiment_by_name(name)
-        if found and found.lifecycle_stage == "deleted":
-            client.restore_experiment(found.experiment_id)
-        # If the database was moved, the experiment's artifacts lie elsewhere: it is
-        # renamed.
-        if found and location and found.artifact_location != location:
-            client.rename_experiment(
-                found.experiment_id, f"{name} (moved {found.experiment_id})"
-            )
-            client.delete_experiment(found.experiment_id)
-            found = None
-        if found:
-            return str(found.experiment_id)
-        # With this tag MLflow's page opens on the runs, and not on traces of language
-        # models.
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        return client.create_experiment(name, artifact_location=location, tags=tags)
 
     def _find_runs(self) -> None:
         """Look up the runs that MLflow has of this sweep."""
@@ -393,9 +374,13 @@ class Projection:
     ) -> dict[str, bytes]:
         """Return a run's files: its configuration, and a figure if it has several replicates.
 
-        MLflow itself draws the curve of a single replicate.
+        MLflow itself draws the curve of a single replicate. The traceback of a failed
+        try stays when a later try finishes, so its first line says when that try ended.
         """
         files = {"config.json": json.dumps(ending.config, indent=1).encode()}
+        if ending.traceback:
+            text = f"The try that ended at {ending.ended} failed:\n{ending.traceback}"
+            files["traceback.txt"] = text.encode()
         if self._curve and rows["replicate"].nunique() > 1:
             files["curve.png"] = self._curve(rows, self._title(run_id))
         return files

@@ -110,7 +110,7 @@ def server(
             if process.poll() is not None:
                 raise RuntimeError("the MLflow server ended by itself")
         except RuntimeError as error:
-            raise RuntimeError(f"{error}:\n{_tail(log)}") from None
+            raise RuntimeError(f"{error}:\n{_tail(log, uri)}") from None
         finally:
             _end(process)
 
@@ -161,18 +161,26 @@ def _free_port(host: str, first: int, tries: int = 100) -> int:
 
 @contextmanager
 def _leaving() -> Iterator[None]:
-    """Treat a closed terminal and a request to end (SIGTERM) like Ctrl-C."""
+    """Treat a closed terminal and a request to end (SIGTERM) like Ctrl-C.
+
+    A handler that the program has set, or its wish to ignore a signal, is kept.
+    """
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(s, interrupt) for s in signals]
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -206,8 +214,8 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     raise RuntimeError(f"the MLflow server did not answer in {PATIENCE:g} s")
 
 
-def _tail(log: IO[bytes], limit: int = 2000) -> str:
-    """Return the end of a log, without credentials."""
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - limit))
-    return redacted(log.read().decode(errors="replace").strip())
+def _tail(log: IO[bytes], uri: str, limit: int = 2000) -> str:
+    """Return the end of the log of a server at a URI, without credentials."""
+    log.seek(0)
+    # They are hidden first: a half of a URI would not be recognized.
+    return redacted(log.read().decode(errors="replace"), uri)[-limit:].strip()

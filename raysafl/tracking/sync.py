@@ -52,5 +52,9 @@ def _sync_sweep(
 ) -> int:
     with explained(uri), closing(Projection(store, uri, curve=curve)) as projection:
         runs = projection.sync_sweep()
-    say(f"{store.path}: {runs} runs in MLflow at {redacted(uri)}")
+        experiment = projection.experiment_name
+    say(
+        f"{store.path}: {runs} runs in MLflow's experiment '{experiment}' at "
+        f"{redacted(uri)}"
+    )
     return runs

@@ -105,7 +105,7 @@ class Tracker:
             self._synced = True
         except Exception as error:
             # Whatever MLflow raises, the sweep must go on.
-            self._warn(f"failed: {reason(error)}")
+            self._warn(f"failed: {reason(error, self._uri)}")
 
     def _warn(self, what: str) -> None:
         """Say once that MLflow fails."""

@@ -65,8 +65,9 @@ def make_engine(name: str, model: FlatModel) -> Engine:
         )
     if issubclass(ENGINES[name], Linear) and model.linear_shape is None:
         raise ValueError(
-            f"engine {name!r} is for float32 models of one linear layer (Logistic), "
-            f"not for {model.digest.split()[0]}; give --engine auto"
+            f"engine {name!r} is for float32 models of one linear layer (Logistic) "
+            f"without frozen parameters, not for {model.digest.split()[0]}; give "
+            "--engine auto"
         )
     return ENGINES[name](model)
 
@@ -135,7 +136,8 @@ def _measure(
     if batches_x.is_cuda:
         names.append("graph")
 
-    w_P = torch.cat([part.flatten() for part in model.module.parameters()])
+    parts = [model.module.get_parameter(name).detach() for name in model.shapes]
+    w_P = torch.cat([part.flatten() for part in parts])
     tasks = max(1, min(MEASURED_TASKS, STEP // batches_y.shape[1]))
     task_T = torch.arange(tasks, device=w_P.device)
     w_TP = w_P.repeat(tasks, 1)

@@ -5,6 +5,9 @@ import io
 import os
 import pickle
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from raysafl import Hardware, Key, Run, Runner, Sweep
+from raysafl.cli.app import main
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.report.write import write_report
 from raysafl.runtime import Worker
@@ -283,7 +287,12 @@ def test_secrets_are_in_no_file_and_no_argument(
     said = io.StringIO()
     console = Console(file=said, width=300)
     runner = Runner(
-        sweep, tmp_path / "s", Hardware(cpus=0.5), command=command, console=console
+        sweep,
+        tmp_path / "s",
+        Hardware(cpus=0.5),
+        command=command,
+        console=console,
+        try_first=False,
     )
     outcome = runner.run()
     assert "https://host/x is down" in said.getvalue() and SECRET not in said.getvalue()
@@ -300,9 +309,8 @@ def test_secrets_are_in_no_file_and_no_argument(
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {"mlflow.db", "manifest.json", "table.md"} <= {file.name for file in files}
     assert [file.name for file in files if SECRET.encode() in file.read_bytes()] == []
-    assert SECRET not in " ".join(
-        _command(f"postgresql://me:{SECRET}@host/db", "127.0.0.1", 5000)
-    )
+    for uri in (f"postgresql://me:{SECRET}@host/db", f"sqlite:////m.db?key=a/{SECRET}"):
+        assert SECRET not in " ".join(_command(uri, "127.0.0.1", 5000))
 
 
 def test_an_error_of_a_store_shows_no_secret() -> None:
@@ -313,3 +321,149 @@ def test_an_error_of_a_store_shows_no_secret() -> None:
             )
         ).create()
     assert SECRET not in str(error.value) and "s3://bucket/x" in str(error.value)
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Carry out a command in this process, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def told(folder: Path) -> list[str]:
+    """The files below a folder that hold the secret, in their content or their name."""
+    return [
+        str(file)
+        for file in folder.rglob("*")
+        if SECRET in file.name
+        or (file.is_file() and SECRET.encode() in file.read_bytes())
+    ]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"s3://key:12/{SECRET}@bucket/x",
+        f"s3://key:a b/{SECRET}@bucket/x",
+        f"s3://key:p@{SECRET}@bucket/x?scheme=http",
+        f"s3://bucket/x?secret_key={SECRET}",
+        f"s3:/key:{SECRET}@bucket/x",
+        f"//key:{SECRET}@bucket/x",
+        f"S3://key:{SECRET}@bucket/x",
+        f"postgresql://me:{SECRET}\n@host/db",
+    ],
+)
+def test_a_place_for_results_that_fails_tells_no_secret_and_makes_no_folder(
+    uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for option in (
+        ["quickstart", "--out"],
+        ["report"],
+        ["sync"],
+        ["ui"],
+        ["results", ""],
+    ):
+        assert say(monkeypatch, *option, uri) == 2
+    assert say(monkeypatch, "doctor", "--root", uri) == 2
+    assert say(monkeypatch, "run", uri) == 2
+    said = capfd.readouterr()
+    assert SECRET not in said.out + said.err
+    assert said.err.count("Error: ") == 7
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"http://me:{SECRET}@127.0.0.1:1/x",
+        f"http://127.0.0.1:1/x?token={SECRET}",
+        f"http://me:1/{SECRET}@127.0.0.1:1",
+        f"//me:{SECRET}@127.0.0.1:1",
+        f"unknown://me:a {SECRET}@host;token={SECRET}",
+        f"mysql+pymysql://me:p@{SECRET}/x@host/db?password={SECRET}",
+    ],
+)
+def test_a_tracker_that_fails_tells_no_secret(
+    uri: str,
+    tiny: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = io.StringIO()
+    console = Console(file=said, width=300)
+    hardware = Hardware(cpus=0.5)
+    sweep = Sweep("s", [tiny])
+    outcome = Runner(sweep, hardware=hardware, console=console, tracking_uri=uri).run()
+    assert outcome.ok and not outcome.tracked
+    assert "The results in Parquet are complete" in said.getvalue()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert say(monkeypatch, "sync", "results") == 2
+    shown = capfd.readouterr()
+    assert SECRET not in said.getvalue() + shown.out + shown.err
+    assert told(tmp_path) == []
+
+
+TELLING = """
+import os
+from raysafl import *
+from raysafl.core.algorithm import Algorithm
+
+rounds = []
+
+class Telling(FedAvg):
+    def round(self, state, ids, key):
+        rounds.append(1)
+        if len(rounds) > 2:
+            secrets = [v for k, v in os.environ.items() if k in ("MY_DATABASE", "HF_TOKEN")]
+            raise OSError(f"none of these is up: {' '.join(secrets)}")
+        return (yield from super().round(state, ids, key))
+
+RUN = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=4,
+)
+SWEEP = Sweep("s", {"good": RUN, "bad": RUN.replace(algorithm=Telling())}, axes=("x",))
+"""
+
+
+def test_a_command_leaves_no_secret_in_results_in_ray_s_logs_or_on_the_screen(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "telling.py").write_text(TELLING)
+    uri = f"http://me:{SECRET}/x y@127.0.0.1:1/?token={SECRET}"
+    command = [str(Path(sys.executable).with_name("raysafl")), "run", "telling.py"]
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "HF_TOKEN": SECRET,
+        "MY_DATABASE": f"//me:1 {SECRET}@host/db;token={SECRET}",
+    }
+    # A long path would not fit the names of Ray's sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as ray:
+        done = subprocess.run(
+            [*command, "--tracking-uri", uri],
+            cwd=tmp_path,
+            env=os.environ | secrets | {"RAY_TMPDIR": ray},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert told(Path(ray)) == []
+        assert list(Path(ray).rglob("*.log"))
+    assert done.returncode == 1
+    assert SECRET not in done.stdout + done.stderr
+    assert "none of these is up" in done.stdout
+    assert told(tmp_path) == []
+    kept = Store(tmp_path / "results" / "s").manifest().command
+    assert kept == "raysafl run telling.py --tracking-uri http://127.0.0.1:1/"

@@ -66,7 +66,7 @@ def with_defaults(given: Sequence[Algorithm]) -> list[Algorithm]:
     left_out = {*(type(algorithm) for algorithm in given), SAFARI, FSL, FSLParallel}
     return [
         kind()
-        for kind in built_in(Algorithm)
+        for kind in sorted(built_in(Algorithm), key=lambda kind: kind.__name__)
         if kind not in left_out
         and not any(field.is_required() for field in kind.model_fields.values())
     ]

@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from raysafl.cli import app as cli
+from helpers.commands import call_here as call
 
 EXPERIMENT = """
 from raysafl import *
@@ -28,24 +26,6 @@ SWEEP = Sweep(
     axes=("method",),
 )
 """
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
-    """`raysafl ARGUMENTS` in this process: exit code and everything printed."""
-    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
-    with cli.console.capture() as said, cli.errors.capture() as wrong:
-        result = CliRunner().invoke(cli.app, list(arguments))
-        code = result.exit_code
-        if result.exception is not None and not isinstance(
-            result.exception, SystemExit
-        ):
-            monkeypatch.setattr(
-                cli, "app", lambda: (_ for _ in ()).throw(result.exception)
-            )
-            with pytest.raises(SystemExit) as end:
-                cli.main()
-            code = int(end.value.code or 0)
-    return code, result.output + said.get() + wrong.get()
 
 
 def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) -> None:

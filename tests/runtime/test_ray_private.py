@@ -36,6 +36,24 @@ def test_a_local_ray_is_kept_on_loopback_and_lean_only_inside_the_block(
     assert not caplog.records
 
 
+def test_credentials_of_aws_are_no_settings_of_trials_inside_the_block(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ray.tune.execution import class_cache
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    before = class_cache.ENV_VARS_TO_PROPAGATE
+    assert "AWS_SECRET_ACCESS_KEY" in before
+    with ray_private.no_secrets_in_logs():
+        options = class_cache._ActorClassCache().get(type("A", (), {}))._default_options
+        assert "hunter2" not in str(options) and "PL_DISABLE_FORK" in str(options)
+    assert class_cache.ENV_VARS_TO_PROPAGATE is before
+    assert not caplog.records
+    monkeypatch.delattr(class_cache, "ENV_VARS_TO_PROPAGATE")
+    with caplog.at_level(logging.WARNING), ray_private.no_secrets_in_logs():
+        assert "has no class_cache.ENV_VARS_TO_PROPAGATE" in caplog.text
+
+
 def test_a_ray_that_cannot_be_kept_on_loopback_is_not_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

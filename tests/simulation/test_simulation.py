@@ -1,6 +1,8 @@
 """Rounds: lock-step replicates, checkpoints, limits, divergence, counting."""
 
+import io
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from raysafl import MLP, SAFARI, FedAvg, Federation, Key, LocalTraining, Run, Uniform
@@ -24,7 +27,7 @@ from raysafl.core.participation import Cohort, Participation
 from raysafl.core.record import Record
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
-from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.checkpoint import _checksum, dump, restore, saved_extra
 from raysafl.simulation.simulation import Simulation, _all_finite
 
 SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
@@ -194,6 +197,54 @@ def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> N
             restore(simulation(tiny), damaged)
 
 
+def altered(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """A checkpoint with another JSON text, and the checksum that fits it."""
+    tensors = safetensors.torch.load(content)
+    size = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+    saved = json.loads(metadata["raysafl"])
+    change(saved)
+    text = json.dumps(saved)
+    sums = {"raysafl": text, "sha256": _checksum(text, tensors)}
+    return safetensors.torch.save(tensors, metadata=sums)
+
+
+def test_a_checkpoint_of_another_run_with_equal_seeds_and_shapes_is_refused(
+    tiny: Run,
+) -> None:
+    other = tiny.replace(local=LocalTraining(lr=0.9, batch_size=32, epochs=1))
+    foreign, here = simulation(other), simulation(tiny)
+    foreign.step()
+    with pytest.raises(
+        ValueError, match=f"it belongs to run {other.id}, and this is run {tiny.id}"
+    ):
+        restore(here, dump(foreign))
+    assert here.round == 0 and facts(finish(here)) == facts(finish(simulation(tiny)))
+
+
+def test_a_checkpoint_of_an_earlier_version_which_names_no_run_is_continued(
+    tiny: Run,
+) -> None:
+    first, second = simulation(tiny), simulation(tiny)
+    records = first.step()
+
+    def age(saved: dict[str, Any]) -> None:
+        del saved["run"]
+        for replicate in saved["replicates"]:
+            del replicate["reached"]
+
+    restore(second, altered(dump(first), age))
+    assert facts(records + finish(second)) == facts(finish(simulation(tiny)))
+
+
+def test_what_was_given_to_a_checkpoint_is_read_without_the_rest(tiny: Run) -> None:
+    content = dump(simulation(tiny), code={"Mine": "0f"})
+    assert saved_extra(io.BytesIO(content)) == {"code": {"Mine": "0f"}}
+    for damaged in (content[:100], b"", b"\x00" * 200, b"\xff" * 200):
+        with pytest.raises(ValueError, match="the checkpoint cannot be used"):
+            saved_extra(io.BytesIO(damaged))
+
+
 def test_only_every_kth_round_and_the_last_are_evaluated_and_counts_add_up(
     tiny: Run,
 ) -> None:
@@ -277,14 +328,14 @@ class Empty(Participation):
 
 
 @pytest.mark.parametrize(
-    ("listed", "told"), [(True, r"\[1, 2\]"), (False, r"Cohort\(ids=\[\]")]
+    ("listed", "told"), [(True, r"\[1, 2\]"), (False, "the cohort is empty")]
 )
 def test_a_policy_without_a_cohort_is_refused_with_what_to_return(
     tiny: Run, listed: bool, told: str
 ) -> None:
     sim = simulation(tiny.replace(participation=Empty(listed=listed)))
     with pytest.raises(
-        ValueError, match=rf"Empty.pick must return \(state, Cohort.* {told}"
+        ValueError, match=rf"Empty.pick \(.*\) must return \(state, Cohort.* {told}"
     ):
         sim.step()
 
@@ -300,7 +351,7 @@ class Nobody(Algorithm):
 
 def test_a_request_without_clients_is_refused(tiny: Run) -> None:
     with pytest.raises(
-        ValueError, match=r"Nobody.round must yield .* for at least one client"
+        ValueError, match=r"Nobody.round \(.*\) must yield .* for at least one client"
     ):
         simulation(tiny.replace(algorithm=Nobody())).step()
 
@@ -316,6 +367,84 @@ def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_wh
     # all clients hold equally many
     held = tiny.data.split(tiny.data.load(), 0).clients[0]
     assert record.steps == 3 * -(-len(held) // 32) + 2 * -(-50 // 16)
+
+
+class Compressed(Algorithm):
+    """A mean of updates that weigh 100 bytes each, and one more vector."""
+
+    up_bytes: int | None = 100
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """One client round."""
+        mean: MeanUpdate = yield TrainMean(
+            state.w_P, ids, extra_up=1, up_bytes=self.up_bytes
+        )
+        return State(state.w_P - mean.delta_P)
+
+
+def test_an_update_weighs_what_the_algorithm_declares_and_nothing_else_changes(
+    tiny: Run,
+) -> None:
+    dense, small, none = (
+        finish(simulation(tiny.replace(algorithm=Compressed(up_bytes=up))))
+        for up in (None, 100, 0)
+    )
+    vector = 650 * 4
+    assert {r.bytes_up for r in dense} == {3 * 2 * vector}
+    assert {r.bytes_up for r in small} == {3 * (100 + vector)}
+    assert {r.bytes_up for r in none} == {3 * vector}
+    for a, b in zip(facts(dense), facts(small), strict=True):
+        assert a | {"bytes_up": 0} == b | {"bytes_up": 0}
+
+
+@pytest.mark.parametrize("wrong", [-1, 0.5, math.nan, "100", None])
+def test_the_weight_of_an_update_is_a_whole_number_of_bytes(wrong: Any) -> None:
+    w_P = torch.zeros(3)
+    if wrong is None:
+        assert Train(w_P, [0], up_bytes=np.int64(7)).up_bytes == 7
+        return
+    with pytest.raises(ValueError, match=r"up_bytes=.* give a whole number"):
+        Train(w_P, [0], up_bytes=wrong)
+
+
+@pytest.mark.parametrize(("share", "samples"), [(1.0, 50), (0.5, 25), (0.0, 0)])
+def test_under_data_sharing_a_client_is_sent_its_samples_in_the_round_it_first_trains(
+    tiny: Run, share: float, samples: int
+) -> None:
+    algorithm = SAFARI(client_prob=0.5)
+    run = tiny.replace(algorithm=algorithm, rounds=12, eval_every=2)
+    run = run.replace(data=run.data.replace(share=share))
+    records = finish(simulation(run))
+    model = 650 * 4
+    # Digits have 64 pixels of one byte and a label of eight bytes.
+    each = samples * (64 * run.data.load().train.x.itemsize + 8)
+    every = finish(simulation(run.replace(eval_every=1)))
+    for replicate in range(2):
+        met = set[int]()
+        expected = 0
+        for record in (r for r in every if r.replicate == replicate):
+            if record.kind == "client":
+                expected += 3 * model + len(set(record.cohort) - met) * each
+                met |= set(record.cohort)
+        assert 3 < len(met) <= 6
+        down = sum(r.bytes_down for r in records if r.replicate == replicate)
+        assert down == expected
+        up = sum(r.bytes_up for r in records if r.replicate == replicate)
+        rounds = sum(r.kind == "client" for r in every if r.replicate == replicate)
+        assert up == 3 * model * rounds
+
+
+def test_a_run_that_shares_data_and_is_continued_sends_nobody_the_samples_twice(
+    tiny: Run,
+) -> None:
+    run = tiny.replace(data=tiny.data.replace(share=1.0), rounds=8)
+    undisturbed = finish(simulation(run))
+    first, second = simulation(run), simulation(run)
+    records = [record for _ in range(3) for record in first.step()]
+    restore(second, dump(first))
+    records += finish(second)
+    for r in range(2):
+        assert facts(records, r) == facts(undisturbed, r)
 
 
 def test_training_accuracy_is_that_of_the_cohort_and_stays_through_server_rounds(

@@ -347,11 +347,9 @@ def test_damaged_compacted_files_are_named_and_never_written_again(
     ledger.write_bytes(b"{}\n" + lines[1])
     with pytest.warns(UserWarning, match=r"line 1 of .*ledger\.jsonl cannot be read"):
         assert len(copy.ledger()) == 2
-    for change in (lambda: compact(copy), lambda: copy.forget([runs[2].id])):
-        with pytest.raises(
-            ValueError, match=r"line 1 of .*ledger\.jsonl cannot be read"
-        ):
-            change()
+    with pytest.raises(ValueError, match=r"line 1 of .*ledger\.jsonl cannot be read"):
+        compact(copy)
+    copy.forget([runs[2].id])
     assert rows.read_bytes() == good and ledger.read_bytes() == b"{}\n" + lines[1]
 
 

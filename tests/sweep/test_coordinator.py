@@ -130,8 +130,9 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
     assert np.isnan(results[-1]["test_accuracy"])
     entry = store.ledger_entry(trial.key)
     assert entry is not None and entry.status == "failed"
-    assert entry.reason.startswith(
-        "RuntimeError: a user's mistake (test_coordinator.py:"
+    assert re.fullmatch(
+        r"Broken \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",
+        entry.reason,
     )
     assert sorted(store.rounds()["round"].unique()) == [0, 1]
 

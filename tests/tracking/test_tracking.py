@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
 from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
@@ -22,21 +23,6 @@ from raysafl.storage.store import Store
 from raysafl.tracking import Projection, Tracker, default_uri, ping, sync
 from raysafl.tracking.client import connect, disconnect
 from raysafl.tracking.server import server
-
-A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
-ENDED = {
-    "status": "finished",
-    "config": {
-        "rounds": 5,
-        "algorithm": {"kind": "Safari", "q": 0.5},
-        "note": "x" * 7000,
-    },
-    "started": "2026-11-21T02:00:00+00:00",
-    "seconds": 12.5,
-    "commit": "abc123",
-    "host": "box",
-    "device": "cpu",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -57,80 +43,6 @@ def store(tmp_path: Path, tables: Path) -> Store:
     """A sweep of two runs, of which nothing has run, beside an empty database."""
     shutil.copy(tables, tmp_path / "mlflow.db")
     return sweep(tmp_path / "demo")
-
-
-def sweep(path: Path, name: str = "demo") -> Store:
-    store = Store(path)
-    store.create()
-    entries = [Entry(run_id=r, labels={"q": q}) for r, q in ((A, 0.5), (B, 1.0))]
-    table = Table(rows=["q"])
-    manifest = Manifest(
-        name=name, title="A demo", axes=["q"], entries=entries, table=table
-    )
-    manifest = manifest.replace(command="raysafl run demo")
-    store.write_manifest(manifest)
-    return store
-
-
-def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
-    """Rounds of two replicates with accuracies round/10 and round/10 + 0.2."""
-    plain = {"kind": "client", "cohort": [0, 3], "test_loss": 1.0, "train_loss": 2.0}
-    plain |= {"train_accuracy": 0.5, "server_rounds": 1, "steps": 10, "bytes_down": 400}
-    plain |= {"bytes_up": 100, "seconds": 2.5}
-    return [
-        {
-            **plain,
-            "replicate": k,
-            "seed": k,
-            "round": t,
-            "test_accuracy": t / 10 + k / 5,
-            **changes,
-        }
-        for k in range(2)
-        for t in range(first, last)
-    ]
-
-
-def complete(store: Store, **changes: Any) -> None:
-    """Both runs run to their end, of five rounds."""
-    for run_id in (A, B):
-        store.write_part(run_id, 0, rows(0, 5, **changes))
-        store.write_ledger(run_id, LedgerEntry.model_validate(ENDED))
-
-
-def uri_of(store: Store) -> str:
-    return default_uri(store.path.parent)
-
-
-class View:
-    """What MLflow holds."""
-
-    def __init__(self, uri: str, name: str = "demo") -> None:
-        self.client = connect(uri)
-        experiment = self.client.get_experiment_by_name(name)
-        assert experiment
-        self.experiment = experiment
-        found = list(self.client.search_runs([experiment.experiment_id]))
-        self.parents = [r for r in found if r.data.tags["raysafl.kind"] == "parent"]
-        own = [r for r in found if r.data.tags["raysafl.kind"] == "child"]
-        self.children = {r.data.tags["raysafl.run_id"]: r for r in own}
-        assert len(found) == len(self.parents) + len(self.children)
-
-    def points(self, run_id: str, metric: str) -> list[tuple[int, float]]:
-        history = self.client.get_metric_history(
-            self.children[run_id].info.run_id, metric
-        )
-        return sorted((point.step, point.value) for point in history)
-
-    def all_points(self) -> int:
-        return sum(
-            len(self.points(run_id, metric))
-            for run_id, run in self.children.items()
-            for metric in run.data.metrics
-        )
-
-    def files(self, mlflow_id: str) -> list[str]:
-        return [file.path for file in self.client.list_artifacts(mlflow_id)]
 
 
 @pytest.fixture
@@ -412,6 +324,7 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     }
     assert now.children[A].data.tags["reason"] == "worker died"
     assert now.parents[0].info.status == "FAILED"
+    store.write_part(A, 0, rows(0, 5))
     store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A, third)
     again = view()

@@ -41,7 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_manifest(
         Manifest(name="demo", axes=["q"], entries=[entry], table=table)
     )
-    store.write_ledger(RUN, LedgerEntry(status=Status.FINISHED, config={"rounds": 3}))
+    store.write_ledger(RUN, LedgerEntry(status=Status.FINISHED, config={"lr": 3}))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         sync(root, None, print)
@@ -97,7 +97,7 @@ def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
             query = (
                 f"path=config.json&run_uuid={mlflow_id}"  # what the UI's viewer asks
             )
-            assert json.loads(ask(f"{url}/get-artifact?{query}")) == {"rounds": 3}
+            assert json.loads(ask(f"{url}/get-artifact?{query}")) == {"lr": 3}
             listed = ask(f"{url}/ajax-api/2.0/mlflow/artifacts/list?run_id={mlflow_id}")
             assert [file["path"] for file in json.loads(listed)["files"]] == [
                 "config.json"

@@ -20,7 +20,7 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest, Printed, Table
+from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
 from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
 
 EVERYWHERE = "all cells"
@@ -29,6 +29,7 @@ COUNTS = {
     "replicates": Status.FINISHED,
     "diverged": Status.DIVERGED,
     "failed": Status.FAILED,
+    "damaged": Status.DAMAGED,
 }
 
 
@@ -72,7 +73,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         std.x  = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1))
 
     so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
-    Replicates that diverged or failed are counted, but not averaged.
+    Replicates that diverged, failed or are damaged are counted, but not averaged.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -80,8 +81,8 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
-        in the manifest), `replicates` (n), `diverged`, `failed`, `missing` (counts of
-        replicates), `mean.<statistic>` and `std.<statistic>`.
+        in the manifest), `replicates` (n), `diverged`, `failed`, `damaged`, `missing`
+        (counts of replicates), `mean.<statistic>` and `std.<statistic>`.
 
     Raises:
         ValueError: the runs have no such statistic.
@@ -138,15 +139,9 @@ def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 def matches(printed: Printed, labels: Mapping[str, Label]) -> bool:
     """Return whether a printed number belongs to the cell with these labels."""
     return all(
-        axis in labels and _same(v, labels[axis]) for axis, v in printed.labels.items()
+        axis in labels and same_label(v, labels[axis])
+        for axis, v in printed.labels.items()
     )
-
-
-def _same(a: Label, b: Label) -> bool:
-    """Return whether two labels are equal, floats up to rounding."""
-    if isinstance(a, float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-9)
-    return a == b
 
 
 def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:

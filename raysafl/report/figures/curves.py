@@ -229,14 +229,13 @@ def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame
     """Return the rows of the replicates in the table, and a note that counts the others."""
     if runs is None or runs.empty:
         return rounds, ""
-    bad = runs.loc[
-        runs["status"].isin([s for s in Status if s.bad]), ["run_id", "replicate"]
-    ]
+    bad = runs[runs["status"].isin([s for s in Status if s.bad])]
     if bad.empty:
         return rounds, ""
     pairs = pd.MultiIndex.from_frame(rounds[["run_id", "replicate"]])
-    kept = rounds[~pairs.isin(list(bad.itertuples(index=False, name=None)))]
-    return kept, f"{len(bad)} diverged or failed left out"
+    left_out = pd.MultiIndex.from_frame(bad[["run_id", "replicate"]])
+    kept = rounds[~pairs.isin(left_out)]
+    return kept, f"{len(bad)} {' or '.join(sorted(set(bad['status'])))} left out"
 
 
 def _wide(panels: list[Key]) -> int:

@@ -45,6 +45,7 @@ from raysafl.report.pages.sections import (
     traffic_text,
 )
 from raysafl.report.wording import (
+    LOST,
     MEANINGS,
     NOTHING,
     caption,
@@ -140,10 +141,7 @@ def _summary_parts(report: Report) -> list[Part]:
     runs = report.runs
     # These count what was run, which improvements over a baseline do not.
     counts = aggregate(runs, report.manifest)
-    sums = {
-        name: int(counts[name].sum())
-        for name in ("replicates", "diverged", "failed", "missing")
-    }
+    sums = {name: int(counts[name].sum()) for name in ("replicates", *LOST)}
     ids = [entry.run_id for entry in report.manifest.entries]
     # Runs of a grid that has been changed since are left out.
     known = runs[runs["run_id"].isin(ids)] if len(runs) else runs
@@ -156,10 +154,7 @@ def _summary_parts(report: Report) -> list[Part]:
     cards = [
         ("runs", f"{len(each)} of {len(ids)}", False),
         ("seeds finished", f"{sums['replicates']:,}", False),
-        *(
-            (name, f"{sums[name]:,}", sums[name] > 0)
-            for name in ("diverged", "failed", "missing")
-        ),
+        *((name, f"{sums[name]:,}", sums[name] > 0) for name in LOST),
         ("time, all runs", duration(seconds), False),
         ("local steps", f"{total['total_steps']:,.0f}", False),
         ("traffic", traffic_text(total["total_bytes"]), False),

@@ -1,0 +1,86 @@
+"""What Ctrl-C, SIGTERM and SIGHUP (a closed terminal) do to a command.
+
+Until a command has begun to change something, they end the process at once. Python
+alone would raise KeyboardInterrupt in the middle of an import, where it turns into
+other errors, or is lost. Inside `working`, they raise KeyboardInterrupt, so that what
+the command has opened is closed. Either way the exit code is 128 + the signal's number.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+NAMES = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "SIGHUP (the terminal was closed)",
+}
+# The signals that arrived while the command worked, in their order.
+_arrived: list[int] = []
+
+
+def end_at_once() -> None:
+    """From now on, let a signal end the process without waiting for anything.
+
+    A signal that the caller has the process ignore (`nohup`, or a shell's background
+    job) stays ignored.
+    """
+    for number in _heeded():
+        signal.signal(number, _end)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Let a signal raise KeyboardInterrupt in the block, so that the block can clean up.
+
+    Handlers are changed only where `end_at_once` has set its own, and not in a program
+    that calls a command as a function.
+    """
+    numbers = [n for n in NAMES if signal.getsignal(n) is _end]
+    for number in numbers:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, _end)
+
+
+def first() -> int | None:
+    """Return the number of the first signal that arrived while the command worked."""
+    return _arrived[0] if _arrived else None
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now, with all that was printed, but without waiting for threads.
+
+    A thread that loads data or waits for a server could otherwise hold up the end, or
+    make it a crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _heeded() -> list[signal.Signals]:
+    """Return the signals that this process does not ignore."""
+    return [n for n in NAMES if signal.getsignal(n) is not signal.SIG_IGN]
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """Say which signal came, and end the process."""
+    # A buffered stream may be in the middle of a write, so it is passed by.
+    with suppress(OSError):
+        os.write(2, f"\nStopped by {NAMES[signal.Signals(number)]}.\n".encode())
+    os._exit(128 + number)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Remember which signal came, and unwind the command."""
+    _arrived.append(number)
+    raise KeyboardInterrupt

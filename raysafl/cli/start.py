@@ -1,0 +1,28 @@
+"""Where the installed command `raysafl` starts.
+
+Importing the commands takes a second. This module and what it imports are short, so
+that Ctrl-C ends the command plainly from the first moment on.
+"""
+
+import sys
+
+from raysafl.cli import output, signals
+
+
+def main() -> None:
+    """Run the command line in a process of its own."""
+    signals.end_at_once()
+    out = output.forgive()
+    # Imported here, when a signal already finds its handler.
+    from raysafl.cli.app import main as run_command
+
+    try:
+        run_command()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    if complaint := output.complaint(out):
+        print(complaint, file=sys.stderr)
+        code = code or 1
+    if signals.first() is not None:
+        signals.leave(code)
+    sys.exit(code)

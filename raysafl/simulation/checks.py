@@ -1,0 +1,233 @@
+"""Checks of what a policy's `pick` and an algorithm's `round` hand to the simulation.
+
+The methods are often the user's own. A mistake in them is told in a sentence that names
+the class and the line, says what was returned, and what to return instead. A check
+takes some microseconds for each replicate and round.
+"""
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysafl.core.algorithm import Algorithm, Request, Round, State
+from raysafl.core.participation import Cohort, Participation
+from raysafl.core.problem import EVERYONE
+from raysafl.core.users_parts import in_brief, method_name, users_parts
+
+
+def checked_pick(
+    policy: Participation, picked: Any, num_clients: int, round: int
+) -> tuple[Any, Cohort]:
+    """Return the state and the cohort that a policy picked, with plain integers as ids.
+
+    Args:
+        policy: the policy.
+        picked: what its `pick` returned.
+        num_clients: the number of all clients.
+        round: the number of the round.
+
+    Raises:
+        ValueError: it is no pair of a state and a cohort; the cohort is empty, or names
+            a client twice or one that does not exist; or checkpoints cannot hold the
+            state of a policy of the user's own.
+    """
+
+    def refuse(what: str) -> NoReturn:
+        raise ValueError(
+            f"{method_name(policy, Participation, 'pick')} must return (state, "
+            f"Cohort(ids)), where ids names at least one client, each at most once, by "
+            f"whole numbers from 0 to {num_clients - 1}; in round {round} {what}"
+        )
+
+    if not (
+        isinstance(picked, tuple | list)
+        and len(picked) == 2
+        and isinstance(picked[1], Cohort)
+    ):
+        refuse(f"it returned {in_brief(picked)}")
+    state, cohort = picked
+    if round == 0 and users_parts(policy, Participation):
+        _check_json(policy, state)
+    if _is_plain(cohort.ids, num_clients):
+        return state, cohort
+
+    ids = _integers(cohort.ids)
+    if ids is None:
+        refuse(f"the ids are {in_brief(cohort.ids)}")
+    if not len(ids):
+        refuse("the cohort is empty")
+    outside = ids[(ids < 0) | (ids >= num_clients)]
+    if len(outside):
+        refuse(f"the cohort holds client {outside[0]}, which does not exist")
+    if len(np.unique(ids)) < len(ids):
+        refuse(f"the cohort holds a client twice: {in_brief(ids.tolist())}")
+    return state, replace(cohort, ids=ids.tolist())
+
+
+def _is_plain(ids: Any, num_clients: int) -> bool:
+    """Return whether ids are what almost every policy returns, by a fast check.
+
+    That is a list of Python's integers in ascending order, each once.
+    """
+    return (
+        type(ids) is list
+        and set(map(type, ids)) == {int}
+        and ids == sorted(set(ids))
+        and ids[0] >= 0
+        and ids[-1] < num_clients
+    )
+
+
+def _integers(ids: Any) -> NDArray[np.int64] | None:
+    """Return ids (a list, an array, a tensor) as an array; None if they are no ids."""
+    try:
+        array = np.asarray(ids)
+    except (TypeError, ValueError):
+        return None
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        return None
+    return array.astype(np.int64)
+
+
+def _check_json(policy: Participation, state: Any) -> None:
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{method_name(policy, Participation, 'pick')} must return a state of plain "
+            "numbers, texts, lists and dictionaries, because checkpoints hold it as "
+            f"JSON ({error}); turn arrays into lists by .tolist(). It returned "
+            f"{in_brief(state)}"
+        ) from None
+
+
+def checked_round(algorithm: Algorithm, generator: Any, round: int) -> Round:
+    """Return the generator that an algorithm's `round` returned.
+
+    Raises:
+        ValueError: it is no generator, since the method has no `yield`.
+    """
+    if not isinstance(generator, Generator):
+        raise ValueError(
+            f"{_round_of(algorithm)} must be a generator: it yields fl.Train(...) or "
+            "fl.TrainMean(...), is sent the update, and returns the new State; it has "
+            f"no yield, and in round {round} it returned {in_brief(generator)}"
+        )
+    return generator
+
+
+def checked_request(
+    algorithm: Algorithm,
+    request: Any,
+    num_parameters: int,
+    num_clients: int,
+    round: int,
+) -> Request:
+    """Return what an algorithm's round yielded, if it is a request that can be met.
+
+    Args:
+        algorithm: the algorithm.
+        request: what its round yielded.
+        num_parameters: the number P of the model's parameters.
+        num_clients: the number of all clients.
+        round: the number of the round.
+
+    Raises:
+        ValueError: it is no request, names no client or one that does not exist, or
+            holds a tensor of a wrong shape.
+    """
+
+    def refuse(what: str) -> NoReturn:
+        raise ValueError(
+            f"{_round_of(algorithm)} must yield fl.Train(...) or fl.TrainMean(...) "
+            f"for at least one client; in round {round} {what}"
+        )
+
+    if not isinstance(request, Request):
+        refuse(f"it yielded {in_brief(request)}")
+    if not len(request.ids):
+        refuse(f"it yielded {type(request).__name__} with no ids")
+    for i in (min(request.ids), max(request.ids)):
+        if not EVERYONE <= i < num_clients:
+            refuse(f"it asked for client {i}, but ids go from 0 to {num_clients - 1}")
+
+    rows = (len(request.ids), num_parameters)
+    shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "w_P": (request.w_P, (num_parameters,)),
+        "offset_MP": (request.offset_MP, rows),
+        "w_MP": (request.w_MP, rows),
+    }
+    for name, (tensor, shape) in shapes.items():
+        optional = name != "w_P" and tensor is None
+        if not optional and not _has_shape(tensor, shape):
+            refuse(
+                f"{name} is {in_brief(tensor)}, but must be a tensor of shape "
+                f"{list(shape)}{'' if name == 'w_P' else ', with one row per id'}"
+            )
+    return request
+
+
+def checked_state(
+    algorithm: Algorithm, state: Any, num_parameters: int, when: str
+) -> State:
+    """Return the state that an algorithm returned.
+
+    Args:
+        algorithm: the algorithm.
+        state: what it returned.
+        num_parameters: the number P of the model's parameters.
+        when: "init", or the round as "round 3".
+
+    Raises:
+        ValueError: it is no `State`, its w_P has another shape than [P], or what the
+            server keeps are no tensors.
+    """
+
+    def refuse(what: str) -> NoReturn:
+        method = "init" if when == "init" else "round"
+        # No other error was the cause: that the round has ended is told by StopIteration.
+        raise ValueError(
+            f"{method_name(algorithm, Algorithm, method)} must return a State, for "
+            f"example replace(state, w_P=...); in {when} {what}"
+        ) from None
+
+    if not isinstance(state, State):
+        refuse(f"it returned {in_brief(state)}")
+    if not _has_shape(state.w_P, (num_parameters,)):
+        refuse(
+            f"w_P of its State is {in_brief(state.w_P)}, but must be a tensor of shape "
+            f"[{num_parameters}], as before the round"
+        )
+    for name, kept in (("server", state.server), ("clients", state.clients)):
+        if not isinstance(kept, Mapping):
+            refuse(f"{name} of its State is {in_brief(kept)}, but must be a dictionary")
+    for name, value in state.server.items():
+        if not isinstance(value, Tensor):
+            refuse(f"server[{name!r}] is {in_brief(value)}, but must be a tensor")
+    return state
+
+
+def refuse_no_request(algorithm: Algorithm, round: int) -> NoReturn:
+    """Say that a round returned before it yielded any request.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(
+        f"{_round_of(algorithm)} must yield fl.Train(...) or fl.TrainMean(...) at least "
+        f"once before it returns; in round {round} it returned without a yield, so "
+        "nobody would have trained"
+    ) from None
+
+
+def _round_of(algorithm: Algorithm) -> str:
+    return method_name(algorithm, Algorithm, "round")
+
+
+def _has_shape(tensor: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(tensor, Tensor) and tensor.shape == shape

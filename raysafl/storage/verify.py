@@ -1,0 +1,271 @@
+"""`raysafl verify`: what is wrong in a sweep's folder, and forgetting what is damaged."""
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysafl.storage.checked import Checked, read_checked
+from raysafl.storage.integrity import RowSum, difference, row_sums
+from raysafl.storage.ledger import LedgerEntry, Status, entry_fault
+from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.rows import read_files, read_parts, run_of
+from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.store import Store
+
+# Reads a checkpoint: the number of the next round, and what the session has stored.
+ReadCheckpoint = Callable[[bytes], tuple[int, Mapping[str, Any]]]
+AGAIN = "`raysafl run` computes it again"
+# Patterns of the files that raysafl writes into the folders of results.
+OURS = {
+    "rounds": r"rounds\.parquet|[\w-]+-[0-9]+\.parquet",
+    "ledger": r"ledger\.jsonl|[\w-]+\.json",
+    "checkpoints": r"[\w-]+\.safetensors",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a sweep's folder that is wrong.
+
+    Args:
+        where: the file in the folder, or the run by its labels.
+        what: what is wrong with it.
+        advice: what to do.
+        run_id: the run whose results `repair` forgets, if any.
+        file: the file that `repair` deletes, if any.
+    """
+
+    where: str
+    what: str
+    advice: str
+    run_id: str = ""
+    file: Location | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}; {self.advice}"
+
+
+def verify(store: Store, read_checkpoint: ReadCheckpoint) -> list[Finding]:
+    """Check everything in a sweep's folder, and return what is wrong.
+
+    While a sweep runs there, runs that begin may be taken for runs that are not in the
+    manifest.
+
+    Args:
+        store: the folder of the sweep.
+        read_checkpoint: reads a checkpoint; it raises ValueError if that is damaged.
+    """
+    with warnings.catch_warnings():
+        # What the readers warn of is among the findings.
+        warnings.simplefilter("ignore")
+        return list(_Verification(store, read_checkpoint).findings())
+
+
+def repair(store: Store, findings: Iterable[Finding]) -> list[Finding]:
+    """Forget what is damaged, so that the next `raysafl run` computes it again.
+
+    Compacted rows that cannot be read are not deleted, but kept in `damaged/`.
+
+    Returns:
+        The findings that were repaired. For others the user must decide what to do.
+
+    Raises:
+        SweepBusyError: another process writes into the folder.
+    """
+    repaired = [f for f in findings if f.run_id or f.file is not None]
+    with store.lock():
+        # This also sets compacted rows aside that cannot be read.
+        store.forget({finding.run_id for finding in repaired if finding.run_id})
+        compacted = store.compacted
+        for finding in repaired:
+            if finding.file == compacted.ledger_file:
+                compacted.remove_damaged_lines()
+            elif finding.file not in (None, compacted.rows_file):
+                finding.file.unlink(missing_ok=True)
+    return repaired
+
+
+class _Verification:
+    """The checks of one folder."""
+
+    def __init__(self, store: Store, read_checkpoint: ReadCheckpoint) -> None:
+        self.store = store
+        self.read_checkpoint = read_checkpoint
+        self.manifest_fault = ""
+        self.labels: dict[str, dict[str, Any]] = {}
+        try:
+            self.labels = store.manifest().labels()
+        except StorageError:
+            raise
+        except ValueError as error:
+            self.manifest_fault = str(error)
+        self.checked: Checked = read_checked(store)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield everything that is wrong, each once."""
+        yield from self._manifest()
+        yield from self._strange_files()
+        yield from self._ledger()
+        yield from self._row_files()
+        yield from self._ended_runs()
+        yield from self._other_runs()
+        if not self.manifest_fault:
+            yield from self._orphans()
+            yield from self._runs_table()
+
+    def _name(self, run_id: str) -> str:
+        """Return a run's labels, or its id if it has none."""
+        labels = self.labels.get(run_id, {})
+        return ", ".join(f"{k}={v}" for k, v in labels.items()) or f"run {run_id}"
+
+    def _of_run(self, run_id: str, what: str) -> Finding:
+        return Finding(self._name(run_id), what, AGAIN, run_id)
+
+    def _manifest(self) -> Iterator[Finding]:
+        file = self.store.file("manifest.json")
+        if self.manifest_fault:
+            advice = "`raysafl run` writes it anew once this file is gone"
+            there = file if file.is_file() else None
+            yield Finding(file.name, self.manifest_fault, advice, file=there)
+
+    def _strange_files(self) -> Iterator[Finding]:
+        """Name files that raysafl has not written; others may read them as results."""
+        for folder, ours in OURS.items():
+            files: list[Location] = sorted(self.store.path.glob(f"{folder}/*"), key=str)
+            for file in files:
+                if not file.name.startswith(".") and not re.fullmatch(ours, file.name):
+                    what = "it is no file of raysafl's"
+                    yield Finding(f"{folder}/{file.name}", what, "move it elsewhere")
+
+    def _ledger(self) -> Iterator[Finding]:
+        for file, content in read_files(self.store.ledger_files()):
+            if why := entry_fault(content):
+                what = f"the entry of {self._name(file.stem)} cannot be read ({why})"
+                yield Finding(f"ledger/{file.name}", what, AGAIN, file=file)
+        compacted = self.store.compacted
+        for number, why in compacted.damaged_lines().items():
+            yield Finding(
+                f"ledger/ledger.jsonl, line {number}",
+                f"it cannot be read ({why})",
+                "`raysafl run` computes the run of this line again",
+                file=compacted.ledger_file,
+            )
+
+    def _row_files(self) -> Iterator[Finding]:
+        parts = self.store.parts()
+        _, damaged = read_parts(parts)
+        for part, why in damaged.items():
+            run_id = run_of(part)
+            what = f"the rows of {self._name(run_id)} in it cannot be read ({why})"
+            yield Finding(f"rounds/{part.name}", what, AGAIN, run_id)
+        compacted = self.store.compacted
+        try:
+            again = set(compacted.rows()["run_id"].unique().to_pylist())
+        except StorageError:
+            raise
+        except ValueError as error:
+            advice = "`raysafl run` computes its runs again"
+            file = compacted.rows_file
+            yield Finding("rounds/rounds.parquet", str(error), advice, file=file)
+            return
+        for part in parts:
+            if run_of(part) in again:
+                what = "programs other than raysafl read its rows twice"
+                advice = "`raysafl compact` deletes it"
+                yield Finding(f"rounds/{part.name}", what, advice, file=part)
+
+    def _ended_runs(self) -> Iterator[Finding]:
+        for run_id, why in self.checked.faults.items():
+            yield self._of_run(run_id, f"its rows are damaged: {why}")
+        for run_id, entry in self.checked.ledger.items():
+            if _is_of_another_run(run_id, entry):
+                what = "its ledger entry has the configuration of another run"
+                yield self._of_run(run_id, what)
+
+    def _other_runs(self) -> Iterator[Finding]:
+        """Check the rows and the checkpoints of runs that go on or are tried again."""
+        ended = [i for i, e in self.checked.ledger.items() if e.status.decided]
+        ended += list(self.checked.faults)
+        rows = self.checked.rows
+        rows = rows.filter(pc.invert(_is_in(rows, ended)))
+        for file in self.store.checkpoints():
+            try:
+                next_round, extra = self.read_checkpoint(file.read_bytes())
+            except StorageError:
+                raise
+            except ValueError as error:
+                advice = "once it is gone, `raysafl run` begins the run anew"
+                yield Finding(f"checkpoints/{file.name}", str(error), advice, file=file)
+                continue
+            if file.stem not in ended and extra.get("rows"):
+                before = rows.filter(pc.less(rows["round"], next_round))
+                found = row_sums(before.filter(_is_in(before, [file.stem])))
+                sums = [RowSum(*own) for own in extra["rows"]]
+                why = difference(dict(enumerate(sums)), found.get(file.stem, {}))
+                if why:
+                    what = f"its rows before its checkpoint are damaged: {why}"
+                    yield self._of_run(file.stem, what)
+        keys = rows.select(["run_id", "replicate", "round"]).to_pandas()
+        twice = keys[keys.duplicated()]
+        for run_id in twice["run_id"].unique():
+            yield self._of_run(run_id, "it has rows that are there twice")
+
+    def _orphans(self) -> Iterator[Finding]:
+        kept = {file.stem for file in self.store.checkpoints()}
+        found = self.store.begun() | kept
+        for run_id in sorted(found - self.labels.keys() - self.checked.ledger.keys()):
+            what = "it has rows or a checkpoint, but is neither in the manifest nor in the ledger"
+            advice = "`raysafl verify --repair` deletes them"
+            yield Finding(f"run {run_id}", what, advice, run_id)
+
+    def _runs_table(self) -> Iterator[Finding]:
+        """Find replicates that `runs.parquet` shows as finished with other numbers."""
+        file = self.store.file("runs.parquet")
+        advice = "`raysafl report` makes it anew"
+        if not file.is_file():
+            return
+        try:
+            shown = self.store.runs()
+        except StorageError:
+            raise
+        except ValueError as error:
+            yield Finding(file.name, str(error), advice, file=file)
+            return
+        shown = shown[shown["status"] == Status.FINISHED]
+        now = make_runs_table(self.store, self.checked)
+        if now.empty or shown.empty:
+            return
+        both = shown.merge(now, on=["run_id", "replicate"], suffixes=("", " now"))
+        names = [n for n in STATISTICS if {n, f"{n} now"} <= set(both)]
+        new = both[[f"{name} now" for name in names]].to_numpy(float)
+        same = np.isclose(both[names].to_numpy(float), new, rtol=1e-9, equal_nan=True)
+        wrong = (both["status now"] != Status.FINISHED) | ~same.all(axis=1)
+        if wrong.any():
+            run_id = both.loc[wrong, "run_id"].iloc[0]
+            what = (
+                f"its numbers are not those of the rows, first for {self._name(run_id)}"
+            )
+            yield Finding(file.name, what, advice, file=file)
+
+
+def _is_in(rows: pa.Table, run_ids: Iterable[str]) -> pa.ChunkedArray:
+    """Return which rows are of one of these runs."""
+    return pc.is_in(rows["run_id"], pa.array(sorted(run_ids), pa.string()))
+
+
+def _is_of_another_run(run_id: str, entry: LedgerEntry) -> bool:
+    """Whether the configuration has another id. Ids are hashes of the canonical JSON."""
+    if "kind" not in entry.config:
+        # It was written by hand, or the run could not be built.
+        return False
+    text = json.dumps(entry.config, sort_keys=True, separators=(",", ":"))
+    return not hashlib.sha256(text.encode()).hexdigest().startswith(run_id)

@@ -1,0 +1,339 @@
+"""Checks of a sweep's definition, before anything runs and before a file is written.
+
+They raise ValueError, which says what was given, what is allowed and what to change.
+They are for new sweeps only: a stored manifest is read without them, so that older
+folders stay readable.
+"""
+
+import math
+import operator
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysafl.core.component import Component
+from raysafl.core.text import nearest
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Claim, Label, Table, same_label
+from raysafl.storage.statistics import STATISTICS
+
+# The columns of runs.parquet that tables and claims can show.
+SHOWN = (*STATISTICS, "seconds")
+# What a run reports to Tune's searchers and schedulers.
+METRICS = ("test_accuracy", "test_loss")
+# The labels of one run, one for each axis.
+Key = tuple[Label, ...]
+
+
+def check_run(run: Any, where: str) -> Run:
+    """Return the run.
+
+    Args:
+        run: what should be a run.
+        where: where it was given, for the message.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(run, Run):
+        raise ValueError(f"{where} is {_described(run)}; give a Run(...)")
+    return run
+
+
+def check_runs(runs: Any) -> None:
+    """Refuse what is no list of runs, and no mapping from labels to runs."""
+    if isinstance(runs, str) or not isinstance(runs, Mapping | Sequence):
+        raise ValueError(
+            f"runs is {_described(runs)}; give a list of runs, or a mapping from labels "
+            "to runs"
+        )
+    pairs = runs.items() if isinstance(runs, Mapping) else enumerate(runs)
+    for key, run in pairs:
+        check_run(run, f"runs[{key!r}]")
+
+
+def check_axes(axes: Any) -> None:
+    """Refuse what is no list of different names."""
+    if isinstance(axes, str):
+        raise ValueError(
+            f"axes={axes!r} is one text; give a tuple with one name per label, such as "
+            f"axes=({axes!r},)"
+        )
+    if not isinstance(axes, Sequence):
+        raise ValueError(f"axes is {_described(axes)}; give a tuple of names")
+    for name in axes:
+        if not isinstance(name, str):
+            raise ValueError(
+                f"axes has {_described(name)}; the name of an axis is text"
+            )
+    _check_no_repeat(axes, "axes")
+
+
+def check_space(space: Mapping[str, Any], base: Run | None) -> None:
+    """Refuse a grid without values, and names of fields that `base` does not have.
+
+    Args:
+        space: a search space of Ray Tune.
+        base: the run whose fields the space names; None if a function makes the runs.
+    """
+    for name, values in space.items():
+        grid = values.get("grid_search") if isinstance(values, dict) else None
+        if isinstance(grid, Collection) and not grid:
+            raise ValueError(
+                f"space[{name!r}] is an empty grid; give it at least one value"
+            )
+    # A part that the space replaces may have other fields than that of `base`.
+    known = [name for name in space if not any(_is_inside(name, o) for o in space)]
+    for name in known if base is not None else []:
+        _check_field(base, name)
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return path.startswith(f"{outer}.")
+
+
+def _check_field(base: Any, path: str) -> None:
+    """Refuse a dotted path that leads to no field of `base`."""
+    part = base
+    for name in path.split("."):
+        fields = type(part).model_fields if isinstance(part, Component) else {}
+        # A field may have a name of its own in JSON, which is valid as well.
+        names = {field.alias or own: own for own, field in fields.items()}
+        names |= {own: own for own in fields}
+        if name not in names:
+            inside = type(part).__name__
+            raise ValueError(
+                f"space[{path!r}] names no field of base: {inside} has no '{name}'; "
+                f"{nearest(name, names)}"
+            )
+        part = getattr(part, names[name])
+
+
+def check_search(
+    metric: str, mode: str, num_samples: int, search_alg: Any, scheduler: Any
+) -> None:
+    """Refuse what Tune could not search or stop by.
+
+    Args:
+        metric: what the search algorithm and the scheduler go by.
+        mode: whether they look for its maximum or its minimum.
+        num_samples: how many configurations are sampled.
+        search_alg: Tune's search algorithm, or None.
+        scheduler: Tune's scheduler, or None.
+    """
+    for name, part in (("search_alg", search_alg), ("scheduler", scheduler)):
+        if isinstance(part, type):
+            raise ValueError(f"{name} is {_described(part)}; give {part.__name__}(...)")
+    taken = getattr(scheduler, "metric", None)
+    if taken is not None:
+        raise ValueError(
+            f"the scheduler has the metric '{taken}' already; make a new one without "
+            "metric and mode, and give these to the sweep"
+        )
+    for given in (metric, getattr(search_alg, "metric", None)):
+        if isinstance(given, str) and given not in METRICS:
+            raise ValueError(
+                f"no run reports the metric '{given}': {nearest(given, METRICS)}"
+            )
+    if mode not in ("max", "min"):
+        raise ValueError(f"mode is '{mode}'; give 'max' or 'min'")
+    if num_samples < 1:
+        raise ValueError(f"num_samples is {num_samples}; give at least 1")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a sweep, with checks of everything that speaks of them.
+
+    Args:
+        axes: the names of the axes.
+        keys: the labels of each run on the axes; empty if the runs are only known when
+            they have been sampled. Only the axes are checked then.
+    """
+
+    axes: Sequence[str]
+    keys: Sequence[Key]
+
+    def check_labels(self) -> None:
+        """Refuse labels that do not match the axes, or that results cannot tell apart."""
+        for key in self.keys:
+            if len(key) != len(self.axes):
+                raise ValueError(
+                    f"label {key} has {len(key)} values, but the axes are "
+                    f"{list(self.axes)}; give axes=(...) with one name per value"
+                )
+        for axis, labels in zip(self.axes, zip(*self.keys, strict=True), strict=False):
+            _check_distinct(axis, labels)
+        _check_no_repeat(self.keys, "the labels of the runs")
+
+    def check_table(self, table: Any) -> None:
+        """Refuse a table with unknown axes, labels or statistics."""
+        if not isinstance(table, Table):
+            raise ValueError(f"table is {_described(table)}; give a Table(...)")
+        for name in ("rows", "columns", "panels", "readings"):
+            for axis in getattr(table, name):
+                self._place(axis, f"table: {name}")
+        _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
+        self._with(table.minus, "table: minus", self.keys)
+        _check_statistic(table.statistic, "table: statistic")
+        for statistic in table.also:
+            _check_statistic(statistic, "table: also")
+        if table.paper or table.more:
+            raise ValueError(
+                "table: printed numbers belong to the sweep; give it paper={...} or "
+                "more={...}, and the table none"
+            )
+
+    def check_printed(self, numbers: Any, where: str) -> None:
+        """Refuse printed numbers that belong to no cell.
+
+        Args:
+            numbers: labels to (mean, standard deviation or None).
+            where: the name of the argument, for the message.
+        """
+        if not isinstance(numbers, Mapping):
+            raise ValueError(
+                f"{where} is {_described(numbers)}; give a mapping from labels to "
+                "(mean, standard deviation)"
+            )
+        known = set(self.keys)
+        for key, number in numbers.items():
+            parts = as_key(key)
+            if len(parts) != len(self.axes):
+                raise ValueError(
+                    f"{where}: label {key!r} has {len(parts)} values, but the axes are "
+                    f"{list(self.axes)}; give one value per axis"
+                )
+            if not (isinstance(number, tuple | list) and len(number) == 2):
+                raise ValueError(
+                    f"{where}[{key!r}] is {_described(number)}; give (mean, standard "
+                    "deviation), where the latter may be None"
+                )
+            # Looking for a label that is equal up to rounding takes much longer.
+            if parts not in known:
+                labels = dict(zip(self.axes, parts, strict=True))
+                self._with(labels, where, self.keys, same_label)
+
+    def check_more(self, more: Any) -> None:
+        """Refuse printed numbers of unknown statistics, or that belong to no cell."""
+        if not isinstance(more, Mapping):
+            raise ValueError(
+                f"more is {_described(more)}; give a mapping from statistics to numbers"
+            )
+        for statistic, numbers in more.items():
+            _check_statistic(statistic, "more")
+            self.check_printed(numbers, f"more[{statistic!r}]")
+
+    def check_claims(self, claims: Any) -> None:
+        """Refuse claims that speak of unknown axes, statistics, or of no run."""
+        if isinstance(claims, str) or not isinstance(claims, Sequence):
+            raise ValueError(f"claims is {_described(claims)}; give a list of claims")
+        for i, claim in enumerate(claims):
+            if not isinstance(claim, Claim):
+                raise ValueError(
+                    f"claims[{i}] is {_described(claim)}; give a Claim(...)"
+                )
+            where = f"the claim '{claim.text}'"
+            if claim.statistic:
+                _check_statistic(claim.statistic, where)
+            looked_at = self._with(claim.where, where, self.keys)
+            for labels in claim.order:
+                self._with(labels, where, looked_at)
+
+    def _with(
+        self,
+        labels: Mapping[str, Label],
+        where: str,
+        keys: Sequence[Key],
+        same: Callable[[Any, Any], bool] = operator.eq,
+    ) -> list[Key]:
+        """Return those of the keys that have all of these labels; refuse that none has."""
+        wanted = {axis: self._place(axis, where) for axis in labels}
+        found = [
+            key
+            for key in keys
+            if all(same(labels[a], key[i]) for a, i in wanted.items())
+        ]
+        if found or not self.keys:
+            return found
+        for axis, i in wanted.items():
+            known = [key[i] for key in self.keys]
+            if not any(same(labels[axis], label) for label in known):
+                raise ValueError(
+                    f"{where}: no run has {axis}={labels[axis]!r}: "
+                    f"{_nearest_label(labels[axis], known)}"
+                )
+        listed = ", ".join(f"{axis}={label!r}" for axis, label in labels.items())
+        raise ValueError(f"{where}: no run that it looks at has all of {listed}")
+
+    def _place(self, axis: str, where: str) -> int:
+        """Return the position of an axis."""
+        if axis not in self.axes:
+            raise ValueError(
+                f"{where}: there is no axis '{axis}': {nearest(axis, self.axes)}"
+            )
+        return self.axes.index(axis)
+
+
+def as_key(label: Any) -> Key:
+    """Return labels as a tuple of plain values, also those of numpy and a single one."""
+    parts = label if isinstance(label, tuple) else (label,)
+    return tuple(part.item() if hasattr(part, "item") else part for part in parts)
+
+
+def _check_distinct(axis: str, labels: Iterable[Label]) -> None:
+    """Refuse labels of an axis that are different, but equal as text or as numbers.
+
+    Tables, `runs.parquet` and `--only` have the labels as text, in which 1 and "1" are
+    alike; and True is 1 where labels are compared.
+    """
+    first: dict[Label, Label] = {}
+    for label in labels:
+        plain = label is None or isinstance(label, str | int | float)
+        if not plain or (isinstance(label, float) and not math.isfinite(label)):
+            raise ValueError(
+                f"axis '{axis}' has the label {_described(label)}; a label is text, a "
+                "finite number, True, False or None"
+            )
+        # Tables show six digits of a number.
+        short = f"{label:.6g}" if isinstance(label, float) else str(label)
+        for name in (str(label), short, label):
+            twin = first.setdefault(name, label)
+            if repr(twin) != repr(label):
+                raise ValueError(
+                    f"axis '{axis}' has the labels {twin!r} and {label!r}, which results "
+                    "cannot tell apart; give labels that differ as text"
+                )
+
+
+def _check_no_repeat(values: Sequence[Any], where: str) -> None:
+    seen = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{where}: {value!r} is given twice; give it once")
+        seen.add(value)
+
+
+def _check_statistic(name: Any, where: str) -> None:
+    if name not in SHOWN:
+        raise ValueError(
+            f"{where}: there is no statistic '{name}': {nearest(str(name), SHOWN)}"
+        )
+
+
+def _nearest_label(label: Label, known: Sequence[Label]) -> str:
+    """Suggest a label: the nearest, or the one that differs in nothing but its type."""
+    twin = [repr(other) for other in known if str(other) == str(label)]
+    return (
+        f"did you mean {twin[0]}?"
+        if twin
+        else nearest(str(label), set(map(str, known)))
+    )
+
+
+def _described(value: Any) -> str:
+    """Describe a wrong value in a few words."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"{reprlib.repr(value)}, of type {type(value).__name__}"

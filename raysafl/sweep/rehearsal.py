@@ -1,0 +1,169 @@
+"""The rehearsal: one cheap round of the runs that hold code of the user's own.
+
+It takes place before Ray starts and before the folder is touched, so that a mistake in
+an algorithm, a policy, a model or a dataset costs seconds and not a night.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysafl.core.algorithm import Algorithm, LocalTraining, MeanUpdate, Update
+from raysafl.core.component import Component
+from raysafl.core.participation import Participation
+from raysafl.core.problem import Dataset
+from raysafl.core.text import redacted
+from raysafl.core.users_parts import is_users, users_parts
+from raysafl.core.work import Scores, Task, Trained
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
+from raysafl.sweep.user_errors import describe_error
+
+# No further round is tried after so many seconds.
+SECONDS = 5.0
+# So many clients of a cohort train; the others are answered alike.
+CLIENTS = 4
+STEPS = 2
+BATCH_SIZE = 8
+
+
+def needs_rehearsal(run: Run) -> bool:
+    """Return whether a run holds a component of a class that is not raysafl's own."""
+    return any(is_users(type(component)) for component in run.components())
+
+
+def rehearse(
+    runs: Mapping[str, Run], datasets: Mapping[str, Dataset], engine: str = "auto"
+) -> None:
+    """Try one cheap round of each distinct (data, model, algorithm, policy).
+
+    Runs of raysafl's own components only are left out. Combinations of classes that
+    have not been tried come first, since there may be more runs than there is time for.
+    The global random states are left as they were.
+
+    Args:
+        runs: the runs to do, by their labels as text.
+        datasets: the loaded datasets, by the `source_key` of the data that load them.
+        engine: the engine that computes gradients; "auto" takes the engine "loop",
+            which needs no measurement.
+
+    Raises:
+        ValueError: a round failed; the message names the class, the file and the line.
+    """
+    began = time.monotonic()
+    with _same_random_state():
+        for label, run in _distinct(runs):
+            if time.monotonic() - began > SECONDS:
+                return
+            try:
+                _try(run, datasets[run.data.source_key], engine)
+            # The user's own code may call `sys.exit`.
+            except (Exception, SystemExit) as error:
+                said = redacted(describe_error(error, list(run.components())))
+                raise ValueError(
+                    f"{said}\nThis is a round of the run {label}, tried before anything "
+                    "was run or written; --no-try leaves that out"
+                ) from error
+
+
+class BriefWorker(Worker):
+    """A `Worker` whose answers have the right shapes and cost next to nothing.
+
+    A few clients take a few steps, and the others are answered alike. Nothing is
+    evaluated.
+    """
+
+    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
+        """Train the first few tasks briefly, and answer the others like them."""
+        for task in tasks:
+            self.held(task.replicate, task.client)
+        few = [task._replace(local=_brief(task.local)) for task in tasks[:CLIENTS]]
+        trained = self.trainer.train(few)
+        alike_M = torch.arange(len(tasks)) % len(few)
+        _, *numbers = (column[alike_M] for column in trained)
+        if averaged:
+            mean = MeanUpdate(trained.delta_MP.mean(0), *numbers)
+            return Trained(trained, {tasks[0].replicate: mean})
+        return Trained(Update(trained.delta_MP[alike_M], *numbers), {})
+
+    def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
+        """Return an accuracy and a loss without an evaluation."""
+        return lambda: dict.fromkeys(w, (0.5, 1.0))
+
+    def train_accuracy(
+        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
+    ) -> dict[int, float]:
+        """Return an accuracy without an evaluation."""
+        return dict.fromkeys(ids, 0.5)
+
+
+def _brief(local: LocalTraining) -> LocalTraining:
+    batch_size = min(local.batch_size, BATCH_SIZE)
+    return local.replace(epochs=None, steps=STEPS, batch_size=batch_size)
+
+
+def _try(run: Run, dataset: Dataset, engine: str) -> None:
+    """Run a round of one replicate, and make the checkpoint after it."""
+    work = BriefWorker(
+        run.data,
+        dataset,
+        run.model,
+        run.seeds,
+        engine="loop" if engine == "auto" else engine,
+    )
+    simulation = Simulation(run, work)
+    simulation.step()
+    dump(simulation)
+
+
+def _distinct(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
+    """Return what to try, one replicate each: new combinations of classes first."""
+    distinct: dict[tuple[str, ...], tuple[str, Run]] = {}
+    for label, run in runs.items():
+        for own in _users_own(run) if needs_rehearsal(run) else []:
+            parts = (own.data, own.model, own.algorithm, own.participation)
+            key = tuple(part.to_json() for part in parts)
+            distinct.setdefault(key, (label, own.replace(replicates=1)))
+
+    seen = Counter[tuple[type[Component], ...]]()
+    ranked = []
+    for label, run in distinct.values():
+        classes = tuple(type(component) for component in run.components())
+        ranked.append((seen[classes], label, run))
+        seen[classes] += 1
+    ranked.sort(key=lambda item: item[0])
+    return [(label, run) for _, label, run in ranked]
+
+
+def _users_own(run: Run) -> Iterator[Run]:
+    """Yield the run with the user's own algorithms and policies taken by themselves.
+
+    `SAFARI(inner=Mine())` may not call `Mine` in its first round, so `Mine` is tried in
+    its place.
+    """
+    algorithms = users_parts(run.algorithm, Algorithm) or [run.algorithm]
+    policies = users_parts(run.participation, Participation) or [run.participation]
+    for algorithm in algorithms:
+        for policy in policies:
+            yield run.replace(algorithm=algorithm, participation=policy)
+
+
+@contextmanager
+def _same_random_state() -> Iterator[None]:
+    """Leave the global random states of Python, numpy and torch as they were."""
+    python = random.getstate()
+    numpy = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

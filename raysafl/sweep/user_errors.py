@@ -1,0 +1,167 @@
+"""What an error says to the user: first where it was raised in the user's own code.
+
+An error on a client actor reaches the coordinator as text. So frames are read from the
+text of the traceback, wherever the error was raised.
+"""
+
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import NamedTuple
+
+from ray.exceptions import RayTaskError
+
+import raysafl
+from raysafl.core.component import Component
+from raysafl.core.text import redacted
+from raysafl.core.users_parts import is_users
+
+# The largest number of characters of a traceback that is kept.
+LONGEST = 20_000
+OURS = Path(raysafl.__file__).parent
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+), in ', re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[\d*m")
+# Between the traceback of an error and that of its cause, which comes first.
+CAUSE = re.compile(
+    r"\n(?:The above exception was the direct cause|During handling of the above).*\n"
+)
+
+
+class Frame(NamedTuple):
+    """A line of code in a traceback."""
+
+    file: str
+    line: int
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the file is neither raysafl's nor Python's nor an installed package's."""
+        path = Path(self.file)
+        installed = "site-packages" in self.file or "dist-packages" in self.file
+        return (
+            path.suffix == ".py"
+            and not installed
+            and not path.is_relative_to(OURS)
+            and not path.is_relative_to(STANDARD_LIBRARY)
+        )
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def describe_error(error: BaseException, components: Iterable[Component] = ()) -> str:
+    """Say what went wrong, and first where in the user's own code that was.
+
+    Args:
+        error: the error, with its traceback.
+        components: those of the run. If a method of the user's own class was being
+            called, the class is named.
+
+    Returns:
+        `Median (mine.py:12): KeyError: 'x'`. If no frame of the error is in the user's
+        own code: the sentence of a ValueError of raysafl's, with the user's frame of
+        its cause, if any; of other errors the last frame, as `OSError: no space left
+        (inputs.py:80)`.
+    """
+    text = traceback_text(error)
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    what = _writable(f"{type(cause).__name__}: {cause}")
+    frames = _frames(text)
+    users = [frame for frame in frames if frame.is_users]
+    # Those of the error itself, without those of its causes.
+    own = _frames(CAUSE.split(text)[-1])
+    if not own:
+        return what
+    if isinstance(cause, ValueError) and _is_ours(own[-1]) and not _any_users(own):
+        place = f" ({users[-1]})" if users else ""
+        return f"{_writable(str(cause))}{place}"
+    if not users:
+        return f"{what} ({own[-1]})"
+    innermost = [frame for frame in own if frame.is_users] or users
+    name = _class_at(frames, components)
+    place = f"{name} ({innermost[-1]})" if name else str(innermost[-1])
+    return f"{place}: {what}"
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the whole traceback, with that of the client actor that raised the error."""
+    return _writable(COLOUR.sub("", "".join(traceback.format_exception(error))))
+
+
+def kept_traceback(error: BaseException) -> str:
+    """Return the traceback for the ledger: without credentials, and its end if it is long."""
+    text = redacted(traceback_text(error))
+    if len(text) <= LONGEST:
+        return text
+    return f"(the beginning is cut)\n{text[-LONGEST:]}"
+
+
+@contextmanager
+def errors_described(components: Iterable[Component]) -> Iterator[None]:
+    """Turn an error that the user's own code raises in the block into a ValueError.
+
+    Args:
+        components: those of the run that the block is about.
+
+    Raises:
+        ValueError: where the error was raised, and what it is. An error of which no
+            frame is in the user's own code is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _any_users(_frames(traceback_text(error))):
+            said = redacted(describe_error(error, components))
+            raise ValueError(said) from error
+        raise
+
+
+def _writable(text: str) -> str:
+    """Replace what cannot be written to a file, such as parts of a damaged file name."""
+    return text.encode(errors="replace").decode()
+
+
+def _frames(text: str) -> list[Frame]:
+    return [Frame(file, int(line)) for file, line in FRAME.findall(text)]
+
+
+def _any_users(frames: Iterable[Frame]) -> bool:
+    return any(frame.is_users for frame in frames)
+
+
+def _is_ours(frame: Frame) -> bool:
+    return Path(frame.file).is_relative_to(OURS)
+
+
+def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
+    """Return the name of the user's class whose method the innermost of the frames is in."""
+    classes = {
+        kind
+        for component in components
+        for kind in type(component).__mro__
+        if issubclass(kind, Component) and is_users(kind)
+    }
+    names = {
+        Frame(code.co_filename, line): kind.__name__
+        for kind in classes
+        for member in vars(kind).values()
+        for code in _codes(getattr(getattr(member, "fget", member), "__code__", None))
+        for _, _, line in code.co_lines()
+        if line is not None
+    }
+    return next(
+        (names[frame] for frame in reversed(list(frames)) if frame in names), ""
+    )
+
+
+def _codes(code: object) -> Iterator[CodeType]:
+    """Yield the code of a function and of all functions that are defined inside it."""
+    if isinstance(code, CodeType):
+        yield code
+        for constant in code.co_consts:
+            yield from _codes(constant)

@@ -1,0 +1,15 @@
+"""The tags by which raysafl finds again in MLflow what it has logged."""
+
+# Of runs: what a run of MLflow stands for, and how far it has been logged.
+KIND = "raysafl.kind"
+SWEEP = "raysafl.sweep"
+RUN = "raysafl.run_id"
+LOGGED = "raysafl.logged_round"
+DIGEST = "raysafl.digest"
+STAMP = "raysafl.stamp"
+
+# Of experiments: the identity of the folder that an experiment belongs to (see
+# `raysafl.storage.identity`).
+FOLDER = "raysafl.folder"
+PLACE = "raysafl.place"
+FILE = "raysafl.file"

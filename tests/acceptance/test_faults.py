@@ -1,0 +1,302 @@
+"""Thousands of faults in a folder of results: none is shown as a right number, none loses a row."""
+
+import json
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from conftest import CHAOS
+
+from raysafl import Run, Runner, Sweep
+from raysafl.quickstart import BASE
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import progress
+from raysafl.storage.compaction import compact
+from raysafl.storage.runs_table import make_runs_table, write_runs_table
+from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.store import Store
+from raysafl.storage.verify import repair, verify
+from raysafl.sweep.session import Session
+
+Rng = np.random.Generator
+# The faults are dealt out to so many tests, which may run at the same time.
+PARTS = 4
+KEYS = ["run_id", "replicate", "round"]
+SHORT = BASE.replace({"local.steps": 2, "local.epochs": None}, rounds=4, replicates=2)
+# Equal seeds, other numbers: its files are those of another experiment.
+FOREIGN = SHORT.replace({"local.lr": 0.02})
+
+
+def worker(run: Run) -> Worker:
+    return Worker(run.data, run.data.load(), run.model, run.seeds, engine="fused")
+
+
+class HereRunner(Runner):
+    """Plans, forgets and reports as `Runner` does, and computes the runs in this process."""
+
+    def _fit(self, todo: Mapping[str, Run], ready: Callable, skipped: int) -> bool:
+        ready()
+        for run in todo.values():
+            Session(run, self.store, worker(run), {}).advance(np.inf)
+        write_runs_table(self.store)
+        return True
+
+
+def sweep_of(base: Run) -> Sweep:
+    runs = {(seed,): base.replace(seed=seed) for seed in (0, 10, 20)}
+    return Sweep("faults", runs, axes=("seed",))
+
+
+def computed(path: Path, base: Run, whole: bool) -> Store:
+    """Three runs in parts; unless `whole`, the last was interrupted at its checkpoint."""
+    store = Store(path)
+    store.create()
+    sweep = sweep_of(base)
+    store.write_manifest(sweep.manifest())
+    for run in sweep.labelled().values():
+        session = Session(run, store, worker(run), {})
+        session.advance(0)
+        session.advance(0)
+        session.flush()
+        if whole or run.seed < 20:
+            session.advance(np.inf)
+    write_runs_table(store)
+    (path / "report.html").write_text("the report is not looked at here")
+    return store
+
+
+def rows_of(store: Store) -> pd.DataFrame:
+    rows = store.rounds().drop(columns="seconds")
+    return rows.sort_values(KEYS, ignore_index=True)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file() and ".lock" not in p.name)
+
+
+def results(folder: Path) -> list[Path]:
+    kept = ("rounds", "ledger", "checkpoints")
+    return [file for file in files(folder) if file.parent.name in kept]
+
+
+def a_file(folder: Path, rng: Rng) -> Path:
+    everything = files(folder)
+    return everything[rng.integers(len(everything))]
+
+
+def delete(folder: Path, foreign: Path, rng: Rng) -> None:
+    a_file(folder, rng).unlink()
+
+
+def delete_folder(folder: Path, foreign: Path, rng: Rng) -> None:
+    shutil.rmtree(folder / str(rng.choice(["rounds", "ledger", "checkpoints"])))
+
+
+def truncate(folder: Path, foreign: Path, rng: Rng) -> None:
+    file = a_file(folder, rng)
+    content = file.read_bytes()
+    file.write_bytes(content[: rng.integers(len(content) + 1)])
+
+
+def flip_a_bit(folder: Path, foreign: Path, rng: Rng) -> None:
+    file = a_file(folder, rng)
+    content = bytearray(file.read_bytes())
+    if content:
+        content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        file.write_bytes(content)
+
+
+def overwrite(folder: Path, foreign: Path, rng: Rng) -> None:
+    a_file(folder, rng).write_bytes(rng.bytes(int(rng.integers(200))))
+
+
+def exchange(folder: Path, foreign: Path, rng: Rng) -> None:
+    """Two files of one folder change places."""
+    one = results(folder)[rng.integers(len(results(folder)))]
+    others = sorted(one.parent.iterdir())
+    other = others[rng.integers(len(others))]
+    contents = one.read_bytes(), other.read_bytes()
+    other.write_bytes(contents[0])
+    one.write_bytes(contents[1])
+
+
+def swap_in(folder: Path, foreign: Path, rng: Rng) -> None:
+    """A file of another experiment with equal seeds takes the place of one of ours."""
+    file = results(folder)[rng.integers(len(results(folder)))]
+    there = sorted((foreign / file.parent.name).iterdir())
+    file.write_bytes(there[rng.integers(len(there))].read_bytes())
+
+
+def double(folder: Path, foreign: Path, rng: Rng) -> None:
+    """A part stands there twice, under two names."""
+    parts = sorted((folder / "rounds").glob("*-*.parquet"))
+    part = parts[rng.integers(len(parts))]
+    name = f"{part.stem.rpartition('-')[0]}-{rng.integers(9):06d}.parquet"
+    (part.parent / name).write_bytes(part.read_bytes())
+
+
+def edit_rows(folder: Path, foreign: Path, rng: Rng) -> None:
+    """A number is changed, or a row is dropped or doubled, in a file that stays readable."""
+    parts = sorted((folder / "rounds").glob("*.parquet"))
+    part = parts[rng.integers(len(parts))]
+    table = pq.read_table(part)
+    frame = table.to_pandas()
+    row = int(rng.integers(len(frame)))
+    change = rng.integers(3)
+    if change == 0:
+        name = str(rng.choice(["test_accuracy", "test_loss", "bytes_up", "round"]))
+        frame.loc[row, name] = frame.loc[row, name] + 1
+    elif change == 1:
+        frame = frame.drop(index=row)
+    else:
+        frame = pd.concat([frame, frame.iloc[[row]]])
+    pq.write_table(table.from_pandas(frame, table.schema, preserve_index=False), part)
+
+
+def edit_ledger(folder: Path, foreign: Path, rng: Rng) -> None:
+    """A field of an entry is dropped or changed; the entry stays JSON."""
+    entries = sorted((folder / "ledger").glob("*.json"))
+    if not entries:
+        return
+    file = entries[rng.integers(len(entries))]
+    entry = json.loads(file.read_bytes())
+    name = str(rng.choice(sorted(entry)))
+    del entry[name]
+    if rng.integers(2):
+        entry[name] = [None, 7, "finished", {}][rng.integers(4)]
+    file.write_text(json.dumps(entry))
+
+
+FAULTS = [
+    delete,
+    delete_folder,
+    truncate,
+    flip_a_bit,
+    overwrite,
+    exchange,
+    swap_in,
+    double,
+    edit_rows,
+    edit_ledger,
+]
+
+
+@dataclass
+class Tally:
+    """What was done to a folder, and what came of it."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    named: int = 0
+    clean: int = 0
+    lost: int = 0
+    doubled: int = 0
+    shown_wrong: int = 0
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{name} {n}" for name, n in sorted(self.faults.items()))
+        return (
+            f"{self.faults.total()} faults in folders ({kinds}); verify named the damage "
+            f"{self.named} times and found {self.clean} folders clean; lost {self.lost}, "
+            f"doubled {self.doubled}, shown wrong {self.shown_wrong}"
+        )
+
+
+def shown(store: Store) -> pd.DataFrame:
+    """The statistics that tables show: those of finished runs."""
+    try:
+        table = make_runs_table(store)
+    except ValueError:
+        # Without a manifest nothing is shown.
+        return pd.DataFrame(columns=["run_id", "replicate", *STATISTICS])
+    finished = table[table["status"] == "finished"] if len(table) else table
+    return finished.reindex(columns=["run_id", "replicate", *STATISTICS])
+
+
+def completed(store: Store, repaired_first: bool) -> None:
+    """The user's way back: the same command, and `verify --repair` where it asks for it."""
+    command = HereRunner(sweep_of(SHORT), store.path, track=False, quiet=True)
+    if repaired_first:
+        repair(store, verify(store, progress))
+    try:
+        command.run()
+    except ValueError as error:
+        # The error must name the file that stands in the way.
+        assert str(store.path) in str(error), error
+        repair(store, verify(store, progress))
+        command.run()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
+    part: int, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """`--faults` seeded faults in all, one to three at a time, in both forms of a folder."""
+    most = pytestconfig.getoption("--faults") / PARTS
+    rng = np.random.default_rng([pytestconfig.getoption("--chaos-seed"), part])
+    reference = computed(tmp_path / "reference" / "faults", SHORT, whole=True)
+    expected, statistics = rows_of(reference), shown(reference)
+    original = computed(tmp_path / "original" / "faults", SHORT, whole=False)
+    foreign = computed(tmp_path / "foreign" / "faults", FOREIGN, whole=False)
+    tally = Tally()
+    try:
+        while tally.faults.total() < most:
+            folder = tmp_path / "damaged"
+            shutil.copytree(original.path, folder)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if rng.integers(3) == 0:
+                    compact(Store(folder))
+                harm(folder, foreign.path, rng, tally)
+                look(Store(folder), statistics, tally)
+                go_on(Store(folder), expected, rng, tally)
+            shutil.rmtree(folder)
+    finally:
+        pytestconfig.stash.setdefault(CHAOS, []).append(str(tally))
+    assert tally.lost == tally.doubled == tally.shown_wrong == 0
+
+
+def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:
+    """Do one to three faults to the folder."""
+    for fault in rng.choice(np.array(FAULTS), rng.integers(1, 4)):
+        if not list(folder.glob("rounds/*.parquet")):
+            return
+        try:
+            fault(folder, foreign, rng)
+        except (OSError, ValueError, KeyError):
+            # An earlier fault has left nothing that this one could harm.
+            continue
+        tally.faults[fault.__name__] += 1
+
+
+def look(store: Store, statistics: pd.DataFrame, tally: Tally) -> None:
+    """Count the statistics of finished runs that are not those of the reference."""
+    found = shown(store).merge(statistics, on=["run_id", "replicate"])
+    for name in STATISTICS:
+        same = found[f"{name}_x"].eq(found[f"{name}_y"])
+        missing = found[f"{name}_x"].isna() & found[f"{name}_y"].isna()
+        tally.shown_wrong += int((~(same | missing)).sum())
+    findings = verify(store, progress)
+    tally.named += bool(findings)
+    tally.clean += not findings
+
+
+def go_on(store: Store, expected: pd.DataFrame, rng: Rng, tally: Tally) -> None:
+    """Give the same command again, and compare all rows with the reference."""
+    completed(store, repaired_first=bool(rng.integers(2)))
+    # Rows of runs that are not in the manifest count nowhere; `verify` names them, and
+    # `--repair` deletes them.
+    ended = rows_of(store)
+    ended = ended[ended["run_id"].isin(expected["run_id"])]
+    tally.doubled += int(ended.duplicated(KEYS).sum())
+    tally.lost += len(expected) - len(ended.drop_duplicates(KEYS))
+    pd.testing.assert_frame_equal(ended.reset_index(drop=True), expected)
+    repair(store, verify(store, progress))
+    pd.testing.assert_frame_equal(rows_of(store), expected)
+    assert verify(store, progress) == []

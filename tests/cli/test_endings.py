@@ -1,0 +1,289 @@
+"""However a command ends: one exit code, at most one message, no traceback of raysafl's.
+
+Each command runs in a process of its own, as the installed command does.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.commands import RAYSAFL, call, call_here
+
+from raysafl.cli import signals
+from raysafl.cli.endings import BUG, explain
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
+from raysafl.sweep.experiment_file import load_sweep
+
+SOURCE = """
+import sys
+from raysafl.data.sources import Source
+from raysafl.quickstart import BASE
+from raysafl import Sweep
+
+class Mine(Source):
+    def load(self):
+        {line}
+
+SWEEP = Sweep("mine", [BASE.replace({{"data.dataset": Mine()}})])
+"""
+
+
+def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    """A command that already heeds signals: Python itself has begun to import it."""
+    process = subprocess.Popen(
+        [*RAYSAFL, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    )
+    while process.poll() is None:
+        caught = Path(f"/proc/{process.pid}/status").read_text().partition("SigCgt:")[2]
+        # SIGTERM is the 15th bit; Python alone does not catch it.
+        if int(caught.split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+            break
+        time.sleep(0.001)
+    return process
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_a_signal_while_the_command_is_imported_ends_it_without_a_traceback(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    chance = random.Random(int(number))
+    for _ in range(2):
+        process = started("list", cwd=tmp_path)
+        time.sleep(chance.uniform(0, 0.4))
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == code, said
+        assert said.strip().startswith("Stopped by") and "Traceback" not in said
+
+
+def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
+    """As `nohup` asks, and a shell that starts a command in the background."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    process = started("list", cwd=tmp_path, preexec_fn=ignore)
+    process.send_signal(signal.SIGHUP)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "FedAvg" in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_output_is_told_at_the_end_and_a_closed_pipe_is_no_news(
+    tmp_path: Path,
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*RAYSAFL, "list"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: the output could not be written: No space left on device\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*RAYSAFL, "list"], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(
+        [*RAYSAFL, "list"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "defines no sweep: it needs SWEEP = Sweep(...)"),
+        (b"x = 1\0\n", "source code string cannot contain null bytes"),
+        (bytes(range(255, 127, -1)), "does not import"),
+        ("x = 'é'\n".encode("latin-1"), "codec can't decode byte 0xe9"),
+        ("x = 1\n".encode("utf-16"), "does not import: source code string cannot"),
+        (b"x = " + b"(" * 3000, "too many nested parentheses"),
+        (b"import sys\nsys.exit()\n", "odd.py:2 does not import: it ends the program"),
+        (b"raise SystemExit('so')", "odd.py:1 does not import: it ends the program"),
+        (b"raise GeneratorExit", "odd.py:1 does not import: GeneratorExit"),
+    ],
+)
+def test_an_odd_experiment_file_is_one_clear_error(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "odd.py"
+    file.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        load_sweep(file)
+    assert message in str(error.value)
+
+
+def test_a_folder_as_an_experiment_is_told_and_a_link_that_leads_to_itself_too(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "one.py").write_text("")
+    with pytest.raises(ValueError, match=r"it is a folder.*such as .*one\.py"):
+        load_sweep(tmp_path)
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    with pytest.raises(ValueError, match="there is no experiment file"):
+        load_sweep(tmp_path / "loop.py")
+
+
+def test_ctrl_c_raised_by_an_experiment_file_ends_the_command_as_ctrl_c_does(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text("raise KeyboardInterrupt")
+    code, said = call(tmp_path, "run", "mine.py")
+    assert code == 130 and said.startswith("Stopped by Ctrl-C")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("sys.exit()", "mine.py:9 ends the program (SystemExit: None)"),
+        ("return {}[3]", "mine.py:9 raises the error above"),
+    ],
+)
+def test_what_the_users_data_raise_before_a_sweep_names_the_users_line(
+    line: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(SOURCE.format(line=line))
+    code, said = call(tmp_path, "run", "mine.py")
+    assert code == 2 and message in said
+    assert "raysafl/" not in said.replace(str(tmp_path), "")
+    assert not (tmp_path / "results" / "mine" / "manifest.json").exists()
+
+
+def say(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code for an error that a command raised, and what is said of it."""
+    code = explain(error, lambda text: print(text, file=sys.stderr))
+    return code, capsys.readouterr().err
+
+
+def test_a_mistake_in_raysafl_shows_its_traceback_and_how_to_report_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        # It raises a TypeError inside the package.
+        Store(3).path / "x"  # type: ignore[arg-type, operator]
+    except TypeError as error:
+        code, said = say(error.with_traceback(None), capsys)
+    assert code == BUG == 3
+    assert "TypeError" in said and said.endswith("and the experiment file.\n")
+
+
+def test_files_and_memory_are_no_mistakes_of_raysafl(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    full = OSError(28, "No space left on device", "/a/b")
+    assert say(full, capsys) == (2, "Error: /a/b: No space left on device\n")
+    assert say(MemoryError(), capsys) == (2, "Error: MemoryError\n")
+    assert say(StorageError("gone"), capsys) == (2, "Error: gone\n")
+    assert say(KeyboardInterrupt(), capsys)[0] == 130
+
+
+def test_a_program_that_calls_a_command_keeps_its_own_handlers() -> None:
+    before = [signal.getsignal(number) for number in signals.NAMES]
+    with signals.working():
+        assert [signal.getsignal(number) for number in signals.NAMES] == before
+
+
+@pytest.fixture
+def folder(real_results: Path, tmp_path: Path) -> Path:
+    """A copy of a finished sweep, without what is made from its rows."""
+    copy = tmp_path / "results" / "quickstart"
+    copy.mkdir(parents=True)
+    for file in (real_results / "quickstart").rglob("*"):
+        if file.is_file() and not file.name.startswith("."):
+            target = copy / file.relative_to(real_results / "quickstart")
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    return copy
+
+
+def damaged(folder: Path, place: str, what: str) -> Path:
+    """Put a folder, or a link that leads to itself, in the place of a file."""
+    found = sorted(folder.glob(place))
+    file = found[0] if found else folder / place
+    file.unlink(missing_ok=True)
+    if what == "folder":
+        file.mkdir(parents=True)
+    else:
+        file.symlink_to(file.name)
+    return file
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("what", ["folder", "loop"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "manifest.json",
+        "runs.parquet",
+        "report.html",
+        "ledger/*.json",
+        "ledger/ledger.jsonl",
+        "rounds/*-*.parquet",
+        "rounds/rounds.parquet",
+    ],
+)
+def test_a_folder_or_a_loop_in_the_place_of_a_file_is_named_by_every_command(
+    place: str, what: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = damaged(folder, place, what)
+    monkeypatch.chdir(folder.parents[1])
+    for command in (["results", "", "results"], ["report", "results/quickstart"]):
+        code, said = call_here(monkeypatch, *command)
+        assert code in (0, 2) and "Traceback" not in said
+        assert code == 0 or file.name in said or "holds no sweep" in said, said
+    if what == "folder":
+        with pytest.raises(StorageError, match=f"{file.name} is a folder, but"):
+            Store(folder).create()
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(folder: Path) -> None:
+    (folder / "checkpoints").write_text("")
+    with pytest.raises(StorageError, match=r"checkpoints is no folder.*move it away"):
+        Store(folder).create()
+
+
+def test_markup_in_names_and_labels_is_printed_as_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd = folder.with_name("[red]q")
+    folder.rename(odd)
+    manifest = json.loads((odd / "manifest.json").read_text())
+    manifest["title"] = "[/] and :star: of [bold]q"
+    for entry in manifest["entries"]:
+        entry["labels"]["algorithm"] += "[/red]"
+    (odd / "manifest.json").write_text(json.dumps(manifest))
+    code, said = call_here(monkeypatch, "report", "results/[red]q")
+    assert code == 0, said
+    assert "[/] and :star: of [bold]q" in said and "SAFARI[/red]" in said
+    assert "Written: results/[red]q/table.md" in said
+    code, said = call_here(monkeypatch, "results", "s == 4", "results")
+    assert code == 0 and "SAFARI[/red]" in said
+    code, said = call_here(monkeypatch, "compact", "results/[red]q")
+    assert code == 0 and said.startswith("results/[red]q: ")
+    code, said = call_here(monkeypatch, "results", "nothing == '[/]'", "results")
+    assert code == 2 and "Traceback" not in said

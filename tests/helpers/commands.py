@@ -1,0 +1,45 @@
+"""Call `raysafl` as a user does, in a process of its own or, faster, in this one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raysafl.cli import app as cli
+
+# What the installed command runs.
+RAYSAFL = [sys.executable, "-c", "from raysafl.cli.start import main; main()"]
+
+
+def call(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Return the exit code of `raysafl ARGUMENTS` in a folder, and all it printed, as one line."""
+    done = subprocess.run(
+        [*RAYSAFL, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, " ".join(done.stdout.split())
+
+
+def call_here(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
+    """Return the exit code of `raysafl ARGUMENTS` in this process, and all it printed."""
+    monkeypatch.setattr(sys, "argv", ["raysafl", *arguments])
+    with cli.console.capture() as said, cli.errors.capture() as wrong:
+        result = CliRunner().invoke(cli.app, list(arguments))
+        code = result.exit_code
+        if result.exception is not None and not isinstance(
+            result.exception, SystemExit
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    cli, "app", lambda: (_ for _ in ()).throw(result.exception)
+                )
+                with pytest.raises(SystemExit) as end:
+                    cli.main()
+            code = int(end.value.code or 0)
+    return code, result.output + said.get() + wrong.get()

@@ -1,0 +1,49 @@
+"""Models with frozen parameters, and plain torch beside them."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from raysafl import Model
+from raysafl.models import FlatModel
+
+
+class Backbone(Model):
+    """Frozen convolutions that are drawn at random, under a head that is trained."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the convolutions, with a ReLU and a pooling, then the head."""
+        depth, height, width = input_shape
+        backbone = nn.Sequential(
+            nn.Conv2d(depth, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+        )
+        head = nn.Linear(3 * (height // 2) * (width // 2), num_classes)
+        return nn.Sequential(backbone.requires_grad_(False), nn.Flatten(), head)
+
+
+class FrozenBias(Model):
+    """One linear layer, whose bias stays as it is."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the layer with the frozen bias 0, 1, 2, ..."""
+        layer = nn.Linear(math.prod(input_shape), num_classes)
+        nn.init.zeros_(layer.weight)
+        layer.bias = nn.Parameter(torch.arange(num_classes) / 1.0, requires_grad=False)
+        return nn.Sequential(nn.Flatten(), layer)
+
+
+def plain_module(flat: FlatModel, model: Model, w_P: Tensor) -> nn.Module:
+    """Return a module of plain torch with these trainable parameters.
+
+    Its frozen ones are set by name to those of the flat model, which is all that it
+    takes from there.
+    """
+    module = model.build(*flat._arguments)
+    named = dict(module.named_parameters())
+    trained = [p for p in named.values() if p.requires_grad]
+    nn.utils.vector_to_parameters(w_P.clone(), trained)
+    for name, p in named.items():
+        if not p.requires_grad:
+            p.copy_(flat.frozen[name])
+    return module

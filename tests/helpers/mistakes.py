@@ -1,0 +1,258 @@
+"""Experiment files with one mistake in a class of the user's own, as users make them."""
+
+from pathlib import Path
+
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.experiment_file import load_sweep
+
+HEAD = """
+import math
+from dataclasses import replace
+import numpy as np
+import torch
+from torch import nn
+from raysafl import *
+from raysafl.quickstart import BASE as QUICK
+
+BASE = QUICK.replace(rounds=3, replicates=2)
+"""
+
+
+def write(folder: Path, code: str, changes: str, name: str = "mine") -> Path:
+    """Write an experiment file with a base run, some classes, and a sweep of one run."""
+    file = folder / f"{name}.py"
+    runs = f"{{('{name}', 0): BASE.replace({changes})}}"
+    end = f"\nSWEEP = Sweep('{name}', {runs}, axes=['method', 's'])\n"
+    file.write_text(HEAD + code + end)
+    return file
+
+
+def load(folder: Path, code: str, changes: str, name: str = "mine") -> Sweep:
+    """Write an experiment file and load its sweep."""
+    return load_sweep(write(folder, code, changes, name))
+
+
+def place(code: str, of: str) -> str:
+    """Return `mine.py:LINE` of the only line of the code that begins with a text."""
+    lines = (HEAD + code).splitlines()
+    (number,) = [i for i, line in enumerate(lines, 1) if line.strip().startswith(of)]
+    return f"mine.py:{number}"
+
+
+def algorithm(*lines: str) -> str:
+    """Return the code of an algorithm `Mine` whose `round` has these lines."""
+    body = "\n".join(f"        {line}" for line in lines)
+    return f"class Mine(Algorithm):\n    def round(self, state, ids, key):\n{body}\n"
+
+
+def policy(*lines: str) -> str:
+    """Return the code of a policy `Mine` whose `pick` has these lines."""
+    body = "\n".join(f"        {line}" for line in lines)
+    head = "    def pick(self, state, num_clients, key, accuracy):"
+    return f"class Mine(Participation):\n{head}\n{body}\n"
+
+
+def model(*lines: str) -> str:
+    """Return the code of a model `Mine` whose `build` has these lines."""
+    body = "\n".join(f"        {line}" for line in lines)
+    head = "    def build(self, input_shape, num_classes):"
+    return f"class Mine(Model):\n{head}\n{body}\n"
+
+
+MEAN = "state = replace(state, w_P=state.w_P - update.delta_MP.mean(0))"
+# Code of a class `Mine`, the change that puts it into a run, the method that is wrong,
+# and a part of the sentence that says so.
+MISTAKES = {
+    "a plain function": (
+        algorithm("Train(state.w_P, ids)", "return state"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "must be a generator: it yields fl.Train(...) or fl.TrainMean(...)",
+    ),
+    "returns before it yields": (
+        algorithm("return state", "yield"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "in round 0 it returned without a yield",
+    ),
+    "a plain function inside SAFARI": (
+        algorithm("return state"),
+        "algorithm=SAFARI(inner=Mine(), client_prob=0.5)",
+        "Mine.round",
+        "must be a generator",
+    ),
+    "yields no request": (
+        algorithm("yield state.w_P", "return state"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "must yield fl.Train(...) or fl.TrainMean(...) for at least one client; in round "
+        "0 it yielded a Tensor of shape [650]",
+    ),
+    "asks for a client that is not there": (
+        algorithm("yield Train(state.w_P, [10])", "return state"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "it asked for client 10, but ids go from 0 to 9",
+    ),
+    "an offset of the wrong shape": (
+        algorithm(
+            "yield Train(state.w_P, ids, offset_MP=torch.zeros_like(state.w_P))",
+            "return state",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "offset_MP is a Tensor of shape [650], but must be a tensor of shape [5, 650]",
+    ),
+    "a start of the wrong shape": (
+        algorithm("yield Train(state.w_P[:-1], ids)", "return state"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "w_P is a Tensor of shape [649], but must be a tensor of shape [650]",
+    ),
+    "starts of the wrong shape": (
+        algorithm(
+            "yield Train(state.w_P, ids, w_MP=torch.zeros(2, 650))", "return state"
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "w_MP is a Tensor of shape [2, 650], but must be a tensor of shape [5, 650]",
+    ),
+    "returns nothing": (
+        algorithm("update = yield Train(state.w_P, ids)", MEAN),
+        "algorithm=Mine()",
+        "Mine.round",
+        "must return a State, for example replace(state, w_P=...); in round 0 it "
+        "returned None",
+    ),
+    "returns parameters": (
+        algorithm("update = yield Train(state.w_P, ids)", "return state.w_P"),
+        "algorithm=Mine()",
+        "Mine.round",
+        "it returned a Tensor of shape [650]",
+    ),
+    "an update that was not averaged": (
+        algorithm(
+            "update = yield Train(state.w_P, ids)",
+            "return replace(state, w_P=state.w_P - update.delta_MP)",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "w_P of its State is a Tensor of shape [5, 650], but must be a tensor of shape "
+        "[650]",
+    ),
+    "numbers in the server's memory": (
+        algorithm(
+            "update = yield Train(state.w_P, ids)",
+            "return State(state.w_P, {'c': 1.5})",
+        ),
+        "algorithm=Mine()",
+        "Mine.round",
+        "server['c'] is 1.5, but must be a tensor",
+    ),
+    "a policy that returns an array": (
+        policy("return np.arange(3)"),
+        "participation=Mine()",
+        "Mine.pick",
+        "must return (state, Cohort(ids))",
+    ),
+    "a policy that returns a cohort alone": (
+        policy("return Cohort([0, 1])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "in round 0 it returned Cohort(ids=[0, 1]",
+    ),
+    "a mask in place of ids": (
+        policy("return state, Cohort(np.arange(num_clients) < 3)"),
+        "participation=Mine()",
+        "Mine.pick",
+        "the ids are a ndarray of shape [10]",
+    ),
+    "a number that is out of range": (
+        policy("return state, Cohort([1, num_clients])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "by whole numbers from 0 to 9; in round 0 the cohort holds client 10",
+    ),
+    "a negative number": (
+        policy("return state, Cohort([-1, 2])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "the cohort holds client -1",
+    ),
+    "repeated numbers": (
+        policy("return state, Cohort([1, 1, 2])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "the cohort holds a client twice: [1, 1, 2]",
+    ),
+    "nobody": (
+        policy("return state, Cohort([])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "the cohort is empty",
+    ),
+    "arrays in the policy's state": (
+        policy("return np.zeros(2), Cohort([0])"),
+        "participation=Mine()",
+        "Mine.pick",
+        "must return a state of plain numbers, texts, lists and dictionaries",
+    ),
+    "nobody inside a snapshot policy": (
+        policy("return state, Cohort([])"),
+        "participation=Snapshot(base=Mine(), uniform=Uniform(m=5), every=2)",
+        "Mine.pick",
+        "the cohort is empty",
+    ),
+    "an empty client": (
+        "class Mine(Partition):\n"
+        "    def spread(self, labels, num_classes, clients, rng, users=None):\n"
+        "        parts = np.array_split(np.arange(len(labels)), clients - 1)\n"
+        "        return [np.empty(0, int), *parts]\n",
+        "data=Federation(partition=Mine(), server=IidServer(n0=50)), "
+        "participation=Full()",
+        "Mine.spread",
+        "client 0 holds no samples",
+    ),
+    "a server without data": (
+        algorithm("yield Train.server(state.w_P, QUICK.local)", "return state"),
+        "algorithm=Mine(), data=Federation()",
+        "",
+        "trains on the server's data, but the server holds none",
+    ),
+}
+# These are found when the model is built or tried on a batch, so never by a simulation.
+MODEL_MISTAKES = {
+    "build returns nothing": (
+        model("nn.Linear(64, 10)"),
+        "model=Mine()",
+        "Mine.build",
+        "must return an nn.Module; it returned None",
+    ),
+    "a model that does not accept the input": (
+        model("return nn.Linear(math.prod(input_shape), num_classes)"),
+        "model=Mine()",
+        "Mine.build",
+        "makes a module that does not accept a batch of inputs of shape [2, 1, 8, 8] "
+        "(torch.float32): RuntimeError: ",
+    ),
+    "too few outputs": (
+        model("return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes - 1))"),
+        "model=Mine()",
+        "Mine.build",
+        "must make a module that returns logits [B, num_classes], for this batch [2, "
+        "10]; it returned a Tensor of shape [2, 9]",
+    ),
+    "too many outputs": (
+        model("return nn.Sequential(nn.Flatten(), nn.Linear(64, 11))"),
+        "model=Mine()",
+        "Mine.build",
+        "it returned a Tensor of shape [2, 11]",
+    ),
+}
+# Where the line that a message must name begins.
+LINES = {
+    "Mine.round": "def round",
+    "Mine.pick": "def pick",
+    "Mine.spread": "def spread",
+    "Mine.build": "def build",
+}

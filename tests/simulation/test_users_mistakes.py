@@ -1,0 +1,115 @@
+"""Mistakes in the user's own classes are told in a sentence that names class and line."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
+
+from raysafl import Key, Run, Uniform
+from raysafl.core.participation import Cohort
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import dump
+from raysafl.simulation.simulation import Simulation
+
+
+def only_run(folder: Path, code: str, changes: str) -> Run:
+    (run,) = load(folder, code, changes).labelled().values()
+    return run
+
+
+def play(run: Run) -> list[object]:
+    """All records of a run in this process."""
+    work = Worker(run.data, run.data.load(), run.model, run.seeds, engine="loop")
+    simulation = Simulation(run, work)
+    records: list[object] = []
+    while not simulation.done:
+        records += simulation.step()
+    dump(simulation)
+    return records
+
+
+# What is inside one of raysafl's own algorithms is told apart by the rehearsal only.
+DIRECT = [name for name in MISTAKES if "inside" not in name]
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_mistake_is_told_with_the_class_the_line_and_what_to_do_instead(
+    name: str, tmp_path: Path
+) -> None:
+    code, changes, method, sentence = MISTAKES[name]
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+        play(only_run(tmp_path, code, changes))
+    if method:
+        expected = f"{method} ({place(code, LINES[method])}) "
+        assert str(error.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        "np.array([1, 2])",
+        "list(np.array([1, 2]))",
+        "np.array([1, 2], np.uint8)",
+        "torch.tensor([1, 2])",
+        "(1, 2)",
+    ],
+)
+def test_ids_of_numpy_are_taken_as_the_plain_numbers_that_they_are(
+    ids: str, tmp_path: Path
+) -> None:
+    by_array = only_run(
+        tmp_path, policy(f"return state, Cohort({ids})"), "participation=Mine()"
+    )
+    by_list = only_run(
+        tmp_path, policy("return state, Cohort([1, 2])"), "participation=Mine()"
+    )
+    (given, *_), (plain, *_) = play(by_array), play(by_list)
+    assert given.cohort == plain.cohort == [1, 2]  # type: ignore[attr-defined]
+    assert {type(i) for i in given.cohort} == {int}  # type: ignore[attr-defined]
+    assert given.test_loss == plain.test_loss  # type: ignore[attr-defined]
+
+
+def test_ids_in_another_order_stay_in_that_order(tmp_path: Path) -> None:
+    run = only_run(
+        tmp_path, policy("return state, Cohort([7, 2])"), "participation=Mine()"
+    )
+    assert {tuple(record.cohort) for record in play(run)} == {(7, 2)}  # type: ignore[attr-defined]
+
+
+def test_a_correct_class_passes_all_checks(tmp_path: Path) -> None:
+    code = algorithm(
+        "update = yield Train(state.w_P, ids, offset_MP=torch.zeros(len(ids), 650))",
+        "update = yield TrainMean(state.w_P, ids)",
+        "return replace(state, w_P=state.w_P - update.delta_P)",
+    )
+    assert len(play(only_run(tmp_path, code, "algorithm=Mine()"))) == 6
+
+
+def test_checks_of_a_cohort_take_a_small_part_of_drawing_it() -> None:
+    """A thousand of a million clients, as cohorts of large populations are."""
+    import timeit
+
+    from raysafl.simulation.checks import checked_pick
+
+    policy = Uniform(m=1000)
+    picked = policy.pick(None, 10**6, Key(0, 0), None)
+    state, cohort = checked_pick(policy, picked, 10**6, 0)
+    assert cohort == picked[1] and isinstance(cohort, Cohort) and state is None
+    drawing = min(
+        timeit.repeat(lambda: policy.pick(None, 10**6, Key(0, 0), None), number=20)
+    )
+    checking = min(
+        timeit.repeat(lambda: checked_pick(policy, picked, 10**6, 1), number=20)
+    )
+    assert checking < drawing + 20 * 1e-3
+
+
+def test_an_empty_tensor_or_a_float_is_no_cohort() -> None:
+    from raysafl.simulation.checks import checked_pick
+
+    for ids in (torch.tensor([]), np.array([1.0]), [[1], [1, 2]], {1, 2}, "12"):
+        with pytest.raises(ValueError, match="must return"):
+            checked_pick(Uniform(m=1), (None, Cohort(ids)), 10, 1)  # type: ignore[arg-type]

@@ -1,0 +1,318 @@
+"""Sweeps with a mistake are refused with a clear message, and their folder stays as it was."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.folders import contents, finished
+from ray import tune
+
+from raysafl import SAFARI, Claim, FedAvg, Run, Runner, Sweep, Table
+from raysafl.core.component import Component
+from raysafl.quickstart import BASE
+from raysafl.storage.manifest import Printed
+
+
+def runs(run: Run) -> dict[tuple[str, int], Run]:
+    """Two methods for s = 0, and one of them for s = 2."""
+    return {
+        ("FedAvg", 0): run.replace({"participation.s": 0}),
+        ("FedAvg", 2): run.replace({"participation.s": 2}),
+        ("lazy", 0): run.replace({"participation.s": 0, "local.lr": 0.01}),
+    }
+
+
+def sweep(run: Run, **changes: Any) -> Sweep:
+    return Sweep(
+        **{"name": "tiny", "runs": runs(run), "axes": ("method", "s"), **changes}
+    )
+
+
+def table(**changes: Any) -> dict[str, Table]:
+    return {"table": Table(**{"rows": ["method"], "columns": ["s"], **changes})}
+
+
+def claim(**fields: Any) -> dict[str, list[Claim]]:
+    return {"claims": [Claim(text="more is less", **fields)]}
+
+
+def labelled(*labels: Any) -> Callable[[Run], dict[str, Any]]:
+    """Give each label of one axis to a run of its own."""
+    return lambda run: {
+        "runs": {label: run.replace(seed=seed) for seed, label in enumerate(labels)},
+        "axes": ("x",),
+    }
+
+
+class Other(Component):
+    """A component that is no run."""
+
+
+ORDER = [{"method": "FedAvg"}, {"method": "lazy"}]
+CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], str]] = {
+    # the table
+    "statistic": (
+        table(statistic="lst10"),
+        "table: statistic: there is no statistic 'lst10': did you mean 'last10'",
+    ),
+    "also": (
+        table(also=["final", "bset"]),
+        "table: also: there is no statistic 'bset': did you mean 'best'",
+    ),
+    "rows": (
+        table(rows=["metod"]),
+        "table: rows: there is no axis 'metod': did you mean 'method'",
+    ),
+    "columns": (table(columns=["S", "n0"]), "table: columns: there is no axis 'S'"),
+    "panels": (table(panels=["metod"]), "table: panels: there is no axis 'metod'"),
+    "minus": (table(minus={"metod": "lazy"}), "table: minus: there is no axis 'metod'"),
+    "minus label": (
+        table(minus={"method": "lzy"}),
+        "table: minus: no run has method='lzy': did you mean 'lazy'",
+    ),
+    "readings": (
+        table(readings=["spread"]),
+        "table: readings: there is no axis 'spread'",
+    ),
+    "both": (
+        table(rows=["method", "s"]),
+        "table: rows and columns: 's' is given twice",
+    ),
+    "no table": ({"table": Table}, "table is the class Table; give a Table"),
+    "printed in the table": (
+        table(paper=[Printed(labels={"s": 0}, mean=1)]),
+        "printed numbers belong to the sweep",
+    ),
+    # printed numbers
+    "paper": (
+        {"paper": {("FedAvg", 4): (90.0, None)}},
+        r"paper: no run has s=4: \(known: 0, 2\)",
+    ),
+    "paper, no cell": (
+        {"paper": {("lazy", 2): (90.0, None)}},
+        "paper: no run that it looks at has all of method='lazy', s=2",
+    ),
+    "paper, parts": (
+        {"paper": {"FedAvg": (90.0, None)}},
+        r"paper: label 'FedAvg' has 1 values, but the axes are \['method', 's'\]",
+    ),
+    "paper, number": (
+        {"paper": {("FedAvg", 0): 90.0}},
+        r"paper\[\('FedAvg', 0\)\] is 90.0, of type float; give \(mean, standard",
+    ),
+    "more": (
+        {"more": {"arbitrary_ration": {}}},
+        "more: there is no statistic 'arbitrary_ration': did you mean 'arbitrary_ratio'",
+    ),
+    "more, no cell": (
+        {"more": {"best": {("FedAvg", "0"): (90.0, None)}}},
+        r"more\['best'\]: no run has s='0': did you mean 0\?",
+    ),
+    # claims
+    "claim, axis": (
+        claim(order=ORDER, where={"S": 0}),
+        "the claim 'more is less': there is no axis 'S': did you mean 's'",
+    ),
+    "claim, label": (
+        claim(order=[{"method": "FedAvg"}, {"method": "lzy"}]),
+        "the claim 'more is less': no run has method='lzy': did you mean 'lazy'",
+    ),
+    "claim, nowhere": (
+        claim(order=ORDER, where={"s": 2}),
+        "no run that it looks at has all of method='lazy'",
+    ),
+    "claim, where": (
+        claim(least=1.0, where={"s": 2, "method": "lazy"}),
+        "no run that it looks at has all of s=2, method='lazy'",
+    ),
+    "claim, statistic": (
+        claim(order=ORDER, statistic="rise_tim"),
+        "the claim 'more is less': there is no statistic 'rise_tim': did you mean 'rise",
+    ),
+    "no claim": ({"claims": ["x"]}, r"claims\[0\] is 'x', of type str; give a Claim"),
+    "one claim": (
+        {"claims": Claim(text="x", least=1)},
+        "of type Claim; give a list of claims",
+    ),
+    # axes and labels
+    "axes, text": (
+        {"axes": "ms"},
+        r"axes='ms' is one text; give a tuple with one name per label",
+    ),
+    "axes, twice": ({"axes": ("s", "s")}, "axes: 's' is given twice"),
+    "axes, no text": ({"axes": ("s", 1)}, "axes has 1, of type int"),
+    "1 and '1'": (
+        labelled(1, "1"),
+        "axis 'x' has the labels 1 and '1', which results cannot tell apart",
+    ),
+    "True and 'True'": (labelled(True, "True"), "the labels True and 'True'"),
+    "None and 'None'": (labelled(None, "None"), "the labels None and 'None'"),
+    "0.5 and '0.5'": (labelled("0.5", 0.5), "the labels '0.5' and 0.5"),
+    "0.3 and nearly": (labelled(0.3, 0.1 + 0.2), "the labels 0.3 and 0.300000000"),
+    "True and 1": (
+        lambda run: {"runs": {(1, 0): run, (True, 2): run.replace(seed=1)}},
+        "axis 'method' has the labels 1 and True",
+    ),
+    "one label, two runs": (
+        labelled("a", ("a",)),
+        r"the labels of the runs: \('a',\) is given twice",
+    ),
+    "label, type": (
+        labelled(FedAvg()),
+        r"axis 'x' has the label FedAvg\(.* type FedAvg",
+    ),
+    "label, infinite": (labelled(float("inf")), "the label inf, .* a finite number"),
+    # runs
+    "empty": ({"runs": {}}, "exactly one of them; there is no run in either"),
+    "number": ({"runs": [1]}, r"runs\[0\] is 1, of type int; give a Run"),
+    "component": ({"runs": [Other()]}, r"runs\[0\] is Other\(\), of type Other"),
+    "class": ({"runs": [Run]}, r"runs\[0\] is the class Run; give a Run"),
+    "one run": (lambda run: {"runs": run}, "of type Run; give a list of runs"),
+    "used up": (
+        lambda run: {"runs": (r for r in [run]), "axes": ()},
+        "of type generator; give a list of runs",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished sweep."""
+    run = BASE.replace(rounds=1, replicates=1)
+    return finished(sweep(run), tmp_path_factory.mktemp("results") / "there").path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_sweep_is_refused_and_its_folder_stays_as_it_was(
+    case: str, there: Path
+) -> None:
+    changes, message = CASES[case]
+    tiny = BASE.replace(rounds=1, replicates=1)
+    nowhere = there.parent / "nowhere"
+    before = contents(there)
+    for folder in (there, nowhere):
+        with pytest.raises(ValueError, match=rf"^sweep 'tiny'.*{message}"):
+            wrong = sweep(tiny, **(changes(tiny) if callable(changes) else changes))
+            Runner(wrong, out=folder, track=False, quiet=True).run()
+    assert contents(there) == before and not nowhere.exists()
+
+
+SPACES: dict[str, tuple[dict[str, Any], str]] = {
+    "empty grid": (
+        {"space": {"local.lr": tune.grid_search([])}},
+        r"space\['local.lr'\] is an empty grid",
+    ),
+    "empty grid beside a distribution": (
+        {"space": {"local.lr": tune.uniform(0, 1), "seed": tune.grid_search([])}},
+        r"space\['seed'\] is an empty grid",
+    ),
+    "no base": (
+        {"space": {"local.lr": tune.uniform(0, 1)}, "base": None},
+        "needs base",
+    ),
+    "base of another type": ({"base": FedAvg()}, "of type FedAvg; give a Run"),
+    "make": ({"make": 3}, "make is no function"),
+    "path": (
+        {"space": {"local.lrr": tune.uniform(0, 1)}},
+        r"space\['local.lrr'\] names no field of base: LocalTraining has no 'lrr'; "
+        "did you mean 'lr'",
+    ),
+    "path into nothing": (
+        {"space": {"rounds.x": tune.uniform(0, 1)}},
+        "int has no 'x'",
+    ),
+    "text and number": (
+        {"space": {"local.lr": tune.grid_search([1, "1"])}},
+        "labels 1 and '1'",
+    ),
+    "twice": (
+        {"space": {"local.lr": tune.grid_search([0.1, 0.1])}},
+        r"\(0.1,\) is given twice",
+    ),
+    "metric": (
+        {"metric": "accuracy"},
+        "no run reports the metric 'accuracy': did you mean 'test_accuracy'",
+    ),
+    "metric of the scheduler": (
+        {"scheduler": tune.schedulers.ASHAScheduler(metric="acc", mode="max")},
+        "the scheduler has the metric 'acc' already",
+    ),
+    "metric of the searcher": (
+        {"search_alg": SimpleNamespace(metric="acc")},
+        "no run reports the metric 'acc'",
+    ),
+    "class of a searcher": (
+        {"search_alg": tune.search.ConcurrencyLimiter},
+        "search_alg is the class ConcurrencyLimiter; give ConcurrencyLimiter",
+    ),
+    "mode": ({"mode": "maximum"}, "mode is 'maximum'; give 'max' or 'min'"),
+    "samples": ({"num_samples": 0}, "num_samples is 0; give at least 1"),
+    "axes of the table": (table(rows=["lr"], columns=[]), "no axis 'lr': .*local.lr"),
+    "axes of a claim": (claim(where={"lr": 1}, least=0.0), "no axis 'lr'"),
+    "parts of a printed label": ({"paper": {(1, 2): (1.0, None)}}, "has 2 values, but"),
+}
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_a_wrong_search_space_is_refused_before_anything_is_sampled(
+    case: str, tiny: Run
+) -> None:
+    changes, message = SPACES[case]
+    space = {"local.lr": tune.uniform(0.1, 1)}
+    with pytest.raises(ValueError, match=rf"^sweep 'x'.*{message}"):
+        Sweep(**{"name": "x", "space": space, "base": tiny, **changes})
+
+
+def test_a_space_may_name_a_field_by_both_names_and_fields_of_a_part_it_replaces(
+    tiny: Run,
+) -> None:
+    for name in ("q", "client_prob"):
+        space = {f"algorithm.{name}": tune.uniform(0, 1)}
+        named = Sweep("x", space=space, base=tiny.replace(algorithm=SAFARI()))
+        assert named.axis_names == [f"algorithm.{name}"]
+    parts = {"algorithm": tune.choice([SAFARI()]), "algorithm.q": tune.uniform(0, 1)}
+    assert Sweep("x", space=parts, base=tiny).axis_names == list(parts)
+
+
+@pytest.mark.parametrize("scale", ["paper", "mine"])
+def test_functions_that_return_no_run_are_named(scale: str, tiny: Run) -> None:
+    grid = {"local.lr": tune.grid_search([0.1])}
+    make = (lambda config: None) if scale == "paper" else tiny.replace
+    wrong = Sweep("x", space=grid, make=make, scales={"mine": lambda run: None})  # type: ignore[arg-type,return-value]
+    what = (
+        "what make returned" if scale == "paper" else r"what scales\['mine'\] returned"
+    )
+    with pytest.raises(ValueError, match=rf"{what}.* is None, of type NoneType"):
+        wrong.at(scale).manifest()
+
+
+def test_labels_of_numpy_are_plain_labels(tiny: Run) -> None:
+    many = {(np.int64(i), np.float64(i / 2)): tiny.replace(seed=i) for i in range(3)}
+    made = Sweep("x", many, axes=("i", "half"), paper={(np.int64(1), 0.5): (1.0, None)})
+    assert made.manifest().entries[1].labels == {"i": 1, "half": 0.5}
+    assert [type(label) for label in made.manifest().entries[1].labels.values()] == [
+        int,
+        float,
+    ]
+    assert [str(p.labels["i"]) for p in made.manifest().table.paper] == ["1"]
+
+
+def test_data_that_do_not_fit_leave_no_new_folder_and_no_new_file(
+    tiny: Run, tmp_path: Path
+) -> None:
+    wrong = sweep(tiny.replace({"data.partition.p": 11}))
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "results" / "new", tmp_path / "empty"):
+        with pytest.raises(ValueError, match="p = 11 classes per client"):
+            Runner(wrong, out=folder, track=False, quiet=True).run()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
+def test_a_folder_of_another_sweep_stays_as_it_was(tiny: Run, there: Path) -> None:
+    before = contents(there)
+    with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'o"):
+        Runner(sweep(tiny, name="other"), out=there, track=False).run()
+    assert contents(there) == before

@@ -1,0 +1,299 @@
+"""Digests of the user's code: which edits change them, and which do not."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysafl import Run
+from raysafl.core.algorithm import Algorithm
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.experiment_file import load_sweep
+
+# The helper's module has a name of its own, so that no other test imports it.
+HELPER = '''
+STEP = 0.5
+
+
+def half(x):
+    """Half of it."""
+    return x * STEP
+
+
+def unrelated(x):
+    return x
+'''
+EXPERIMENT = '''
+from dataclasses import replace
+
+import digest_helper
+from raysafl import *
+from raysafl.quickstart import BASE
+
+RATE = 0.25
+TABLE = {"a": 1.0}
+TABLE["b"] = 2.0
+
+
+def scaled(x):
+    return RATE * x  # a comment
+
+
+def unrelated(x):
+    return x + 1
+
+
+class Base(Algorithm):
+    abstract = True
+
+    def factor(self):
+        return TABLE["b"]
+
+
+class Mine(Base):
+    """An algorithm."""
+
+    lr: float = 1.0
+
+    def round(self, state, ids, key):
+        """One round."""
+        update = yield Train(state.w_P, ids)
+        step = digest_helper.half(scaled(update.delta_MP.mean(0)))
+        return replace(state, w_P=state.w_P - self.lr * self.factor() * step)
+
+
+class Other(Algorithm):
+    def round(self, state, ids, key):
+        update = yield Train(state.w_P, ids)
+        return replace(state, w_P=state.w_P - update.delta_MP.mean(0))
+
+
+GRID = [0.1, 0.2]
+SWEEP = Sweep("s", {(lr,): BASE.replace(algorithm=Mine(lr=lr)) for lr in GRID}, ["lr"])
+'''
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each digest is of a module as it was just written, as in a process of its own."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    for name in list(sys.modules):
+        if name.startswith(("digest_", "raysafl_experiment_digest_")):
+            del sys.modules[name]
+
+
+def digest(folder: Path, experiment: str = EXPERIMENT, helper: str = HELPER) -> str:
+    """The digest of `Mine` in an experiment file that imports a helper beside it."""
+    sys.modules.pop("digest_helper", None)
+    (folder / "digest_helper.py").write_text(helper)
+    (folder / "digest_file.py").write_text(experiment)
+    run = next(iter(load_sweep(folder / "digest_file.py").labelled().values()))
+    (found,) = CodeDigests().of_run(run).items()
+    assert found[0] == "Mine"
+    return found[1]
+
+
+def edited(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("state.w_P - self.lr *", "state.w_P + self.lr *"),
+        ("RATE * x", "RATE + x"),
+        ("RATE = 0.25", "RATE = 0.5"),
+        ('return TABLE["b"]', 'return TABLE["a"]'),
+        ('TABLE["b"] = 2.0', 'TABLE["b"] = 3.0'),
+        ('TABLE["b"] = 2.0', 'TABLE["b"] = 2.0\nTABLE.update(b=3.0)'),
+        ("class Other", "Mine.factor = lambda self: 1.0\n\n\nclass Other"),
+        ("RATE = 0.25", "RATE = 0.25\nif RATE:\n    RATE = 0.5"),
+        ("import digest_helper\n", "import math as digest_helper\n"),
+        ("from dataclasses import replace", "from copy import copy as replace"),
+    ],
+)
+def test_what_the_class_does_changes_its_digest(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    before = digest(tmp_path)
+    assert digest(tmp_path, edited(EXPERIMENT, old, new)) != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("# a comment", "# another comment"),
+        ('"""An algorithm."""', '"""A better\n    description."""'),
+        ('        """One round."""\n', ""),
+        ("return RATE * x", "return (\n        RATE\n        * x\n    )"),
+        ('TABLE = {"a": 1.0}', "TABLE = {\n    'a': 1.00,\n}"),
+        ("GRID = [0.1, 0.2]", "GRID = [0.1, 0.3, 0.4]"),
+        ('Sweep("s"', 'Sweep("another"'),
+        ("return x + 1", "return x + 2"),
+        ("w_P - update.delta", "w_P + update.delta"),
+        ("class Other", "class More(Algorithm):\n    pass\n\n\nclass Other"),
+        ("from raysafl import *", "from raysafl import Algorithm, Sweep, Train"),
+        ("from raysafl import *", "import torch\nfrom raysafl import *"),
+    ],
+)
+def test_what_the_class_does_not_do_leaves_its_digest(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    before = digest(tmp_path)
+    assert digest(tmp_path, edited(EXPERIMENT, old, new)) == before
+
+
+def test_the_digest_follows_into_the_users_other_modules(tmp_path: Path) -> None:
+    before = digest(tmp_path)
+    for old, new in (("x * STEP", "x / STEP"), ("STEP = 0.5", "STEP = 0.7")):
+        assert digest(tmp_path, helper=edited(HELPER, old, new)) != before
+    for old, new in (("Half of it", "0.5 times it"), ("return x\n", "return -x\n")):
+        assert digest(tmp_path, helper=edited(HELPER, old, new)) == before
+
+
+@pytest.mark.parametrize(
+    ("imported", "called"),
+    [
+        ("from digest_helper import half", "half"),
+        ("from digest_helper import half as h", "h"),
+        ("from digest_helper import *", "half"),
+        ("import digest_helper as d", "d.half"),
+    ],
+)
+def test_every_form_of_import_is_followed(
+    imported: str, called: str, tmp_path: Path
+) -> None:
+    text = edited(EXPERIMENT, "import digest_helper\n", f"{imported}\n")
+    text = edited(text, "digest_helper.half", called)
+    before = digest(tmp_path, text)
+    assert digest(tmp_path, text, edited(HELPER, "x * STEP", "x / STEP")) != before
+    assert digest(tmp_path, text, edited(HELPER, "return x\n", "return -x\n")) == before
+
+
+def test_an_import_inside_a_method_is_followed(tmp_path: Path) -> None:
+    text = edited(
+        EXPERIMENT,
+        "        update = yield Train(state.w_P, ids)\n        step = digest_helper.half",
+        "        from digest_helper import half\n\n"
+        "        update = yield Train(state.w_P, ids)\n        step = half",
+    )
+    before = digest(tmp_path, text)
+    assert digest(tmp_path, text, edited(HELPER, "x * STEP", "x / STEP")) != before
+
+
+def test_two_helpers_that_exchange_their_names_change_the_digest(
+    tmp_path: Path,
+) -> None:
+    text = edited(
+        EXPERIMENT,
+        "import digest_helper\n",
+        "from digest_helper import half, unrelated as digest_helper\n",
+    )
+    text = edited(text, "digest_helper.half(scaled", "half(digest_helper")
+    other = edited(
+        text,
+        "half, unrelated as digest_helper",
+        "half as digest_helper, unrelated as half",
+    )
+    assert digest(tmp_path, text) != digest(tmp_path, other)
+
+
+def test_a_helper_that_moves_to_another_module_leaves_the_digest(
+    tmp_path: Path,
+) -> None:
+    moved = "def scaled(x):\n    return RATE * x  # a comment\n"
+    text = edited(EXPERIMENT, "RATE = 0.25\n", "from digest_helper import scaled\n")
+    text = edited(text, moved, "")
+    helper = f"{HELPER}\nRATE = 0.25\n\n\n{moved}"
+    assert digest(tmp_path, text, helper) == digest(tmp_path)
+
+
+def test_modules_that_import_each_other_in_a_circle_have_a_digest(
+    tmp_path: Path,
+) -> None:
+    text = edited(EXPERIMENT, "import digest_helper\n", "from digest_helper import *\n")
+    text = edited(text, "digest_helper.half", "made_at_run_time")
+    circle = "globals()['made_at_run_time'] = abs\n"
+    (tmp_path / "digest_other.py").write_text(f"{circle}from digest_helper import *\n")
+    digest(tmp_path, text, f"{circle}from digest_other import *\n{HELPER}")
+
+
+def test_every_process_finds_the_same_digest(tmp_path: Path) -> None:
+    before = digest(tmp_path)
+    script = f"""
+from pathlib import Path
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.experiment_file import load_sweep
+run = next(iter(load_sweep(Path({str(tmp_path / "digest_file.py")!r})).labelled().values()))
+print(CodeDigests().of_run(run)["Mine"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [before]
+
+
+def test_runs_of_raysafls_own_components_have_no_digests(tiny: Run) -> None:
+    assert CodeDigests().of_run(tiny) == {}
+
+
+def made_by_exec(step: str = "x * RATE", rate: float = 0.5, note: str = "one") -> type:
+    """A class without a source, as a notebook's is."""
+    text = f'''
+from raysafl import Algorithm, FedAvg
+RATE = {rate}
+def step(x):
+    # {note}
+    return {step}
+class Made(Algorithm):
+    """{note}"""
+    def round(self, state, ids, key):
+        step(1.0) in {{"a", "b", "c"}}
+        return (yield from FedAvg().round(state, ids, key))
+'''
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(text, names)
+    found: type = names["Made"]
+    return found
+
+
+def test_a_class_without_a_source_is_covered_by_its_compiled_code() -> None:
+    of: Callable[[type], str] = CodeDigests().of
+    before = of(made_by_exec())
+    assert of(made_by_exec(note="two")) == before
+    assert of(made_by_exec(step="x + RATE")) != before
+    assert of(made_by_exec(rate=0.7)) != before
+
+
+def test_a_class_that_a_function_makes_is_covered_by_the_function(
+    tmp_path: Path,
+) -> None:
+    text = edited(EXPERIMENT, "class Mine(Base):", "def made():\n  class Mine(Base):")
+    begin, end = text.index("def made"), text.index("class Other")
+    body = text[begin:end].replace("\n", "\n    ").rstrip()
+    text = f"{text[:begin]}{body}\n    return Mine\n\n\nMine = made()\n\n\n{text[end:]}"
+    text = text.replace("  class Mine", "class Mine")
+    before = digest(tmp_path, text)
+    assert digest(tmp_path, edited(text, "RATE * x", "RATE + x")) != before
+    assert digest(tmp_path, edited(text, "x + 1", "x + 2")) == before
+
+
+def test_a_trial_takes_the_digests_that_the_driver_has_computed() -> None:
+    driver = CodeDigests()
+    made = made_by_exec()
+    driver.of(made)
+    assert CodeDigests(dict.fromkeys(driver.found, "known")).of(made) == "known"
+
+
+def test_a_sampled_sweep_knows_the_classes_that_are_defined() -> None:
+    class Here(Algorithm):
+        """It is defined and used in no run."""
+
+    digests = CodeDigests()
+    assert digests.of_defined()["Here"] == {digests.of(Here)}
+    assert "FedAvg" not in digests.of_defined()

@@ -1,0 +1,68 @@
+"""A coordinator gives its client actors the frozen parameters that it has itself."""
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import ray
+import torch
+from torch import nn
+
+from raysafl import Hardware, Model, Run
+from raysafl.runtime import Worker
+from raysafl.storage.store import Store
+from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.session import run_in_process
+
+
+class PerProcess(Model):
+    """A linear layer with frozen weights beside it that differ in every process."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build both, as a file would that is another one on each machine."""
+        first = nn.Linear(math.prod(input_shape), 8).requires_grad_(False)
+        rng = torch.Generator().manual_seed(os.getpid())
+        first.weight.copy_(torch.randn(first.weight.shape, generator=rng))
+        return nn.Sequential(nn.Flatten(), first, nn.Linear(8, num_classes))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
+    tmp_path: Path, tiny: Run
+) -> None:
+    # Ray's workers cannot import it.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    run = tiny.replace(model=PerProcess())
+    stores = Store(tmp_path / "actors"), Store(tmp_path / "here")
+    for store in stores:
+        store.create()
+    worker = Worker(run.data, run.data.load(), run.model, run.seeds, engine="loop")
+    run_in_process(run, stores[1], worker)
+
+    context = Context(
+        store=stores[0].path,
+        make=lambda config: run,
+        hardware=Hardware(actors=2, cpus=0.5),
+        datasets={},
+        origin={},
+        report_seconds=0.0,
+        flush_seconds=30.0,
+        engine="loop",
+    )
+
+    class Here(Coordinator):
+        def setup(
+            self, config: dict[str, Any], context_: Context | None = None
+        ) -> None:
+            super().setup(config, context)
+
+    trial = Here({"run": "frozen"})
+    while not trial.train()["done"]:
+        pass
+    trial.stop()
+    facts = ["replicate", "round", "test_accuracy", "test_loss", "bytes_up"]
+    pd.testing.assert_frame_equal(stores[0].rounds()[facts], stores[1].rounds()[facts])

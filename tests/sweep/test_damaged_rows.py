@@ -1,0 +1,151 @@
+"""A run whose rows are lost or damaged is run again; until then it counts nowhere."""
+
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+from ray import tune
+from rich.console import Console
+
+from raysafl import Hardware, Outcome, Run, Runner, Sweep
+from raysafl.runtime import Worker
+from raysafl.storage.compaction import compact
+from raysafl.storage.store import Store
+from raysafl.sweep.session import run_in_process
+from raysafl.tracking import sync
+
+pytestmark = [
+    pytest.mark.usefixtures("ray_local"),
+    pytest.mark.filterwarnings("ignore:.*left out:UserWarning"),
+]
+
+
+@pytest.fixture
+def sweep(tiny: Run) -> Sweep:
+    runs = {(s,): tiny.replace({"participation.s": s}) for s in (0, 2)}
+    return Sweep("tiny", runs, axes=("s",))
+
+
+@pytest.fixture
+def finished(sweep: Sweep, tmp_path: Path) -> Iterator[Store]:
+    """A folder in which both runs have finished, computed in this process."""
+    store = Store(tmp_path / "s")
+    store.create()
+    store.write_manifest(sweep.manifest())
+    for run in sweep.labelled().values():
+        work = Worker(run.data, run.data.load(), run.model, run.seeds)
+        run_in_process(run, store, work)
+    yield store
+
+
+def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
+    return Runner(sweep, out=out, console=console, **options).run(), text.getvalue()  # type: ignore[arg-type]
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("form", ["parts", "compacted"])
+@pytest.mark.parametrize("damage", [delete, cut], ids=lambda d: d.__name__)
+def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
+    damage: object, form: str, sweep: Sweep, finished: Store
+) -> None:
+    before = finished.rounds().drop(columns="seconds")
+    first = sweep.labelled()[(0,)].id
+    if form == "compacted":
+        compact(finished)
+        damage(finished.compacted.rows_file)  # type: ignore[operator]
+    else:
+        damage(finished.parts(first)[0])  # type: ignore[operator]
+    outcome, said = go(sweep, Path(str(finished.path)))
+    assert outcome.ok and outcome.skipped == (1 if form == "parts" else 0)
+    assert "s=0 is run again: replicate 0 has 0 rows instead of 4" in " ".join(
+        said.split()
+    )
+    pd.testing.assert_frame_equal(finished.rounds().drop(columns="seconds"), before)
+    assert set(outcome.runs["status"]) == {"finished"}
+
+
+def test_a_damaged_run_that_is_not_chosen_makes_the_sweep_end_as_not_ok(
+    sweep: Sweep, finished: Store
+) -> None:
+    out = Path(str(finished.path))
+    go(sweep, out)
+    delete(Path(str(finished.parts(sweep.labelled()[(0,)].id)[0])))
+    outcome, _ = go(sweep, out, only={"s": "2"})
+    assert not outcome.ok and set(outcome.bad["status"]) == {"damaged"}
+    assert "2 replicates damaged: " in finished.file("report.html").read_text()
+
+
+def test_mlflow_calls_a_damaged_run_damaged_and_finished_once_it_was_run_again(
+    sweep: Sweep, finished: Store
+) -> None:
+    uri = f"sqlite:///{finished.path}/m.db"
+    first = sweep.labelled()[(0,)].id
+    client = MlflowClient(uri)
+
+    def logged() -> tuple[str, str, bool]:
+        sync(finished.path, uri, lambda line: None)
+        experiment = client.get_experiment_by_name("tiny")
+        runs = client.search_runs([experiment.experiment_id])
+        (run,) = [r for r in runs if r.data.tags.get("raysafl.run_id") == first]
+        return run.data.tags["status"], run.info.status, "final" in run.data.metrics
+
+    assert logged() == ("finished", "FINISHED", True)
+    delete(Path(str(finished.parts(first)[0])))
+    assert logged() == ("damaged", "FAILED", False)
+    outcome, _ = go(sweep, Path(str(finished.path)))
+    assert outcome.ok and logged() == ("finished", "FINISHED", True)
+
+
+def test_a_sampled_run_whose_rows_are_gone_is_run_again(
+    tiny: Run, tmp_path: Path
+) -> None:
+    space = {"local.lr": tune.uniform(0.05, 0.2)}
+    sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
+    outcome, _ = go(sweep, tmp_path / "s")
+    before = outcome.store.rounds().drop(columns="seconds")
+    delete(Path(str(outcome.store.parts()[0])))
+    again, said = go(sweep, tmp_path / "s")
+    assert again.ok and "is run again" in said
+    pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
+
+
+def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
+    tiny: Run, tmp_path: Path
+) -> None:
+    def sweep() -> Sweep:
+        # A scheduler serves one experiment of Tune only.
+        return Sweep(
+            "asha",
+            space={"local.lr": tune.grid_search([0.5, 0.3, 1e-7, 1e-8])},
+            base=tiny.replace(rounds=20),
+            scheduler=tune.schedulers.ASHAScheduler(
+                time_attr="round", grace_period=2, max_t=20, reduction_factor=2
+            ),
+        )
+
+    options = {"hardware": Hardware(cpus=0.5, trials=1)}
+    outcome, _ = go(sweep(), tmp_path / "s", **options)
+    store = outcome.store
+    assert outcome.ok
+    stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
+    assert stopped and all(
+        end.digest for i in stopped for end in store.ledger()[i].replicates
+    )
+    part = Path(str(store.parts(stopped[0])[-1]))
+    shutil.move(part, tmp_path / "part")
+    _, said = go(sweep(), tmp_path / "s", **options)
+    assert "is run again" in said

@@ -1,0 +1,261 @@
+"""A cheap round of the user's own classes is tried before Ray starts and anything is written."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from helpers.mistakes import (
+    LINES,
+    MISTAKES,
+    MODEL_MISTAKES,
+    algorithm,
+    load,
+    model,
+    place,
+    policy,
+    write,
+)
+from ray import tune
+
+from raysafl import FedAvg, Hardware, Run, Runner, Sweep
+from raysafl.runtime import Worker
+from raysafl.sweep import rehearsal, runner
+from raysafl.sweep.experiment_file import load_sweep
+
+
+class NoRay(Exception):
+    """Ray would have been started."""
+
+
+@pytest.fixture(autouse=True)
+def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(address: object) -> NoReturn:
+        raise NoRay
+
+    monkeypatch.setattr(runner, "ray_session", start)
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def go(sweep: Sweep, out: Path, **options: Any) -> None:
+    Runner(sweep, out, Hardware(cpus=0.5), track=False, quiet=True, **options).run()
+
+
+@pytest.mark.parametrize("name", [*MISTAKES, *MODEL_MISTAKES])
+def test_a_mistake_is_found_before_ray_starts_and_leaves_no_folder(
+    name: str, tmp_path: Path
+) -> None:
+    code, changes, method, sentence = {**MISTAKES, **MODEL_MISTAKES}[name]
+    sweep = load(tmp_path, code, changes)
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+        go(sweep, tmp_path / "out" / "s")
+    assert not (tmp_path / "out").exists()
+    if method:
+        expected = f"{method} ({place(code, LINES[method])}) "
+        assert str(error.value).startswith(expected)
+
+
+RAISES = algorithm(
+    "update = yield Train(state.w_P, ids)",
+    "wrong = ids[0] / 0",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+)
+
+
+def test_an_error_names_the_class_the_file_the_line_and_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ZeroDivisionError") as error:
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s")
+    said = str(error.value)
+    assert said.startswith(f"Mine ({place(RAISES, 'wrong')}): ZeroDivisionError: ")
+    assert "of the run method=mine, s=0, tried before anything" in said
+    assert "--no-try leaves that out" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "line"),
+    [
+        (
+            "class Mine(Partition):\n"
+            "    def spread(self, labels, num_classes, clients, rng, users=None):\n"
+            "        return self.nothing\n",
+            "data=Federation(partition=Mine())",
+            "return self.nothing",
+        ),
+        (
+            "class Mine(Source):\n    def load(self):\n        return {}['x']\n",
+            "data=Federation(dataset=Mine())",
+            "return {}",
+        ),
+        (
+            "class Mine(Model):\n    def build(self, input_shape, num_classes):\n"
+            "        return nn.Linear(64, classes)\n",
+            "model=Mine()",
+            "return nn.Linear",
+        ),
+    ],
+)
+def test_an_error_while_data_load_or_a_model_is_built_names_the_users_line(
+    code: str, changes: str, line: str, tmp_path: Path
+) -> None:
+    code = "from raysafl.data.sources import Source\n" + code
+    with pytest.raises(ValueError, match="Error") as error:
+        go(load(tmp_path, code, changes), tmp_path / "s")
+    assert str(error.value).startswith(f"Mine ({place(code, line)}): ")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_failed_try_leaves_the_results_of_an_earlier_sweep_as_they_were(
+    tmp_path: Path, tiny: Run
+) -> None:
+    good = load(tmp_path, algorithm("yield", "return state"), "algorithm=FedAvg()")
+    with pytest.raises(NoRay):
+        go(good, tmp_path / "s")
+    (tmp_path / "s" / "manifest.json").write_text(good.manifest().to_json())
+    (tmp_path / "s" / "rounds" / "x.parquet").write_bytes(b"rows")
+    before = contents(tmp_path / "s")
+    for resume in (True, False):
+        with pytest.raises(ValueError, match="ZeroDivisionError"):
+            go(
+                load(tmp_path, RAISES, "algorithm=Mine()"),
+                tmp_path / "s",
+                resume=resume,
+            )
+        assert contents(tmp_path / "s") == before
+
+
+def test_a_round_that_exits_is_told_as_an_error(tmp_path: Path) -> None:
+    code = algorithm("import sys", "sys.exit(3)", "yield")
+    with pytest.raises(ValueError, match="SystemExit: 3") as error:
+        go(load(tmp_path, code, "algorithm=Mine()"), tmp_path / "s")
+    assert str(error.value).startswith(f"Mine ({place(code, 'sys.exit')}): ")
+
+
+def test_no_try_leaves_the_try_out(tmp_path: Path) -> None:
+    with pytest.raises(NoRay):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "s", try_first=False)
+
+
+def test_a_right_class_passes_and_the_global_random_states_stay(tmp_path: Path) -> None:
+    code = algorithm(
+        "np.random.rand()",
+        "import random",
+        "random.random()",
+        "torch.rand(3)",
+        "update = yield TrainMean(state.w_P, ids)",
+        "return replace(state, w_P=state.w_P - update.delta_P)",
+    )
+    sweep = load(tmp_path, code, "algorithm=SAFARI(inner=Mine())")
+    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    with pytest.raises(NoRay):
+        go(sweep, tmp_path / "s")
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_runs_of_raysafls_own_components_are_not_tried(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(*_: object) -> NoReturn:
+        raise AssertionError("it was tried")
+
+    monkeypatch.setattr(runner, "rehearse", tried)
+    with pytest.raises(NoRay):
+        go(Sweep("own", [tiny]), tmp_path / "s")
+    with pytest.raises(AssertionError, match="it was tried"):
+        go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "t")
+
+
+def test_a_sampled_sweep_is_tried_by_its_base(tmp_path: Path) -> None:
+    code = policy("return state, Cohort([])")
+    file = write(tmp_path, code, "participation=Mine()")
+    file.write_text(
+        file.read_text() + "\nfrom ray import tune\nSWEEP = Sweep('sampled', "
+        "space={'local.lr': tune.uniform(0.1, 1)}, "
+        "base=BASE.replace(participation=Mine()))\n"
+    )
+    with pytest.raises(ValueError, match="the cohort is empty") as error:
+        go(load_sweep(file), tmp_path / "s")
+    assert "of the run base" in str(error.value) and not (tmp_path / "s").exists()
+
+
+def test_a_sampled_sweep_of_raysafls_own_components_is_not_tried(
+    tiny: Run, tmp_path: Path
+) -> None:
+    sweep = Sweep("x", space={"local.lr": tune.uniform(0.1, 1)}, base=tiny)
+    with pytest.raises(NoRay):
+        go(sweep, tmp_path / "s")
+
+
+class Mine(FedAvg):
+    """FedAvg in a class of the user's own."""
+
+    number: int = 0
+
+
+class Other(Mine):
+    """Another class of the user's own."""
+
+
+def test_each_combination_is_tried_once_and_new_classes_come_first(tiny: Run) -> None:
+    numbers = {f"a{i}": tiny.replace(algorithm=Mine(number=i)) for i in range(3)}
+    again = {f"b{i}": run.replace(seed=5) for i, run in enumerate(numbers.values())}
+    runs = numbers | again | {"c": tiny.replace(algorithm=Other()), "d": tiny}
+    tried = rehearsal._distinct(runs)
+    assert [label for label, _ in tried] == ["a0", "c", "a1", "a2"]
+    assert all(run.replicates == 1 for _, run in tried)
+
+
+def test_after_some_seconds_no_further_round_is_tried(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(rehearsal, "SECONDS", -1.0)
+    monkeypatch.setattr(rehearsal, "_try", lambda run, *_: seen.append(run))
+    runs = {"a": tiny.replace(algorithm=Mine())}
+    rehearsal.rehearse(runs, {tiny.data.source_key: tiny.data.load()})
+    assert not seen
+    monkeypatch.setattr(rehearsal, "SECONDS", 5.0)
+    rehearsal.rehearse(runs, {tiny.data.source_key: tiny.data.load()})
+    assert len(seen) == 1
+
+
+def test_a_try_trains_few_clients_briefly_and_evaluates_nothing(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    train = Worker(tiny.data, tiny.data.load(), tiny.model, [0]).trainer.__class__.train
+
+    def counted(self: Any, tasks: Any) -> Any:
+        steps.append([task.local.num_steps(10**6) for task in tasks])
+        return train(self, tasks)
+
+    def evaluated(*_: object) -> NoReturn:
+        raise AssertionError("it was evaluated")
+
+    monkeypatch.setattr("raysafl.training.trainer.LocalTrainer.train", counted)
+    monkeypatch.setattr("raysafl.training.evaluation.Evaluator.span_sums", evaluated)
+    run = tiny.replace({"participation.s": 0, "participation.m": 10}).replace(
+        algorithm=Mine()
+    )
+    rehearsal.rehearse({"a": run}, {run.data.source_key: run.data.load()})
+    assert steps == [[rehearsal.STEPS] * rehearsal.CLIENTS]
+
+
+def test_an_error_in_a_models_forward_names_its_line_too(tmp_path: Path) -> None:
+    code = (
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        raise KeyError('missing')\n"
+    ) + model("return Net(64, num_classes)")
+    with pytest.raises(ValueError, match="KeyError: 'missing'") as error:
+        go(load(tmp_path, code, "model=Mine()"), tmp_path / "s")
+    said = str(error.value)
+    assert said.startswith(f"Mine.build ({place(code, 'def build')}) makes a module")
+    assert said.endswith(f"({place(code, 'raise KeyError')})")

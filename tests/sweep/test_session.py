@@ -1,0 +1,52 @@
+"""One run in this process: whose checkpoint it continues from."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from raysafl import LocalTraining, Run
+from raysafl.runtime import Worker
+from raysafl.storage.store import Store
+from raysafl.sweep.session import Session, run_in_process
+
+
+def work(run: Run) -> Worker:
+    return Worker(run.data, run.data.load(), run.model, run.seeds)
+
+
+def interrupted(run: Run, store: Store) -> Path:
+    """The checkpoint of a run that was interrupted after its first rounds."""
+    store.create()
+    session = Session(run, store, work(run), {})
+    session.advance(0.0)
+    session.flush()
+    path = store.path / "checkpoints" / f"{run.id}.safetensors"
+    assert path.is_file()
+    return path
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_the_error_says_which_whose_and_what_to_do(
+    tiny: Run, tmp_path: Path
+) -> None:
+    other = tiny.replace(local=LocalTraining(lr=0.9, batch_size=32, epochs=1))
+    theirs = interrupted(other, Store(tmp_path / "theirs"))
+    store = Store(tmp_path / "ours")
+    ours = interrupted(tiny, store)
+    shutil.copy(theirs, ours)
+    with pytest.raises(ValueError, match="belongs to run") as error:
+        run_in_process(tiny, store, work(tiny))
+    told = str(error.value)
+    assert str(ours) in told and other.id in told and tiny.id in told
+    assert "delete this file, and the run begins anew" in told
+
+    ours.unlink()
+    run_in_process(tiny, store, work(tiny))
+    reference = Store(tmp_path / "reference")
+    reference.create()
+    run_in_process(tiny, reference, work(tiny))
+    pd.testing.assert_frame_equal(
+        store.rounds().drop(columns="seconds"),
+        reference.rounds().drop(columns="seconds"),
+    )

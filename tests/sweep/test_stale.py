@@ -1,0 +1,307 @@
+"""An experiment file is edited between two `raysafl run`: what becomes of old results."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ray import tune
+from rich.console import Console
+
+from raysafl import Hardware, Outcome, Runner, Sweep
+from raysafl.runtime import Worker
+from raysafl.storage.compaction import compact
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.store import Store
+from raysafl.sweep import old_code
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.session import Session
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+EXPERIMENT = '''
+from dataclasses import replace
+
+from raysafl import *
+from raysafl.quickstart import BASE
+
+SMALL = BASE.replace(rounds=3, replicates=1, eval_every=1)
+
+
+def scaled(x):
+    return 1.0 * x  # a comment
+
+
+class Mine(Algorithm):
+    """An algorithm."""
+
+    lr: float = 1.0
+
+    def round(self, state, ids, key):
+        update = yield Train(state.w_P, ids)
+        step = scaled(update.delta_MP.mean(0))
+        return replace(state, w_P=state.w_P - self.lr * step)
+
+
+GRID = [0.1, 0.2]
+RUNS = {("Mine", lr): SMALL.replace(algorithm=Mine(lr=lr)) for lr in GRID}
+RUNS["FedAvg", 1.0] = SMALL
+SWEEP = Sweep("s", RUNS, ["method", "lr"])
+'''
+BODY = ("state.w_P - self.lr", "state.w_P + self.lr")
+FUNCTION = ("1.0 * x", "-1.0 * x")
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file that is edited within a second may not be taken from its compiled form."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    for name in list(sys.modules):
+        if name.startswith("raysafl_experiment_stale_"):
+            del sys.modules[name]
+
+
+def edited(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def written(folder: Path, *edits: tuple[str, str]) -> Sweep:
+    """The sweep of the experiment file after some edits."""
+    text = EXPERIMENT
+    for old, new in edits:
+        text = edited(text, old, new)
+    (folder / "stale_file.py").write_text(text)
+    return load_sweep(folder / "stale_file.py")
+
+
+def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
+    text = io.StringIO()
+    options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
+    console = Console(file=text, width=200)
+    outcome = Runner(sweep, out=out, console=console, **options).run()  # type: ignore[arg-type]
+    return outcome, text.getvalue()
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file: file.read_bytes() for file in files if file.name != ".lock"}
+
+
+def interrupt(sweep: Sweep, out: Path) -> None:
+    """Leave the sweep's first run in its first round, with a checkpoint."""
+    run = next(iter(sweep.labelled().values()))
+    store = Store(out)
+    store.create()
+    worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+    code = CodeDigests().of_run(run)
+    Session(run, store, worker, {}, flush_seconds=0.0, code=code).advance(0.0)
+    assert store.checkpoint(run.id).is_file() and not store.ledger()
+
+
+@pytest.mark.parametrize("edit", [BODY, FUNCTION], ids=["class", "function"])
+def test_edited_code_is_refused_by_name_and_nothing_is_written(
+    edit: tuple[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "s"
+    go(written(tmp_path), out)
+    before = contents(out)
+    with pytest.raises(ValueError) as error:
+        go(written(tmp_path, edit), out)
+    said = str(error.value)
+    assert "the code of Mine has changed since 2 runs were computed" in said
+    assert "method=Mine, lr=0.1; method=Mine, lr=0.2" in said and "FedAvg" not in said
+    assert all(f"--stale {choice}" in said for choice in ("rerun", "keep", "fail"))
+    assert contents(out) == before
+
+
+def test_a_comment_formatting_a_docstring_and_the_grid_are_no_edits(
+    tmp_path: Path,
+) -> None:
+    go(written(tmp_path), tmp_path / "s")
+    harmless = (
+        ("# a comment", "# another"),
+        ("return 1.0 * x", "return (\n        1.0 * x\n    )"),
+        ("An algorithm", "The algorithm"),
+        ("GRID = [0.1, 0.2]", "GRID = [0.1, 0.2, 0.3]"),
+    )
+    outcome, said = go(written(tmp_path, *harmless), tmp_path / "s")
+    assert outcome.skipped == 3 and outcome.ok and "changed" not in said
+
+
+def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> None:
+    first, _ = go(written(tmp_path), tmp_path / "s")
+    old = first.store.rounds().set_index("run_id")
+    compact(first.store)
+    outcome, said = go(written(tmp_path, BODY), tmp_path / "s", stale="rerun")
+    assert outcome.ok and outcome.skipped == 1 and "[2/2]" in said
+    assert "has changed since 2 runs were computed" in said
+    fresh, _ = go(written(tmp_path, BODY), tmp_path / "fresh")
+    new = outcome.store.rounds().set_index("run_id")
+    expected = fresh.store.rounds().set_index("run_id")
+    columns = ["round", "test_accuracy", "test_loss"]
+    assert new[columns].equals(expected[columns]) and not new[columns].equals(
+        old[columns]
+    )
+    again, said = go(written(tmp_path, BODY), tmp_path / "s")
+    assert again.skipped == 3 and said == ""
+
+
+def test_an_edit_that_does_not_work_is_found_before_old_results_are_deleted(
+    tmp_path: Path,
+) -> None:
+    go(written(tmp_path), tmp_path / "s")
+    before = contents(tmp_path / "s")
+    with pytest.raises(ValueError, match="name 'stap' is not defined"):
+        edit = ("self.lr * step", "self.lr * stap")
+        go(written(tmp_path, edit), tmp_path / "s", stale="rerun")
+    assert contents(tmp_path / "s") == before
+
+
+def test_keep_keeps_the_old_results_and_says_so(tmp_path: Path) -> None:
+    first, _ = go(written(tmp_path), tmp_path / "s")
+    before = contents(tmp_path / "s" / "rounds")
+    outcome, said = go(written(tmp_path, BODY), tmp_path / "s", stale="keep")
+    assert outcome.skipped == 3 and "Their results are kept" in said
+    assert contents(tmp_path / "s" / "rounds") == before
+    assert first.runs.equals(outcome.runs)
+
+
+@pytest.mark.parametrize("stale", ["rerun", "keep"])
+def test_a_checkpoint_of_other_code_is_never_continued(
+    stale: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "s"
+    interrupt(written(tmp_path), out)
+    before = contents(out)
+    with pytest.raises(ValueError, match="Mine has changed since 1 run was computed"):
+        go(written(tmp_path, BODY), out)
+    assert contents(out) == before
+    outcome, said = go(written(tmp_path, BODY), out, stale=stale)
+    assert outcome.ok and "run again from the first round" in said
+    fresh, _ = go(written(tmp_path, BODY), tmp_path / "fresh")
+    columns = ["run_id", "round", "test_loss"]
+    assert outcome.store.rounds()[columns].equals(fresh.store.rounds()[columns])
+
+
+def test_a_checkpoint_of_the_same_code_is_continued(tmp_path: Path) -> None:
+    interrupt(written(tmp_path), tmp_path / "s")
+    parts = contents(tmp_path / "s" / "rounds")
+    outcome, said = go(written(tmp_path), tmp_path / "s")
+    assert outcome.ok and "changed" not in said
+    assert parts.items() <= contents(tmp_path / "s" / "rounds").items()
+
+
+def test_results_that_only_does_not_choose_are_kept_and_named(tmp_path: Path) -> None:
+    go(written(tmp_path), tmp_path / "s")
+    outcome, said = go(
+        written(tmp_path, BODY), tmp_path / "s", only={"method": "FedAvg"}
+    )
+    assert outcome.skipped == 1 and "lr=0.2. Their results are kept" in said
+
+
+def test_another_version_of_raysafl_is_one_warning_and_results_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(written(tmp_path), tmp_path / "s")
+    monkeypatch.setattr(old_code, "__version__", "9.9")
+    outcome, said = go(written(tmp_path), tmp_path / "s")
+    assert outcome.skipped == 3 and len(said.splitlines()) == 1
+    assert "3 runs were computed with raysafl" in said and "this is raysafl 9.9" in said
+
+
+def test_entries_without_digests_are_kept_without_a_word(tmp_path: Path) -> None:
+    go(written(tmp_path), tmp_path / "s")
+    for file in (tmp_path / "s" / "ledger").iterdir():
+        entry = json.loads(file.read_text())
+        assert set(entry.pop("code")) <= {"Mine"}
+        file.write_text(json.dumps(entry))
+        assert LedgerEntry.from_json(file.read_text()).code is None
+    outcome, said = go(written(tmp_path, BODY), tmp_path / "s")
+    assert outcome.skipped == 3 and said == ""
+
+
+def test_a_wrong_choice_is_named_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"stale='rerum'.*did you mean 'rerun'"):
+        go(written(tmp_path), tmp_path / "s", stale="rerum")
+
+
+SAMPLED = (
+    'SWEEP = Sweep("s", RUNS, ["method", "lr"])',
+    "from ray import tune\n"
+    'SPACE = {"algorithm.lr": tune.uniform(0.1, 0.2)}\n'
+    'SWEEP = Sweep("s", space=SPACE, base=RUNS["Mine", 0.1], num_samples=2)',
+)
+
+
+def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    first, _ = go(written(tmp_path, SAMPLED), out)
+    before = contents(out)
+    with pytest.raises(
+        ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
+    ):
+        go(written(tmp_path, SAMPLED, BODY), out)
+    assert contents(out) == before
+    outcome, _ = go(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
+    ids = {entry.run_id for entry in first.manifest.entries}
+    assert outcome.ok and {entry.run_id for entry in outcome.manifest.entries} == ids
+    assert not outcome.runs["final"].equals(first.runs["final"])
+    again, said = go(written(tmp_path, SAMPLED, BODY), out)
+    assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
+
+
+def test_a_run_that_only_its_trial_knows_is_refused_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class is made by `make`, so the driver does not know it beforehand."""
+    # This process is not a new one, and knows the class of the first sweep.
+    monkeypatch.setattr(CodeDigests, "of_defined", lambda self: {})
+
+    begin = EXPERIMENT.index("class Mine")
+    end = EXPERIMENT.index("GRID =")
+    body = EXPERIMENT[begin:end].strip().replace("\n", "\n    ")
+    text = f"""{EXPERIMENT[:begin]}
+from ray import tune
+
+def make(config):
+    {body}
+    return SMALL.replace(algorithm=Mine(lr=config["lr"]))
+
+SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, make=make)
+"""
+
+    def sweep(step: float) -> Sweep:
+        file = tmp_path / "stale_file.py"
+        file.write_text(edited(text, "1.0 * x", f"{step} * x"))
+        return load_sweep(file)
+
+    first, _ = go(sweep(1.0), tmp_path / "s")
+    before = contents(tmp_path / "s" / "ledger")
+    assert all(b'"code": {"Mine"' in entry for entry in before.values())
+    with pytest.raises(ValueError, match=r"lr=0\..\. --stale keep keeps its results"):
+        go(sweep(2.0), tmp_path / "s")
+    assert contents(tmp_path / "s" / "ledger") == before
+    outcome, _ = go(sweep(2.0), tmp_path / "s", stale="keep")
+    assert outcome.runs["final"].equals(first.runs["final"])
+
+
+class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
+    """Stops every trial at its first report."""
+
+    def on_trial_result(self, *_: object) -> str:
+        return str(self.STOP)
+
+
+def test_a_run_that_a_scheduler_stopped_keeps_its_digests(tmp_path: Path) -> None:
+    sampled = written(tmp_path, SAMPLED)
+    stopped = replace(sampled, num_samples=1, scheduler=StopsAll())
+    outcome, _ = go(stopped, tmp_path / "s")
+    (entry,) = outcome.store.ledger().values()
+    assert entry.status == "stopped" and entry.code is not None
+    assert set(entry.code) == {"Mine"}

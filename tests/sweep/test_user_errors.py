@@ -1,0 +1,141 @@
+"""What an error of the user's own code says: class, file and line first; the whole traceback."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.mistakes import algorithm, load, model, place
+from rich.console import Console
+
+from raysafl import Algorithm, Hardware, LocalTraining, Outcome, Run, Runner, Sweep
+from raysafl.cli import app as cli
+from raysafl.sweep import user_errors
+from raysafl.sweep.runner import prepare
+from raysafl.sweep.user_errors import describe_error, kept_traceback
+
+LATE = algorithm(
+    "if key.round == 1:",
+    "    helped(state)",
+    "update = yield Train(state.w_P, ids)",
+    "return replace(state, w_P=state.w_P - update.delta_MP.mean(0))",
+)
+HELPED = (
+    LATE
+    + "\ndef helped(state):\n"
+    + "    raise OSError('https://me:hidden@host/x is down')\n"
+)
+
+
+def go(sweep: Sweep, out: Path) -> tuple[Outcome, str]:
+    said = io.StringIO()
+    console = Console(file=said, width=300)
+    hardware = Hardware(cpus=0.5)
+    return Runner(sweep, out, hardware, console=console).run(), said.getvalue()
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
+    tmp_path: Path,
+) -> None:
+    sweep = load(tmp_path, HELPED, "algorithm=Mine()")
+    outcome, said = go(sweep, tmp_path / "s")
+    (entry,) = outcome.store.ledger().values()
+    line = place(HELPED, "raise OSError")
+    assert entry.reason == f"Mine ({line}): OSError: https://host/x is down"
+    assert entry.traceback.startswith("Traceback (most recent call last):")
+    assert "in round\n    helped(state)" in entry.traceback
+    assert "hidden" not in entry.traceback and "simulation.py" in entry.traceback
+    # Two replicates failed with the run, and the error is printed once, by its labels.
+    assert len(outcome.bad) == 2 and said.count("OSError") == 1
+    assert "method=mine, s=0: failed, Mine (" in said
+    (artifact,) = tmp_path.rglob("traceback.txt")
+    first, text = artifact.read_text().split("\n", 1)
+    assert first == f"The try that ended at {entry.ended} failed:"
+    assert text == entry.traceback
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None:
+    code = (
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        if self.training:\n"
+        "            raise KeyError('missing')\n"
+        "        return super().forward(x.flatten(1))\n"
+    ) + model("return Net(64, num_classes)")
+    sweep = load(tmp_path, code, "model=Mine()")
+    hardware = Hardware(cpus=0.5)
+    runner = Runner(
+        sweep, tmp_path / "s", hardware, track=False, quiet=True, try_first=False
+    )
+    (entry,) = runner.run().store.ledger().values()
+    assert entry.reason == f"{place(code, 'raise KeyError')}: KeyError: 'missing'"
+    assert "ray::Clients." in entry.traceback and "\x1b" not in entry.traceback
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_the_command_prints_an_error_once_and_again_only_when_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = load(tmp_path, HELPED, "algorithm=Mine()")
+    options = {"hardware": Hardware(cpus=0.5), "track": False}
+    for quiet in (False, True):
+        with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
+            cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)
+        assert said.get().count("OSError") == 1
+        assert "method=mine, s=0: failed, Mine (" in said.get()
+        assert "traceback" in said.get()
+
+
+def raised(work: Callable[[], object]) -> Exception:
+    try:
+        work()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_an_error_without_a_frame_of_the_users_names_its_last_frame() -> None:
+    error = raised(lambda: json.loads("{"))
+    # The frame of this test is the only one outside of the standard library.
+    assert describe_error(error).startswith("test_user_errors.py:")
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert re.match(r"JSONDecodeError: .* \(decoder.py:\d+\)$", describe_error(error))
+
+
+def test_a_sentence_of_raysafls_stays_as_it_is_and_the_users_call_is_named() -> None:
+    error = raised(lambda: LocalTraining(lr=-1, batch_size=1, steps=1))
+    assert re.match(r"test_user_errors.py:\d+: ValueError: ", describe_error(error))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert describe_error(error) == str(error)
+
+
+def test_the_class_is_the_one_whose_method_was_called(tmp_path: Path) -> None:
+    sweep = load(tmp_path, HELPED, "algorithm=SAFARI(inner=Mine())")
+    (run,) = sweep.labelled().values()
+    inner = run.algorithm.inner  # type: ignore[attr-defined]
+    error = raised(lambda: next(inner.round(None, [], type("Key", (), {"round": 1}))))
+    assert isinstance(inner, Algorithm)
+    described = describe_error(error, run.components())
+    assert described.startswith(f"Mine ({place(HELPED, 'raise OSError')}): OSError")
+    assert describe_error(error).startswith(place(HELPED, "raise OSError"))
+
+
+def test_a_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_errors, "LONGEST", 100)
+    kept = kept_traceback(raised(lambda: 1 / 0))
+    assert kept.startswith("(the beginning is cut)\n") and len(kept) < 150
+    assert kept.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_an_error_that_is_not_the_users_passes_unchanged(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"^there is no engine 'x'"):
+        prepare([tiny], "x")
+    monkeypatch.setattr("raysafl.sweep.runner.FlatModel", divmod)
+    with pytest.raises(TypeError, match="divmod expected 2 arguments"):
+        prepare([tiny])

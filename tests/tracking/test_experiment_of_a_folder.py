@@ -1,0 +1,328 @@
+"""Folders whose sweeps have one name log to one database, each to its own experiment."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.tracked import ENDED, A, B, complete, rows, sweep
+
+from raysafl import Run, Sweep
+from raysafl.runtime import Worker
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.store import Store
+from raysafl.sweep.session import run_in_process
+from raysafl.tracking import Projection, Tracker, default_uri, sync
+from raysafl.tracking.client import connect, disconnect
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database."""
+    folder = tmp_path_factory.mktemp("tables")
+    disconnect(connect(default_uri(folder)))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def uri(tmp_path: Path, tables: Path) -> str:
+    """The database that all folders of a test log to."""
+    (tmp_path / "shared").mkdir()
+    shutil.copy(tables, tmp_path / "shared" / "mlflow.db")
+    return default_uri(tmp_path / "shared")
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[Any]:
+    client = connect(uri)
+    yield client
+    disconnect(client)
+
+
+def logged(client: Any) -> dict[str, dict[str, Any]]:
+    """What MLflow shows: each experiment's runs, as dictionaries, by our ids of them."""
+    found = {}
+    for experiment in client.search_experiments():
+        runs = client.search_runs([experiment.experiment_id])
+        named = {r.data.tags.get("raysafl.run_id", "parent"): r for r in runs}
+        assert len(named) == len(runs)
+        if named:
+            found[experiment.name] = {k: r.to_dictionary() for k, r in named.items()}
+    return found
+
+
+def final(runs: dict[str, Any], run_id: str = A) -> float:
+    return float(runs[run_id]["data"]["metrics"]["final"])
+
+
+def quiet(message: str) -> None:
+    """Say nothing."""
+
+
+def two(tmp_path: Path) -> tuple[Store, Store]:
+    """Sibling folders with finished sweeps of one name, runs and times, but other rows."""
+    ours, theirs = sweep(tmp_path / "a" / "demo"), sweep(tmp_path / "b" / "demo")
+    complete(ours)
+    complete(theirs, test_accuracy=0.7)
+    return ours, theirs
+
+
+def second(found: dict[str, Any]) -> str:
+    """The name of the experiment that came second."""
+    first, other = sorted(found)
+    assert first == "demo" and other.startswith("demo (")
+    return other
+
+
+def test_sibling_folders_have_an_experiment_each_and_sync_of_either_leaves_the_other(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours, theirs = two(tmp_path)
+    said: list[str] = []
+    assert sync(ours.path, uri, said.append) == 2
+    alone = logged(client)
+    assert sync(theirs.path, uri, said.append) == 2
+    both = logged(client)
+    assert both["demo"] == alone["demo"]
+    assert final(both["demo"]) == 0.5 and final(both[second(both)]) == 0.7
+    assert "'demo'" in said[0] and f"'{second(both)}'" in said[1]
+    for store in (ours, theirs, ours):
+        sync(store.path, uri, quiet)
+        now = logged(client)
+        for name in both:
+            assert now[name][A] == both[name][A] and now[name][B] == both[name][B]
+
+
+def test_runs_that_are_deleted_and_made_anew_in_one_folder_stay_in_the_others_experiment(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours, theirs = two(tmp_path)
+    for store in (ours, theirs):
+        sync(store.path, uri, quiet)
+    before = logged(client)
+    theirs.forget([A])
+    theirs.write_part(A, 0, rows(0, 2, test_accuracy=0.9))
+    sync(theirs.path, uri, quiet)
+    now = logged(client)
+    assert now["demo"] == before["demo"]
+    assert now[second(now)][A]["info"] != before[second(now)][A]["info"]
+
+
+def test_an_experiment_deleted_in_mlflow_is_restored_by_its_own_folder_alone(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours, theirs = two(tmp_path)
+    sync(ours.path, uri, quiet)
+    before = logged(client)
+    client.delete_experiment(client.get_experiment_by_name("demo").experiment_id)
+    sync(theirs.path, uri, quiet)
+    (name,) = logged(client)
+    assert name.startswith("demo (")
+    sync(ours.path, uri, quiet)
+    now = logged(client)
+    assert now["demo"][A]["data"] == before["demo"][A]["data"]
+    assert second(now) == name
+
+
+def test_sweeps_that_run_at_the_same_time_and_are_continued_keep_their_runs(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    stores = [sweep(tmp_path / name / "demo") for name in "ab"]
+    for first in (0, 2):
+        for store, accuracy in zip(stores, (0.3, 0.6), strict=True):
+            part = rows(first, first + 2, test_accuracy=accuracy)
+            store.write_part(A, first, part)
+            with closing(Projection(store, uri)) as projection:
+                projection.sync_run(A)
+    found = logged(client)
+    for name, accuracy in (("demo", 0.3), (second(found), 0.6)):
+        run_id = found[name][A]["info"]["run_id"]
+        points = client.get_metric_history(run_id, "test_accuracy")
+        assert sorted((p.step, p.value) for p in points) == [
+            (step, accuracy) for step in range(4)
+        ]
+
+
+def test_a_folder_that_is_moved_keeps_its_experiment_and_its_successor_gets_another(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours = sweep(tmp_path / "a" / "demo")
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    before = logged(client)
+    moved = tmp_path / "archive" / "demo of may"
+    moved.parent.mkdir()
+    shutil.move(ours.path, moved)
+
+    successor = sweep(ours.path)
+    complete(successor, test_accuracy=0.7)
+    sync(successor.path, uri, quiet)
+    assert logged(client)["demo"] == before["demo"]
+    for path in (moved, successor.path, moved):
+        sync(path, uri, quiet)
+    now = logged(client)
+    assert now["demo"][A] == before["demo"][A] and final(now[second(now)]) == 0.7
+    tags = client.get_experiment_by_name("demo").tags
+    assert tags["raysafl.place"].endswith(f":{moved}")
+
+
+@pytest.mark.parametrize("first", ["copy", "original"])
+def test_a_copy_of_a_folder_gets_an_experiment_of_its_own(
+    tmp_path: Path, uri: str, client: Any, first: str
+) -> None:
+    ours = sweep(tmp_path / "a" / "demo")
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    before = logged(client)
+    copy = Store(tmp_path / "b" / "demo")
+    shutil.copytree(ours.path, copy.path)
+    complete(copy, test_accuracy=0.7)
+    order = (copy, ours) if first == "copy" else (ours, copy)
+    for store in (*order, *order):
+        sync(store.path, uri, quiet)
+    now = logged(client)
+    assert now["demo"][A] == before["demo"][A] and final(now[second(now)]) == 0.7
+
+
+def test_a_copy_outlives_the_original_that_was_moved_away(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours = sweep(tmp_path / "a" / "demo")
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    before = logged(client)
+    copy, moved = tmp_path / "b" / "demo", tmp_path / "c" / "demo"
+    shutil.copytree(ours.path, copy)
+    moved.parent.mkdir()
+    shutil.move(ours.path, moved)
+    complete(Store(copy), test_accuracy=0.7)
+    for path in (copy, moved, copy):
+        sync(path, uri, quiet)
+    now = logged(client)
+    assert now["demo"][A] == before["demo"][A] and final(now[second(now)]) == 0.7
+
+
+def test_a_folder_on_a_shared_disk_has_one_experiment_for_all_machines(
+    tmp_path: Path, uri: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = sweep(tmp_path / "a" / "demo")
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    monkeypatch.setattr("platform.node", lambda: "another machine")
+    sync(ours.path, uri, quiet)
+    assert list(logged(client)) == ["demo"]
+    # A copy on that machine, in a folder of the same path.
+    copy = tmp_path / "copy"
+    shutil.copytree(ours.path, copy)
+    shutil.rmtree(ours.path)
+    shutil.copytree(copy, ours.path)
+    monkeypatch.setattr("platform.node", lambda: "a third machine")
+    sync(ours.path, uri, quiet)
+    assert second(logged(client))
+
+
+def test_folders_that_are_copied_with_their_database_keep_the_names_of_experiments(
+    tmp_path: Path, tables: Path
+) -> None:
+    root, copied = tmp_path / "results", tmp_path / "copied"
+    ours = sweep(root / "demo")
+    complete(ours)
+    shutil.copy(tables, root / "mlflow.db")
+    sync(ours.path, None, quiet)
+    shutil.copytree(root, copied)
+    before = {p: p.read_bytes() for p in (root / "mlartifacts").rglob("*.json")}
+    sync(copied / "demo", None, quiet)
+    client = connect(default_uri(copied))
+    assert list(logged(client)) == ["demo"]
+    there = client.get_experiment_by_name("demo").artifact_location
+    assert there == (copied / "mlartifacts").as_uri()
+    disconnect(client)
+    assert before == {p: p.read_bytes() for p in (root / "mlartifacts").rglob("*.json")}
+
+
+def forget_identities(uri: str, *stores: Store) -> None:
+    """Leave the folders and the database as the version before this one left them."""
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+        pattern = "raysafl.%"
+        database.execute("DELETE FROM experiment_tags WHERE key LIKE ?", (pattern,))
+        database.commit()
+    for store in stores:
+        (store.path / ".folder").unlink()
+
+
+@pytest.mark.parametrize("differ", ["rows", "times"])
+def test_an_experiment_of_an_earlier_version_is_adopted_by_its_own_folder(
+    tmp_path: Path, uri: str, client: Any, differ: str
+) -> None:
+    ours, theirs = two(tmp_path)
+    if differ == "times":
+        # Equal configurations give equal rows.
+        complete(theirs)
+        for run_id in (A, B):
+            ending = LedgerEntry.model_validate(ENDED | {"seconds": 13.75})
+            theirs.write_ledger(run_id, ending)
+    sync(ours.path, uri, quiet)
+    forget_identities(uri, ours)
+    before = logged(client)
+    for store in (theirs, ours, theirs, ours):
+        sync(store.path, uri, quiet)
+    now = logged(client)
+    assert now["demo"][A] == before["demo"][A] and second(now)
+    number = client.get_experiment_by_name("demo").experiment_id
+    assert now["demo"]["parent"]["info"]["experiment_id"] == number
+
+
+def test_a_sweep_that_an_earlier_version_began_is_continued_in_its_experiment(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours = sweep(tmp_path / "a" / "demo")
+    ours.write_part(A, 0, rows(0, 2))
+    with closing(Projection(ours, uri)) as projection:
+        projection.sync_run(A)
+    forget_identities(uri, ours)
+    before = logged(client)
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    now = logged(client)
+    assert list(now) == ["demo"]
+    assert now["demo"][A]["info"]["run_id"] == before["demo"][A]["info"]["run_id"]
+
+
+def test_a_damaged_id_is_drawn_again_and_nothing_of_mlflow_is_touched(
+    tmp_path: Path, uri: str, client: Any
+) -> None:
+    ours = sweep(tmp_path / "a" / "demo")
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    before = logged(client)
+    (ours.path / ".folder").write_bytes(b"' OR 1=1 --\xff")
+    sync(ours.path, uri, quiet)
+    now = logged(client)
+    assert now["demo"] == before["demo"] and second(now)
+
+
+def test_real_sweeps_of_one_name_and_one_configuration_are_tracked_apart(
+    tmp_path: Path, uri: str, client: Any, tiny: Run
+) -> None:
+    runs = [tiny, tiny.replace(seed=5)]
+    manifest = Sweep("demo", runs=runs).manifest()
+    stores = [Store(tmp_path / name / "demo") for name in "ab"]
+    for store in (*stores, *stores):
+        store.create()
+        store.write_manifest(manifest)
+        tracker = Tracker(store, uri, pytest.fail)
+        # The second time, each sweep is run again from its beginning.
+        store.forget(None)
+        for run in runs:
+            work = Worker(run.data, run.data.load(), run.model, run.seeds)
+            run_in_process(run, store, work)
+            tracker.submit(run.id)
+        assert tracker.finish(60)
+    found = logged(client)
+    assert second(found)
+    for shown in found.values():
+        assert set(shown) == {"parent", *(run.id for run in runs)}
+        assert shown["parent"]["info"]["status"] == "FINISHED"
