@@ -1,6 +1,7 @@
 """Fixtures that all tests share: small real data, one Ray, the folder of real datasets."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,15 +30,20 @@ settings.load_profile("raysafl")
 # user's.
 os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A test run in the background (`nohup`, or a shell's `&`) ignores these signals, and what
+# it starts would ignore them too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 REAL_DATA = os.environ.get("RAYSAFL_DATA")
 CHAOS = pytest.StashKey[list[str]]()  # lines for the summary
 HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of tests/acceptance/test_chaos.py."""
+    """Add the options of tests/acceptance/test_chaos.py and test_faults.py."""
     parser.addoption("--chaos", type=int, default=20, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
+    parser.addoption("--faults", type=int, default=2000, help="faults in folders")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -61,7 +61,8 @@ class Clients:
         self._wait_for_evaluation()
         self._evaluation = None
         # Ray replaces a reference by its object only where it is an argument itself.
-        dataset, frozen = setup.dataset, setup.frozen
+        dataset = setup.dataset
+        frozen = setup.frozen
         if isinstance(dataset, ray.ObjectRef):
             dataset = ray.get(dataset)
         if isinstance(frozen, ray.ObjectRef):

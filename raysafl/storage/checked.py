@@ -18,9 +18,10 @@ class Checked:
 
     Args:
         ledger: how each ended run ended, by run id. A run whose rows are not those
-            that it wrote has the status `damaged`, with the reason.
+            that it wrote, or whose entry is of another run, has the status `damaged`, with
+            the reason.
         rows: the rows of all runs but the damaged ones.
-        faults: what is wrong with the rows of each damaged run, by run id.
+        faults: what is wrong with each damaged run, by run id.
     """
 
     ledger: dict[str, LedgerEntry]

@@ -10,6 +10,7 @@ It is no protection against forgery, as whoever edits a row can compute it anew.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -155,7 +156,7 @@ def _mixed(bits: Hashes) -> Hashes:
 
 
 def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
-    """Return the ended runs whose rows do not match their ledger entries, and why.
+    """Return the ended runs whose entry and rows do not belong together, and why.
 
     The rows of a run that failed are not checked, as it is run again in any case. An
     entry without digests was written by an earlier version of raysafl. Its rows must
@@ -172,7 +173,9 @@ def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
     for run_id, entry in ledger.items():
         if not entry.status.decided:
             continue
-        if run_id in keys:
+        if not _is_of(run_id, entry):
+            wrong[run_id] = "its ledger entry has the configuration of another run"
+        elif run_id in keys:
             wrong[run_id] = _gap(entry, keys[run_id])
         else:
             sums = {
@@ -180,6 +183,12 @@ def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
             }
             wrong[run_id] = difference(sums, found.get(run_id, {}))
     return {run_id: why for run_id, why in wrong.items() if why}
+
+
+def _is_of(run_id: str, entry: LedgerEntry) -> bool:
+    """Whether an entry has the configuration of this run: an id is a hash of its JSON."""
+    text = json.dumps(entry.config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest().startswith(run_id)
 
 
 def _has_digests(entry: LedgerEntry) -> bool:

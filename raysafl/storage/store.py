@@ -34,7 +34,7 @@ from raysafl.storage.compacted import Compacted
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
-from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location, StorageError, local_folder, resolved
 from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of, sorted_rows
 
@@ -205,10 +205,6 @@ class Store:
             raise
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
-
-    def entries(self) -> list[Entry]:
-        """Return the runs of the manifest, or none if there is no manifest yet."""
-        return self.manifest().entries if self.file("manifest.json").is_file() else []
 
     def forget(self, run_ids: Iterable[str] | None) -> None:
         """Delete the results of some runs, or of all runs if None is given.

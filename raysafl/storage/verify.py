@@ -1,7 +1,5 @@
 """`raysafl verify`: what is wrong in a sweep's folder, and forgetting what is damaged."""
 
-import hashlib
-import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +12,7 @@ import pyarrow.compute as pc
 
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.integrity import RowSum, difference, row_sums
-from raysafl.storage.ledger import LedgerEntry, Status, entry_fault
+from raysafl.storage.ledger import Status, entry_fault
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.rows import read_files, read_parts, run_of
 from raysafl.storage.runs_table import make_runs_table
@@ -185,11 +183,7 @@ class _Verification:
 
     def _ended_runs(self) -> Iterator[Finding]:
         for run_id, why in self.checked.faults.items():
-            yield self._of_run(run_id, f"its rows are damaged: {why}")
-        for run_id, entry in self.checked.ledger.items():
-            if _is_of_another_run(run_id, entry):
-                what = "its ledger entry has the configuration of another run"
-                yield self._of_run(run_id, what)
+            yield self._of_run(run_id, f"it is damaged: {why}")
 
     def _other_runs(self) -> Iterator[Finding]:
         """Check the rows and the checkpoints of runs that go on or are tried again."""
@@ -203,7 +197,7 @@ class _Verification:
             except StorageError:
                 raise
             except ValueError as error:
-                advice = "once it is gone, `raysafl run` begins the run anew"
+                advice = "`raysafl run` begins the run anew"
                 yield Finding(f"checkpoints/{file.name}", str(error), advice, file=file)
                 continue
             if file.stem not in ended and extra.get("rows"):
@@ -260,12 +254,3 @@ class _Verification:
 def _is_in(rows: pa.Table, run_ids: Iterable[str]) -> pa.ChunkedArray:
     """Return which rows are of one of these runs."""
     return pc.is_in(rows["run_id"], pa.array(sorted(run_ids), pa.string()))
-
-
-def _is_of_another_run(run_id: str, entry: LedgerEntry) -> bool:
-    """Whether the configuration has another id. Ids are hashes of the canonical JSON."""
-    if "kind" not in entry.config:
-        # It was written by hand, or the run could not be built.
-        return False
-    text = json.dumps(entry.config, sort_keys=True, separators=(",", ":"))
-    return not hashlib.sha256(text.encode()).hexdigest().startswith(run_id)

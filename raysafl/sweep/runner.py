@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 import torch
@@ -24,8 +24,8 @@ from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
-from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.ledger import Status
+from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import (
     Location,
     StorageError,
@@ -89,6 +89,20 @@ class Outcome:
     def ok(self) -> bool:
         """Whether every run ended, and none failed or diverged."""
         return self.bad.empty and not self.missing
+
+
+class _Attempt(NamedTuple):
+    """What becomes of the results in the folder.
+
+    Args:
+        earlier: the runs of the manifest that was there before.
+        forgotten: the ids of the runs whose results are deleted; None for all results.
+        kept: the ids of the runs that have ended and need no new attempt.
+    """
+
+    earlier: list[Entry]
+    forgotten: list[str] | None
+    kept: set[str]
 
 
 @dataclass(frozen=True)
@@ -169,12 +183,8 @@ class Runner:
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)
-            self._check_folder(manifest)
-            ledger = read_checked(store).ledger if self.resume else {}
-            forgotten = self._forgotten(ledger, manifest, chosen, code_of)
-            done = {i for i, entry in ledger.items() if entry.status.decided}
-            done -= set(forgotten or ())
-            todo = {i: runs[i] for i in chosen if i not in done}
+            attempt = self._plan(manifest, chosen, code_of)
+            todo = {i: runs[i] for i in chosen if i not in attempt.kept}
             tried = self._try(todo, manifest)
             loading = _in_thread(
                 partial(prepare, todo.values(), self.engine)
@@ -189,8 +199,8 @@ class Runner:
                 datasets = loading.result()
                 # All checks have passed, and what was made is kept.
                 refusal.pop_all()
-                store.forget(forgotten)
-                sampled = [] if self.sweep.is_grid else store.entries()
+                store.forget(attempt.forgotten)
+                sampled = [] if self.sweep.is_grid else attempt.earlier
                 store.write_manifest(manifest.extended(sampled))
                 return datasets
 
@@ -214,7 +224,7 @@ class Runner:
                 missing=len(set(chosen) - ended),
                 tracked=tracked,
                 seconds=time.monotonic() - began,
-                shown=frozenset(todo if self.sweep.is_grid else ended - done)
+                shown=frozenset(todo if self.sweep.is_grid else ended - attempt.kept)
                 if not self.quiet
                 else frozenset(),
             )
@@ -248,35 +258,26 @@ class Runner:
         rehearse(named, datasets, self.engine)
         return datasets
 
-    def _check_folder(self, manifest: Manifest) -> None:
-        """Refuse a folder that holds another sweep, or another scale of this one."""
-        if self.store.file("manifest.json").is_file():
-            there = self.store.manifest()
-            if (there.name, there.scale) != (manifest.name, manifest.scale):
-                raise ValueError(
-                    f"{self.store.path} holds sweep '{there.name}' at scale '{there.scale}', not "
-                    f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
-                )
+    def _plan(
+        self, manifest: Manifest, chosen: list[str], code_of: CodeOf
+    ) -> "_Attempt":
+        """Find out which results this attempt keeps, and which it forgets.
 
-    def _forgotten(
-        self,
-        ledger: Mapping[str, LedgerEntry],
-        manifest: Manifest,
-        chosen: list[str],
-        code_of: CodeOf,
-    ) -> list[str] | None:
-        """Return the runs that are forgotten before this attempt; None for all runs.
-
-        These are the damaged ones and those of other code, which are named, or without
-        `resume` all chosen ones.
+        Args:
+            manifest: what the sweep is.
+            chosen: the ids of the runs to do, as far as they are known.
+            code_of: from `todays_code`.
 
         Raises:
-            ValueError: there are runs of other code, and `stale` is `fail`.
+            ValueError: the folder holds another sweep; or there are runs of other code,
+                and `stale` is `fail`.
         """
         stale = Stale(self.stale)
+        earlier = self._earlier_entries(manifest)
         if not self.resume:
-            return chosen if self.sweep.is_grid else None
-        labels = manifest.extended(self.store.entries()).labels()
+            return _Attempt(earlier, chosen if self.sweep.is_grid else None, set())
+        ledger = read_checked(self.store).ledger
+        labels = manifest.extended(earlier).labels()
         makers = stored_makers(self.store, ledger)
         damaged = {i for i, entry in ledger.items() if entry.status is Status.DAMAGED}
         if self.sweep.is_grid:
@@ -287,9 +288,32 @@ class Runner:
         of_chosen = chosen if self.sweep.is_grid else None
         old = runs_to_forget(makers, code_of, stale, of_chosen, labels, self._note)
         for run_id in sorted(damaged):
-            name = ", ".join(f"{k}={v}" for k, v in labels.get(run_id, {}).items())
-            self._note(f"{name or run_id} is run again: {ledger[run_id].reason}")
-        return sorted(damaged | old)
+            name = labels_text(labels.get(run_id, {}), run_id)
+            self._note(f"{name} is run again: {ledger[run_id].reason}")
+        decided = {i for i, entry in ledger.items() if entry.status.decided}
+        return _Attempt(earlier, sorted(damaged | old), decided - old)
+
+    def _earlier_entries(self, manifest: Manifest) -> list[Entry]:
+        """Return the runs of the manifest that is in the folder.
+
+        Raises:
+            ValueError: the folder holds another sweep, or another scale of this one.
+        """
+        if not self.store.file("manifest.json").is_file():
+            return []
+        try:
+            there = self.store.manifest()
+        except StorageError:
+            raise
+        except ValueError as error:
+            self._note(f"{error}. It is written anew")
+            return []
+        if (there.name, there.scale) != (manifest.name, manifest.scale):
+            raise ValueError(
+                f"{self.store.path} holds sweep '{there.name}' at scale '{there.scale}', not "
+                f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
+            )
+        return there.entries
 
     def _fit(
         self,

@@ -34,7 +34,6 @@ from raysafl.storage.integrity import (
     row_sums,
 )
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
-from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.stale import changed_classes
@@ -47,8 +46,9 @@ FLUSH_SECONDS = 30.0
 class Session:
     """Carries out one run from its checkpoint, if any, and writes it to a store.
 
-    If the rows before the checkpoint are not those that were written, the run begins
-    anew, with a warning.
+    A checkpoint that is damaged, or of another run, or of other code is not used, and
+    neither is one whose rows are not those that were written. The run then begins anew,
+    with a warning.
 
     Args:
         run: the run.
@@ -57,9 +57,6 @@ class Session:
         origin: versions, host, device, engine and so on, for the run's ledger entry.
         flush_seconds: the time between two checkpoints.
         code: a digest of each of the user's own classes in the run, by name.
-
-    Raises:
-        ValueError: the checkpoint is damaged, or of another run, or of other code.
     """
 
     def __init__(
@@ -102,34 +99,34 @@ class Session:
         self.writes = 0
 
     def _resume(self) -> None:
-        """Restore the simulation and the clock from the checkpoint."""
+        """Go on from the checkpoint, or begin anew if it cannot be used."""
+        content = self.checkpoint.read_bytes()
         try:
-            extra = restore(self.simulation, self.checkpoint.read_bytes())
-            self.spent = float(extra["spent"])
-            self.started = str(extra["started"])
+            extra = restore(self.simulation, content)
+            spent = float(extra["spent"])
+            started = str(extra["started"])
             # Checkpoints of earlier versions have no sums.
             written = [RowSum(*own) for own in extra.get("rows", [])]
             changed = changed_classes(extra.get("code"), self.code)
-            if changed:
-                raise ValueError(f"the code of {', '.join(changed)} has changed since")
         except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, StorageError):
-                raise
-            raise ValueError(
-                f"{self.checkpoint}: {error}; delete this file, and the run begins anew"
-            ) from error
+            return self._begin_anew(str(error))
+        if changed:
+            return self._begin_anew(
+                f"the code of {', '.join(changed)} has changed since"
+            )
 
         rows = self.store.table(self.run.id)
         rows = rows.filter(pc.less(rows["round"], self.simulation.round))
         if why := self._fault(rows, written):
-            warnings.warn(
-                f"{self.checkpoint}: the rows before it are damaged ({why}), so the run "
-                "begins anew",
-                stacklevel=3,
-            )
-            self.simulation = Simulation(self.run, self.simulation.work)
-        else:
-            self._sums = _by_replicate(self.run, rows)
+            return self._begin_anew(f"the rows before it are damaged ({why})")
+        self.spent = spent
+        self.started = started
+        self._sums = _by_replicate(self.run, rows)
+
+    def _begin_anew(self, why: str) -> None:
+        """Forget what the checkpoint has restored, and say why."""
+        warnings.warn(f"{self.checkpoint}: {why}, so the run begins anew", stacklevel=4)
+        self.simulation = Simulation(self.run, self.simulation.work)
 
     def _fault(self, rows: pa.Table, written: list[RowSum]) -> str:
         """Say how the rows before the checkpoint differ from those that were written."""

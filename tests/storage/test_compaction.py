@@ -88,7 +88,7 @@ def assert_reads_the_same(store: Store, expected: Store) -> None:
     assert store.begun() == expected.begun()
     tables = [make_runs_table(one).drop(columns="sweep") for one in (store, expected)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
-    for entry in expected.entries():
+    for entry in expected.manifest().entries:
         one = store.rounds(entry.run_id)
         pd.testing.assert_frame_equal(
             one, expected.rounds(entry.run_id), check_exact=True

@@ -15,6 +15,7 @@ def test_a_status_says_whether_another_attempt_is_made_and_whether_something_wen
         "stopped": (True, False),
         "diverged": (True, True),
         "failed": (False, True),
+        "damaged": (False, True),
     }
 
 

@@ -208,7 +208,7 @@ def test_a_run_with_damaged_rows_counts_nowhere_and_is_computed_again_after_a_re
     damage(formed)
     assert_never_finished(formed)
     found = verify(formed, progress)
-    assert any("seed=0: its rows are damaged: " in str(finding) for finding in found)
+    assert any("seed=0: it is damaged: " in str(finding) for finding in found)
     repaired = repair(formed, found)
     assert {f.run_id for f in repaired} >= {RUNS[0].id}
     assert RUNS[0].id not in formed.ledger()
@@ -418,7 +418,7 @@ OTHERS = {
     orphan: "run abcabcabcabc: it has rows or a checkpoint, but is neither in",
     forget_entry_of_stranger: "checkpoints/abcabcabcabc.safetensors: the checkpoint",
     damage_entry: "ledger/.*json: the entry of seed=.* cannot be read",
-    exchange_entries: "seed=0: its ledger entry has the configuration of another run",
+    exchange_entries: "seed=0: it is damaged: its ledger entry has the configuration of",
     damage_manifest: "manifest.json: .* cannot be read",
     edit_table: "runs.parquet: its numbers are not those of the rows",
 }
@@ -493,7 +493,7 @@ def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
     code, said = command("report", path)
     assert code == 1 and "1 runs are damaged" in said and "damaged" in said
     code, said = command("verify", path)
-    assert code == 1 and "seed=0: its rows are damaged: replicate 0 has 2 rows" in said
+    assert code == 1 and "seed=0: it is damaged: replicate 0 has 2 rows" in said
     code, said = command("verify", path, "--repair")
     assert code == 0 and "forgot seed=0" in said and said.endswith("clean\n")
     assert "damaged" not in formed.file("table.md").read_text()
@@ -503,7 +503,7 @@ def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
 def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:
     copy.file("manifest.json").unlink()
     code, said = command("verify", str(copy.path))
-    assert code == 1 and "manifest.json is missing" in said
+    assert code == 1 and "it has no file manifest.json" in said
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -537,8 +537,11 @@ def test_a_folder_in_an_object_store_is_verified_and_repaired(
 def test_entries_and_rows_of_earlier_versions_are_read_as_before(
     original: Store,
 ) -> None:
-    entry = LedgerEntry.from_json(json.dumps({"status": "finished", "config": {}}))
-    assert faults({"a": entry}, original.table()) == {}
+    run = RUNS[0]
+    config = run.model_dump(mode="json")
+    earlier = {"status": "finished", "config": config}
+    entry = LedgerEntry.from_json(json.dumps(earlier))
+    assert faults({run.id: entry}, original.table(run.id)) == {}
 
 
 class Crash(BaseException):
@@ -577,4 +580,4 @@ def test_a_crash_while_a_damaged_run_is_forgotten_hurts_nothing(
         begun.forget(read_checked(begun).faults)
         run_missing(begun)
         assert_like_undisturbed(begun, original)
-    assert 3 < crashed < 20
+    assert 3 <= crashed < 20

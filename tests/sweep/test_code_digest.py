@@ -1,5 +1,6 @@
 """Digests of the user's code: which edits change them, and which do not."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -220,7 +221,8 @@ def test_modules_that_import_each_other_in_a_circle_have_a_digest(
     text = edited(text, "digest_helper.half", "made_at_run_time")
     circle = "globals()['made_at_run_time'] = abs\n"
     (tmp_path / "digest_other.py").write_text(f"{circle}from digest_helper import *\n")
-    digest(tmp_path, text, f"{circle}from digest_other import *\n{HELPER}")
+    found = digest(tmp_path, text, f"{circle}from digest_other import *\n{HELPER}")
+    assert re.fullmatch("[0-9a-f]{64}", found)
 
 
 def test_every_process_finds_the_same_digest(tmp_path: Path) -> None:

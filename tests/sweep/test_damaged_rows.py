@@ -4,9 +4,11 @@ import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.here import HereRunner
 from mlflow import MlflowClient
 from ray import tune
 from rich.console import Console
@@ -18,10 +20,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
 from raysafl.tracking import sync
 
-pytestmark = [
-    pytest.mark.usefixtures("ray_local"),
-    pytest.mark.filterwarnings("ignore:.*left out:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
 
 @pytest.fixture
@@ -42,11 +41,15 @@ def finished(sweep: Sweep, tmp_path: Path) -> Iterator[Store]:
     yield store
 
 
-def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
+def go(
+    sweep: Sweep, out: Path, runner: type[Runner] = HereRunner, **options: Any
+) -> tuple[Outcome, str]:
+    """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     console = Console(file=text, width=200)
-    options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
-    return Runner(sweep, out=out, console=console, **options).run(), text.getvalue()  # type: ignore[arg-type]
+    options = {"hardware": Hardware(cpus=0.5), **options}
+    outcome = runner(sweep, str(out), track=False, console=console, **options).run()
+    return outcome, text.getvalue()
 
 
 def delete(file: Path) -> None:
@@ -110,19 +113,21 @@ def test_mlflow_calls_a_damaged_run_damaged_and_finished_once_it_was_run_again(
     assert outcome.ok and logged() == ("finished", "FINISHED", True)
 
 
+@pytest.mark.usefixtures("ray_local")
 def test_a_sampled_run_whose_rows_are_gone_is_run_again(
     tiny: Run, tmp_path: Path
 ) -> None:
     space = {"local.lr": tune.uniform(0.05, 0.2)}
     sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
-    outcome, _ = go(sweep, tmp_path / "s")
+    outcome, _ = go(sweep, tmp_path / "s", Runner)
     before = outcome.store.rounds().drop(columns="seconds")
     delete(Path(str(outcome.store.parts()[0])))
-    again, said = go(sweep, tmp_path / "s")
+    again, said = go(sweep, tmp_path / "s", Runner)
     assert again.ok and "is run again" in said
     pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
 
 
+@pytest.mark.usefixtures("ray_local")
 def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -138,7 +143,7 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
         )
 
     options = {"hardware": Hardware(cpus=0.5, trials=1)}
-    outcome, _ = go(sweep(), tmp_path / "s", **options)
+    outcome, _ = go(sweep(), tmp_path / "s", Runner, **options)
     store = outcome.store
     assert outcome.ok
     stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
@@ -147,5 +152,5 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     )
     part = Path(str(store.parts(stopped[0])[-1]))
     shutil.move(part, tmp_path / "part")
-    _, said = go(sweep(), tmp_path / "s", **options)
+    _, said = go(sweep(), tmp_path / "s", Runner, **options)
     assert "is run again" in said
