@@ -81,6 +81,17 @@ def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
     assert set(outcome.runs["status"]) == {"finished"}
 
 
+def test_a_damaged_manifest_is_named_and_written_anew(
+    sweep: Sweep, finished: Store
+) -> None:
+    before = finished.manifest()
+    cut(Path(str(finished.file("manifest.json"))))
+    outcome, said = go(sweep, Path(str(finished.path)))
+    assert outcome.ok and outcome.skipped == 2
+    assert "manifest.json cannot be read" in said and "It is written anew" in said
+    assert finished.manifest() == before
+
+
 def test_a_damaged_run_that_is_not_chosen_makes_the_sweep_end_as_not_ok(
     sweep: Sweep, finished: Store
 ) -> None:

@@ -47,3 +47,15 @@ def test_a_checkpoint_of_another_run_is_not_used_and_a_warning_says_which_and_wh
         store.rounds().drop(columns="seconds"),
         reference.rounds().drop(columns="seconds"),
     )
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(
+    tiny: Run, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "ours")
+    checkpoint = interrupted(tiny, store)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="so the run begins anew") as warned:
+        session = Session(tiny, store, work(tiny), {})
+    assert str(checkpoint) in str(warned[0].message)
+    assert session.simulation.round == 0 and not store.parts()
