@@ -7,8 +7,8 @@ snapshot, and the strength lambda of adaptive FAST, and compares FedAvg with alg
 that correct the weights of the clients instead. There are 100 clients of MNIST, ten of
 them a round, a balanced Dirichlet(0.1) partition, and logistic regression, trained for
 300 rounds of one local epoch with batch size 64 at rate 0.05. All algorithms share
-their seeds, and so their cohorts. `arbitrary_ratio` is the percentage of rounds that
-are not enforced.
+their seeds, and so their cohorts. `arbitrary_ratio` is the percentage of rounds in
+which clients train and that are not enforced.
 
 Run it with `raysafl run experiments/studies/pareto_enforced_rounds.py`. Its 110 cells
 with 5 seeds each take about 55 minutes of one core; with `--scale small` they take

@@ -30,7 +30,8 @@ STATISTICS = {
         f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS
     },
     "final_loss": "test loss of the last evaluated round",
-    "arbitrary_ratio": "share of rounds that were no snapshots (FAST's Ratio)",
+    "arbitrary_ratio": "share of rounds in which clients trained and which were no "
+    "snapshots (FAST's Ratio)",
     **{f"total_{name}": COLUMNS[name].total for name in TOTALS},
     "total_bytes": "bytes to and from clients",
 }
@@ -62,6 +63,32 @@ def rounds_until(
     return float(rows["round"].iloc[reached[0]]) + 1 if len(reached) else math.nan
 
 
+def count_client_rounds(rows: pd.DataFrame) -> float:
+    """Return in how many of the rounds that were run clients trained.
+
+    Rounds of the server alone (SAFARI's server rounds) and of centralised training do
+    not count. A row tells who trained in its own round (`kind`), and in how many rounds
+    since the row before the server trained, alone or beside clients (`server_rounds`).
+    The number is therefore exact if every round was evaluated, and also if the server
+    always trained alone, or always beside clients. If it did both (FSL over SAFARI) and
+    not every round was evaluated, the share of the evaluated rounds stands for that of
+    all rounds.
+
+    Args:
+        rows: the rows of one replicate, in order of rounds.
+    """
+    kinds = rows["kind"].astype(str)
+    has_clients = kinds.str.contains("client")
+    # The number of rounds since the row before; round 0 is the first one.
+    spans = rows["round"].diff().fillna(rows["round"] + 1)
+    if (spans == 1).all():
+        return float(has_clients.sum())
+    if (kinds == "client+server").any():
+        return float(spans.sum() * has_clients.mean())
+    server_rounds = rows["server_rounds"].where(kinds != "central", spans)
+    return float((spans - server_rounds).sum())
+
+
 def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     """Compute the `STATISTICS` of one replicate.
 
@@ -86,7 +113,11 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
                                FSL calls rounds_to_50 T_0.5
     after_server               mean over the rounds in which only the server trained
                                (SAFARI's server rounds), NaN if there were none
-    arbitrary_ratio            1 - snapshots / rounds
+    arbitrary_ratio            (client rounds - snapshots) / rounds. FAST defines its
+                               Ratio as "Rounds with ACP / Total rounds" (section 5),
+                               ACP being arbitrary client participation. Rounds in which
+                               no client trains are therefore not arbitrary, but are
+                               among all rounds. `count_client_rounds` counts the others
     """
     accuracy: pd.Series[float] = rows["test_accuracy"].astype(float)
     smooth = accuracy.rolling(20, min_periods=1).mean()
@@ -101,6 +132,8 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
         if accuracy.notna().any()
         else math.nan
     )
+    # An estimate of the client rounds may fall below the snapshots, which are counted.
+    arbitrary = max(0.0, count_client_rounds(rows) - totals["total_snapshots"])
     found = {
         "rounds": rounds,
         "final": final,
@@ -113,9 +146,7 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
         "rise_time20": rounds_until(rows, smooth, 0.9 * smooth_final),
         **{f"rounds_to_{t}": rounds_until(rows, accuracy, t / 100) for t in TARGETS},
         "final_loss": float(rows["test_loss"].iloc[-1]) if len(rows) else math.nan,
-        "arbitrary_ratio": 1 - totals["total_snapshots"] / rounds
-        if rounds
-        else math.nan,
+        "arbitrary_ratio": arbitrary / rounds if rounds else math.nan,
         **totals,
         "total_bytes": totals["total_bytes_down"] + totals["total_bytes_up"],
     }

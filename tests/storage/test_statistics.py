@@ -109,11 +109,49 @@ def test_rounds_to_a_target_are_counted_and_nan_if_never_reached() -> None:
 
 
 def test_the_ratio_of_arbitrary_rounds_counts_rounds_run_not_evaluated() -> None:
-    frame = rows([0.1, 0.2, 0.3, 0.4], every=5).assign(snapshots=[1, 0, 2, 2])
+    frame = rows([0.1, 0.2, 0.3, 0.4], every=5)
+    frame = frame.assign(snapshots=[1, 0, 2, 2], server_rounds=0)
     row = summarise(frame)
     assert row["total_snapshots"] == 5
-    assert row["arbitrary_ratio"] == pytest.approx(1 - 5 / 20)
+    assert row["arbitrary_ratio"] == pytest.approx((20 - 5) / 20)
     assert summarise(rows([0.1]))["arbitrary_ratio"] == 1
+
+
+def test_rounds_of_the_server_alone_are_not_arbitrary() -> None:
+    # SAFARI: rounds 1 and 3 are the server's. Uniform participation and snapshots of
+    # every round enforce each client round, and arbitrary participation none of them.
+    frame = rows([0.1] * 4, ["client", "server", "client", "server"])
+    assert summarise(frame.assign(snapshots=[1, 0, 1, 0]))["arbitrary_ratio"] == 0
+    assert summarise(frame.assign(snapshots=0))["arbitrary_ratio"] == 2 / 4
+    assert summarise(frame.assign(snapshots=[1, 0, 0, 0]))["arbitrary_ratio"] == 1 / 4
+
+    alone = rows([0.1] * 4, ["server"] * 4).assign(snapshots=0, server_rounds=1)
+    assert summarise(alone)["arbitrary_ratio"] == 0
+    central = rows([0.1] * 4, ["central"] * 4).assign(snapshots=0, server_rounds=0)
+    assert summarise(central)["arbitrary_ratio"] == 0
+    # FSL: the server trains beside the clients in every round.
+    both = rows([0.1] * 4, ["client+server"] * 4).assign(server_rounds=1)
+    assert summarise(both.assign(snapshots=0))["arbitrary_ratio"] == 1
+    assert summarise(both.assign(snapshots=1))["arbitrary_ratio"] == 0
+
+
+def test_client_rounds_between_two_evaluations_are_known_from_server_rounds() -> None:
+    def ratio(kinds: list[str], server_rounds: int, snapshots: int = 0) -> float:
+        frame = rows([0.1] * 4, kinds, every=5)
+        frame = frame.assign(server_rounds=server_rounds, snapshots=snapshots)
+        return float(summarise(frame)["arbitrary_ratio"])
+
+    # 20 rounds, evaluated at 4, 9, 14 and 19, of which 4 * 2 were the server's alone.
+    kinds = ["client", "server", "client", "client"]
+    assert ratio(kinds, server_rounds=2) == pytest.approx(12 / 20)
+    assert ratio(kinds, server_rounds=2, snapshots=3) == 0
+    assert ratio(["client"] * 4, server_rounds=2) == pytest.approx(12 / 20)
+    assert ratio(["server"] * 4, server_rounds=5) == 0
+    assert ratio(["central"] * 4, server_rounds=0) == 0
+    assert ratio(["client+server"] * 4, server_rounds=5) == 1
+    # FSL over SAFARI: one of the four evaluated rounds was the server's alone.
+    kinds = ["client+server", "server", "client+server", "client+server"]
+    assert ratio(kinds, server_rounds=5) == pytest.approx(3 / 4)
 
 
 def test_total_bytes_are_those_down_and_up() -> None:
