@@ -21,6 +21,23 @@ from raysafl.core.algorithm import (
 from raysafl.core.randomness import Key
 
 
+def _samples_seen(local: LocalTraining, samples: float) -> float:
+    """Return how many samples a client trains on in one round, repetitions included.
+
+    A pass over n samples has ceil(n / B) mini-batches, of which the last may be small.
+    So with epochs E it is E n, and with K steps, which are p whole passes and k more
+    steps, it is p n + k B.
+
+    Args:
+        local: The client's training.
+        samples: The number n of the client's samples, or its mean over the clients.
+    """
+    if local.steps is None:
+        return samples * (local.epochs or 0)
+    passes, steps = divmod(local.steps, math.ceil(samples / local.batch_size))
+    return passes * samples + steps * local.batch_size
+
+
 class FSL(Algorithm):
     """After each client round of `inner`, the server learns on D0 from the result.
 
@@ -38,7 +55,9 @@ class FSL(Algorithm):
     K_0 is the server's number of steps.
 
     `rate` falls over the rounds as the clients' learning rate does. Where the local
-    training is given in steps, E_s epochs cover as many samples as a client sees.
+    training is given in steps, n E_c is the number of samples that a client with n / N
+    samples trains on in these steps, each counted as often as it is drawn. A pass over
+    its samples ends with a smaller batch, so this may be less than steps times B.
 
     Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
     epochs at 0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the
@@ -89,8 +108,7 @@ class FSL(Algorithm):
         batch_size = self.batch_size or local.batch_size
         if not n0:
             return self.replace(inner=inner, batch_size=batch_size, local=local)
-        epoch = setting.client_samples * (local.epochs or 0)
-        seen = (local.steps or 0) * local.batch_size or epoch
+        seen = _samples_seen(local, setting.client_samples)
         epochs = self.epochs or math.ceil(seen / n0)
         steps = local.num_steps(round(setting.client_samples))
         rate = self.rate or local.lr * steps / (epochs * math.ceil(n0 / batch_size))

@@ -73,6 +73,25 @@ def test_defaults_cover_as_many_samples_where_local_training_is_given_in_steps()
     assert (one.epochs, one.rate) == (other.epochs, other.rate)
 
 
+@pytest.mark.parametrize(
+    ("samples", "batch", "steps", "epochs"),
+    [
+        (50, 4096, 5, 5),  # five batches of 50 samples: ceil(250 / 60)
+        (120, 50, 4, 3),  # batches of 50, 50, 20 and 50 samples: ceil(170 / 60)
+        (120, 50, 2, 2),  # 50 and 50 samples: ceil(100 / 60)
+        (49.5, 4096, 4, 4),  # the mean over clients: ceil(4 * 49.5 / 60)
+    ],
+)
+def test_steps_count_the_samples_that_a_client_trains_on(
+    samples: float, batch: int, steps: int, epochs: int
+) -> None:
+    local = LocalTraining(lr=0.01, batch_size=batch, steps=steps)
+    fsl = FSL().prepare(Setting(10, samples, 60, local))
+    server_steps = epochs * math.ceil(60 / batch)
+    assert fsl.epochs == epochs
+    assert fsl.rate == pytest.approx(0.01 * steps / server_steps)
+
+
 def test_what_is_given_is_kept() -> None:
     given = FSL(epochs=3, batch_size=7, rate=0.4)
     assert given.prepare(SETTING) == given.replace(local=SETTING.local)
