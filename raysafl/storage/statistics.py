@@ -29,6 +29,8 @@ STATISTICS = {
     **{
         f"rounds_to_{t}": f"rounds until the test accuracy is at {t} %" for t in TARGETS
     },
+    "rounds_to_50_rolling20": "rounds until the accuracy's rolling mean over twenty "
+    "evaluations is at 50 % (FSL's T_0.5, smoothed)",
     "final_loss": "test loss of the last evaluated round",
     "arbitrary_ratio": "share of rounds in which clients trained and which were no "
     "snapshots (FAST's Ratio)",
@@ -111,6 +113,8 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
                                rise time
     rounds_to_X                1 + the first t with a(t) >= X/100, NaN if there is none;
                                FSL calls rounds_to_50 T_0.5
+    rounds_to_50_rolling20     1 + the first t with b(t) >= 0.5: T_0.5, should FSL have
+                               taken it from its smoothed accuracies
     after_server               mean over the rounds in which only the server trained
                                (SAFARI's server rounds), NaN if there were none
     arbitrary_ratio            (client rounds - snapshots) / rounds. FAST defines its
@@ -145,6 +149,7 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
         "rise_time": rounds_until(rows, accuracy, 0.9 * final),
         "rise_time20": rounds_until(rows, smooth, 0.9 * smooth_final),
         **{f"rounds_to_{t}": rounds_until(rows, accuracy, t / 100) for t in TARGETS},
+        "rounds_to_50_rolling20": rounds_until(rows, smooth, 0.5),
         "final_loss": float(rows["test_loss"].iloc[-1]) if len(rows) else math.nan,
         "arbitrary_ratio": arbitrary / rounds if rounds else math.nan,
         **totals,

@@ -108,6 +108,18 @@ def test_rounds_to_a_target_are_counted_and_nan_if_never_reached() -> None:
     assert math.isnan(row["rounds_to_70"]) and math.isnan(row["rounds_to_95"])
 
 
+def test_rounds_to_half_of_the_rolling_mean() -> None:
+    # The mean of the last 20 is k / 20 after k ones, so it is 0.5 after the tenth.
+    row = summarise(rows([0.0] * 20 + [1.0] * 20))
+    assert (row["rounds_to_50"], row["rounds_to_50_rolling20"]) == (21, 30)
+    # At the start the mean is over what there is: 0.2, 0.4, 0.5; evaluated every 10.
+    row = summarise(rows([0.2, 0.6, 0.7], every=10))
+    assert (row["rounds_to_50"], row["rounds_to_50_rolling20"]) == (20, 30)
+    # One high value is not enough.
+    row = summarise(rows([0.1, 0.6, 0.1]))
+    assert row["rounds_to_50"] == 2 and math.isnan(row["rounds_to_50_rolling20"])
+
+
 def test_the_ratio_of_arbitrary_rounds_counts_rounds_run_not_evaluated() -> None:
     frame = rows([0.1, 0.2, 0.3, 0.4], every=5)
     frame = frame.assign(snapshots=[1, 0, 2, 2], server_rounds=0)
@@ -166,6 +178,7 @@ def test_no_rows_leave_every_new_statistic_open() -> None:
         "rise_time",
         "rise_time20",
         "rounds_to_50",
+        "rounds_to_50_rolling20",
         "best_round",
     )
     assert all(
