@@ -27,7 +27,8 @@ the networks, mu = 0.01 of FedProx and beta = 0.9 of FedAvgM are our choice. In 
 FAST, q follows the training accuracy that the last cohort has during its training. The
 accuracy is tested every ten rounds, so that the last five tests lie 40 rounds apart.
 The paper seems to have one run of each cell. We have three seeds, so our +- is the
-spread over seeds, and `last5_std` is what compares with the printed spread.
+spread over seeds, and `last5_std` is what compares with the printed spread. The verdict
+takes our spread over seeds for the paper's, which is not known.
 `experiments/fast/readings.py` tries other choices. Of these, five local epochs of plain
 SGD, with q following the training accuracy over all clients, come nearest at scale
 `medium`.

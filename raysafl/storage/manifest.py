@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -139,6 +139,14 @@ class Table(Component):
         default_factory=list,
         description="the numbers that the paper prints for the cells",
     )
+    printed_spread: Literal["seeds", "last5"] = Field(
+        default="seeds",
+        # The default is left out of the JSON, as it is in manifests of earlier versions.
+        exclude_if=lambda value: value == "seeds",
+        description='what the printed standard deviations of `paper` are taken over: "seeds", '
+        'or "last5", the last five evaluated rounds of one run (FAST), which `last5_std` '
+        "compares with and which says nothing about seeds",
+    )
     more: list[Printed] = Field(
         default_factory=list,
         description="printed numbers of other statistics, such as FAST's ratio",
@@ -161,7 +169,9 @@ class Table(Component):
     def unprinted(self) -> "Table":
         """Return the table without the paper's numbers; the statistics of `more` stay."""
         more = [printed.statistic for printed in self.more]
-        return self.replace(paper=[], more=[], also=[*self.also, *more])
+        return self.replace(
+            paper=[], printed_spread="seeds", more=[], also=[*self.also, *more]
+        )
 
 
 class Entry(Component):

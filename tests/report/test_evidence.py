@@ -104,6 +104,29 @@ def test_without_a_printed_spread_the_paper_s_is_taken_to_be_ours() -> None:
     assert given_["verdict"] == none["verdict"] == "agrees"
 
 
+def test_a_printed_spread_of_five_rounds_is_no_spread_over_seeds() -> None:
+    # Ours: 40 and 1 over three seeds. The paper prints 50 and 12 over five rounds.
+    paper = [Printed(labels={"method": "a"}, mean=50, std=12)]
+    finals = {"a": [0.39, 0.40, 0.41]}
+    seeds = verdicts(*sweep(finals, paper)).loc["a"]
+    assert seeds["verdict"] == "unclear"
+    # Welch: a = 1 / 3 and b = 144 / 3, so 48.33^2 / (a^2 / 2 + b^2 / 2) = 2.03 degrees.
+    assert seeds["half.diff"] == pytest.approx(29.5, abs=0.3)
+
+    runs, manifest = sweep(finals, paper, printed_spread="last5")
+    rounds = verdicts(runs, manifest).loc["a"]
+    assert rounds["verdict"] == "off"
+    half = stats.t.ppf(0.975, 4) * math.sqrt(2 / 3)
+    assert rounds["half.diff"] == pytest.approx(half)
+    assert rounds["deviations"] == pytest.approx(10 / math.sqrt(2))
+    # The printed spread is still shown.
+    assert rounds["paper.std"] == 12
+    assert "compares with `last5_std`" in rule(manifest.table)
+    smaller = manifest.replace(scale="small")
+    assert "printed_spread" in manifest.to_json()
+    assert "printed_spread" not in smaller.to_json()
+
+
 @pytest.mark.parametrize(("mean", "verdict"), [(51.9, "close"), (52.1, "off")])
 def test_one_seed_is_judged_by_nearness_alone(mean: float, verdict: str) -> None:
     paper = [Printed(labels={"method": "a"}, mean=mean, std=1.0)]

@@ -40,10 +40,16 @@ def near(table: Table) -> str:
 def rule(table: Table) -> str:
     """Explain how a verdict is found, as Markdown."""
     words = "\n".join(f"- **{name}**: {why}" for name, why in VERDICTS.items())
+    spread = "If it prints no standard deviation, ours stands for both."
+    if table.printed_spread == "last5":
+        spread = (
+            "Its standard deviation is that of the last five accuracies of one run, which "
+            "compares with `last5_std` and says nothing about seeds, so ours stands for both."
+        )
     return (
         f"Verdict on `{table.statistic}`: Δ is ours minus the paper's, its {LEVEL:.0%} interval "
         "Welch's, from both means and standard deviations. The paper's number of seeds is "
-        "taken to be ours. If it prints no standard deviation, ours stands for both. Near "
+        f"taken to be ours. {spread} Near "
         f"is within {near(table)}; if we have no standard deviation (one seed), nearness "
         f"alone decides.\n\n{words}"
     )
@@ -102,8 +108,10 @@ def add_verdicts(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     n = cells["replicates"].to_numpy(float)
     printed = cells["paper.std"].to_numpy(float)
 
-    # A paper that prints no spread, or no number of seeds, is taken to have ours.
-    theirs = np.where(np.isnan(printed), std, printed)
+    # A paper that prints no spread over seeds, or no number of seeds, is taken to have
+    # ours.
+    unknown = np.isnan(printed) | (table.printed_spread != "seeds")
+    theirs = np.where(unknown, std, printed)
     cells["half.mean"] = half_width(std, n)
     half = welch(std, theirs, n, n)
     cells["half.diff"] = half
