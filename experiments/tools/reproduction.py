@@ -23,7 +23,7 @@ from experiments.tools.open_choices import (
     safari_readings_n0,
 )
 from raysafl.report.analysis.cells import EVERYWHERE, matching
-from raysafl.report.analysis.claims import check_claim
+from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import duration
@@ -114,7 +114,7 @@ def largest_differences():
 
 
 def claims():
-    """Return how many claims of each sweep hold, and those that do not."""
+    """Return how many claims of each sweep hold, and which do not or cannot be judged."""
     rows = []
     broken = []
     for name, sweep in sweeps().items():
@@ -124,18 +124,24 @@ def claims():
         verdicts = [check_claim(claim, cells, manifest) for claim in manifest.claims]
         whole = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
         part = sum(0 < verdict.held < verdict.places for verdict in verdicts)
-        counts = (len(verdicts), whole, part, len(verdicts) - whole - part)
+        unjudged = sum(verdict.verdict == NOT_LEARNT for verdict in verdicts)
+        counts = (
+            *(len(verdicts), whole, part),
+            *(len(verdicts) - whole - part - unjudged, unjudged),
+        )
         rows.append([f"`{name}`", sweep.manifest.scale, *map(str, counts)])
         broken += [
             [f"`{name}`", *_broken_claim(verdict, manifest)]
             for verdict in verdicts
             if verdict.held < verdict.places or not verdict.places
         ]
-    total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 6))]
+    total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 7))]
     head = ["sweep", "scale", "claims", "hold", "hold at some places", "do not hold"]
+    head += [NOT_LEARNT]
     summary = grid(head, [*rows, total], 2)
     text = (
-        "Those that do not hold everywhere (the last column: mean difference or value):"
+        "Those that do not hold everywhere, or cannot be judged because cells are near "
+        "chance (the last column: mean difference or value):"
     )
     head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
     return f"{summary}\n\n{text}\n\n{grid(head, broken, 4)}"

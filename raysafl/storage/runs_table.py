@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.storage.chance import chance_of
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import ROUNDS
@@ -72,6 +73,7 @@ def _run_rows(
                 "status": end.status.value,
                 "reason": end.reason,
                 **summarise(mine),
+                "chance": chance_of(config),
                 **{f"config.{k}": _plain_text(v) for k, v in flatten(config).items()},
                 "config": json.dumps(config),
                 "started": entry.started or entry.ended,

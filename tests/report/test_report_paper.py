@@ -108,6 +108,60 @@ def test_a_claim_is_judged_at_every_place(
         assert judged.effect == pytest.approx(effect + shift)
 
 
+def test_a_claim_is_judged_only_where_its_cells_are_above_chance(sweep: Sweep) -> None:
+    # Ten classes: (a - 0.1) / 0.9 is 0.1 at a = 0.19. Where p = 1, the cell n0 = 0 is
+    # just below, so that place is not judged.
+    level = {(0, 1): 0.189, (0, 10): 0.2, (50, 1): 0.8, (50, 10): 0.8, (1000, 1): 0.8}
+    manifest = shown(sweep)
+    runs = runs_of(manifest, chance=0.1)
+    labels = manifest.labels()
+    runs["last5"] = [
+        level[(labels[i]["n0"], labels[i]["p"])]  # type: ignore[index]
+        for i in runs["run_id"]
+    ]
+
+    def judged(claim: Claim, runs: pd.DataFrame) -> CheckedClaim:
+        claimed = manifest.replace(claims=[claim])
+        return check_claim(claim, aggregate(runs, claimed), claimed)
+
+    claim = Claim(text="more", order=[{"n0": 50}, {"n0": 0}])
+    cells = aggregate(runs, manifest).set_index(["label.n0", "label.p"])
+    assert cells.loc[(0, 1), "above_chance"] == pytest.approx(0.089 / 0.9)
+    assert cells.loc[(50, 1), "above_chance"] == pytest.approx(0.7 / 0.9)
+    found = judged(claim, runs)
+    assert (found.verdict, found.held, found.places, found.not_learnt) == (
+        "holds",
+        1,
+        1,
+        1,
+    )
+    assert found.effect == pytest.approx(1)  # 91 - 90, where p = 10
+    text = markdown(runs, manifest.replace(claims=[claim]))
+    assert "| more | `final` | holds, 1 not learnt | +1 |" in text
+
+    at_one = judged(claim.replace(where={"p": 1}), runs)
+    assert at_one.verdict == "not learnt" and math.isnan(at_one.effect)
+    within = judged(claim.replace(where={"p": 1}, within=50), runs)
+    bound = judged(Claim(text="", where={"n0": 0}, least=10), runs)
+    assert within.verdict == "not learnt"
+    assert (bound.verdict, bound.places, bound.not_learnt) == ("holds", 1, 1)
+    # Times are compared only where there is something to reach, too.
+    times = judged(claim.replace(statistic="rounds_to_50"), runs)
+    assert (times.verdict, times.places, times.not_learnt) == ("does not hold", 1, 1)
+    # Without the number of classes, every place is judged.
+    assert judged(claim, runs.assign(chance=math.nan)).places == 2
+    assert judged(claim, runs.drop(columns="chance")).places == 2
+
+
+def test_improvements_are_judged_by_the_accuracy_below_them(sweep: Sweep) -> None:
+    manifest = shown(sweep, minus={"n0": 0})
+    runs = runs_of(manifest, chance=0.1, last5=0.55)
+    own, rest = improvements(runs, manifest)
+    cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
+    assert cells.loc[(50, 1), "mean.final"] == pytest.approx(10)
+    assert cells.loc[(50, 1), "above_chance"] == pytest.approx(0.45 / 0.9)
+
+
 def test_a_claim_that_says_nothing_or_of_unknown_axes_is_refused(sweep: Sweep) -> None:
     for wrong in (
         {},

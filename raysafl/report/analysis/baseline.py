@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from raysafl.report.analysis.cells import statistics
+from raysafl.report.analysis.cells import LEVEL, LEVEL_STATISTIC, statistics
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.statistics import STATISTICS
@@ -51,6 +51,9 @@ def improvements(
     kept = pairs.isin(done.index) | (own["status"] != Status.FINISHED).to_numpy()
     own = own[kept].copy()
     pairs = pairs[kept]
+    # Whether a run has learnt is seen from its accuracy, not from its improvement.
+    if LEVEL_STATISTIC in own:
+        own[LEVEL] = own[LEVEL_STATISTIC]
     own[names] = own[names].astype(float) - done.reindex(pairs).to_numpy(float)
     return own, manifest
 

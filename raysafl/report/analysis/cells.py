@@ -24,6 +24,10 @@ from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
 from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
 
 EVERYWHERE = "all cells"
+# The statistic that tells whether a run has learnt, and the column that keeps its value
+# where the table shows improvements over a baseline.
+LEVEL_STATISTIC = "last5"
+LEVEL = "level"
 # Column of the cells -> the status of the replicates that it counts.
 COUNTS = {
     "replicates": Status.FINISHED,
@@ -82,7 +86,10 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
         in the manifest), `replicates` (n), `diverged`, `failed`, `damaged`, `missing`
-        (counts of replicates), `mean.<statistic>` and `std.<statistic>`.
+        (counts of replicates), `mean.<statistic>` and `std.<statistic>`, and
+        `above_chance`: with a the mean of `last5` and c = 1 / number of classes,
+        (a - c) / (1 - c), which is 0 for guessing and 1 for no error, or NaN if c is
+        not known.
 
     Raises:
         ValueError: the runs have no such statistic.
@@ -116,7 +123,18 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         scale = factor(manifest.table, name)
         frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
         frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
+    frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)
     return frame
+
+
+def _above_chance(finished: pd.DataFrame) -> "pd.Series[float]":
+    """Return by run id how far the mean accuracy has come from guessing to no error."""
+    level = LEVEL if LEVEL in finished else LEVEL_STATISTIC
+    if level not in finished or "chance" not in finished:
+        return pd.Series(dtype=float)
+    numbers = finished[[level, "chance"]].astype(float)
+    means = numbers.groupby(finished["run_id"]).mean()
+    return (means[level] - means["chance"]) / (1 - means["chance"])
 
 
 def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,10 @@ from raysafl.core.text import nearest
 from raysafl.storage.manifest import Claim, Label, Manifest
 
 UNKNOWN = "not yet known"
+NOT_LEARNT = "not learnt"
+# A cell has learnt if its accuracy has come this share of the way from guessing to no
+# error: with ten classes it is then at least 19 %, with 45 classes 12 %.
+LEARNT = 0.1
 
 
 @dataclass(frozen=True)
@@ -23,9 +28,12 @@ class CheckedClaim:
     Attributes:
         claim: the claim.
         held: the number of combinations at which it holds.
-        places: the number of combinations that have all their numbers.
+        places: the number of combinations at which it is judged: they have all their
+            numbers, and all their cells have learnt.
         unknown: the number of combinations with a number missing.
-        effect: its mean effect over the combinations, in the unit of the table.
+        effect: its mean effect over the places, in the unit of the table.
+        not_learnt: the number of combinations that have all their numbers, but of which
+            a cell has not learnt.
     """
 
     claim: Claim
@@ -33,12 +41,17 @@ class CheckedClaim:
     places: int
     unknown: int
     effect: float
+    not_learnt: int = 0
 
     @property
     def verdict(self) -> str:
-        """Return `holds`, `does not hold`, `holds at 2 of 3 places` or `not yet known`."""
+        """Return whether the claim holds.
+
+        It is `holds`, `does not hold`, `holds at 2 of 3 places`, `not learnt` (if it
+        cannot be judged at any place because cells have not learnt) or `not yet known`.
+        """
         if not self.places:
-            return UNKNOWN
+            return NOT_LEARNT if self.not_learnt else UNKNOWN
         if self.held == self.places:
             return "holds"
         return (
@@ -53,6 +66,11 @@ def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Checke
 
     The effect is, for an order, the mean of first minus last; for `within`, the mean of
     the largest difference; for bounds, the mean of the statistic itself.
+
+    Differences between cells at chance level say nothing about methods. So a claim is
+    judged only where every cell that it compares has learnt, that is where
+    `above_chance` is at least `LEARNT`, whatever the claim's statistic is. Cells of
+    which the number of classes is not known are taken to have learnt.
 
     Args:
         claim: the claim.
@@ -74,15 +92,30 @@ def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Checke
     found = (
         _ordered(claim, values, manifest) if claim.order else _bounded(claim, values)
     )
-    # Combinations with a missing number are counted apart.
-    known = [(good, effect) for good, effect in found if not math.isnan(effect)]
+    # Combinations with a missing number, or that have not learnt, are counted apart.
+    known = [place for place in found if not math.isnan(place.effect)]
+    judged = [place for place in known if place.learnt]
     return CheckedClaim(
-        claim,
-        sum(good for good, _ in known),
-        len(known),
-        len(found) - len(known),
-        float(np.mean([effect for _, effect in known])) if known else math.nan,
+        claim=claim,
+        held=sum(place.good for place in judged),
+        places=len(judged),
+        unknown=len(found) - len(known),
+        effect=float(np.mean([p.effect for p in judged])) if judged else math.nan,
+        not_learnt=len(known) - len(judged),
     )
+
+
+class _Place(NamedTuple):
+    """Whether a claim holds for one combination of labels, and its effect there."""
+
+    good: bool
+    effect: float
+    learnt: bool
+
+
+def _has_learnt(cells: pd.DataFrame) -> bool:
+    """Return whether no cell is known to be at chance level."""
+    return not (cells["above_chance"] < LEARNT).any()
 
 
 def _have_labels(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series[bool]":
@@ -97,38 +130,39 @@ def _have_labels(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series
     return found
 
 
-def _ordered(
-    claim: Claim, cells: pd.DataFrame, manifest: Manifest
-) -> list[tuple[bool, float]]:
+def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[_Place]:
     """Return whether the order holds for each combination of other labels, and its effect."""
     named = {axis for labels in claim.order for axis in labels}
     others = [f"label.{axis}" for axis in manifest.axes if axis not in named]
     found = []
     for _, place in cells.groupby(others, sort=False) if others else [((), cells)]:
-        rows = [place[_have_labels(place, labels)]["value"] for labels in claim.order]
+        parts = [place[_have_labels(place, labels)] for labels in claim.order]
         # A combination without one of the cells cannot confirm or refute the order.
-        if any(row.empty for row in rows):
+        if any(part.empty for part in parts):
             continue
-        mean = np.array([row.mean(skipna=False) for row in rows])
+        mean = np.array([part["value"].mean(skipna=False) for part in parts])
+        learnt = all(_has_learnt(part) for part in parts)
         if claim.within is not None:
             gap = float(mean.max() - mean.min())
-            found.append((gap <= claim.within, gap))
+            found.append(_Place(gap <= claim.within, gap, learnt))
         else:
             good = bool((mean[:-1] - mean[1:] > claim.margin).all())
-            found.append(
-                (
-                    good,
-                    float(mean[0] - mean[-1]) if not np.isnan(mean).any() else math.nan,
-                )
-            )
+            missing = bool(np.isnan(mean).any())
+            effect = math.nan if missing else float(mean[0] - mean[-1])
+            found.append(_Place(good, effect, learnt))
     return found
 
 
-def _bounded(claim: Claim, cells: pd.DataFrame) -> list[tuple[bool, float]]:
+def _bounded(claim: Claim, cells: pd.DataFrame) -> list[_Place]:
     """Return for each cell whether it lies within the bounds, and its value."""
     low = -math.inf if claim.least is None else claim.least
     high = math.inf if claim.most is None else claim.most
-    return [(low <= value <= high, value) for value in cells["value"].astype(float)]
+    values = cells["value"].astype(float)
+    learnt = ~(cells["above_chance"] < LEARNT)
+    return [
+        _Place(low <= value <= high, value, bool(known))
+        for value, known in zip(values, learnt, strict=True)
+    ]
 
 
 def rows(cells: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
@@ -139,12 +173,11 @@ def rows(cells: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
     out = [["the paper says", "looked at", "verdict", "mean difference or value"]]
     for claim in manifest.claims:
         checked = check_claim(claim, cells, manifest)
-        unknown = (
-            f", {checked.unknown} not run yet"
-            if checked.places and checked.unknown
-            else ""
+        others = {NOT_LEARNT: checked.not_learnt, "not run yet": checked.unknown}
+        unjudged = "".join(
+            f", {n} {why}" for why, n in others.items() if checked.places and n
         )
         effect = "" if math.isnan(checked.effect) else f"{checked.effect:+.4g}"
         statistic = claim.statistic or manifest.table.statistic
-        out.append([claim.text, f"`{statistic}`", checked.verdict + unknown, effect])
+        out.append([claim.text, f"`{statistic}`", checked.verdict + unjudged, effect])
     return out

@@ -207,7 +207,12 @@ def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     head, *lines = claims.rows(cells, manifest)
     if not lines:
         return []
-    rule = "Judged by the means of the cells, without regard to their spread."
+    rule = (
+        "Judged by the means of the cells, without regard to their spread. *Not learnt*: the "
+        "accuracy of one of the compared cells is near chance (`last5` has come less than "
+        f"{claims.LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that their "
+        "order says nothing."
+    )
     return ["## What the paper says, and whether it holds", rule, grid(head, lines, 3)]
 
 
