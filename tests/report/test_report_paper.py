@@ -12,7 +12,7 @@ from rich.console import Console
 
 from raysafl import Claim, Run, Sweep, Table
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare, readings
+from raysafl.report.analysis.cells import aggregate, compare, distance, readings
 from raysafl.report.analysis.claims import CheckedClaim, check_claim
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.screen import screen
@@ -231,6 +231,43 @@ def test_the_nearest_reading_comes_first(sweep: Sweep) -> None:
     assert found["reading"].tolist() == ["n0 = 1000", "n0 = 50", "n0 = 0"]
     assert found["distance"].tolist() == pytest.approx([0.5, 19.5, 29.5])
     assert table.readings == ["n0"] and readings(pd.DataFrame(), shown(sweep)).empty
+
+
+def test_a_table_has_its_distance_beside_the_printed_spread(sweep: Sweep) -> None:
+    # Ours are 50.5, 60.5 and 80.5 (p = 1), and 91.5; (1000, 10) has not run.
+    paper = {
+        (0, 1): (52.0, 0.3),
+        (50, 1): (60.0, 0.5),
+        (1000, 1): (80.0, None),
+        (50, 10): (90.0, 0.7),
+        (1000, 10): (95.0, 9.0),
+    }
+    full = Sweep("x", sweep.runs, axes=("n0", "p"), paper=paper)
+    table = full.manifest().table.replace(also=["last5_std"])
+    manifest = full.manifest().replace(table=table)
+    runs = runs_of(manifest, last5_std=0.02)
+    found = distance(compare(aggregate(runs, manifest), manifest), manifest)
+    assert found.cells == 4
+    assert found.difference == pytest.approx((1.5 + 0.5 + 0.5 + 1.5) / 4)
+    assert found.printed_std == pytest.approx((0.3 + 0.5 + 0.7) / 3)
+    # Two seeds that are 1 % apart have a standard deviation of 1 / sqrt(2) %.
+    assert found.own_std == pytest.approx(1 / math.sqrt(2))
+    line = (
+        "Distance to the paper: the mean absolute difference of `final` is **1.00 percentage "
+        "points** over 4 cells; the mean printed standard deviation is **0.50 percentage "
+        "points**, ours 0.71."
+    )
+    text = markdown(runs, manifest)
+    assert line in text
+    # Each cell has ours, the printed number and the difference.
+    assert "| 0 | 1 | 2 | 52.00 ± 0.30 | agrees | -1.50 | 50.50 ± 0.71 |" in text
+
+    rounds = manifest.replace(table=table.replace(printed_spread="last5"))
+    found = distance(compare(aggregate(runs, rounds), rounds), rounds)
+    assert found.own_std == pytest.approx(2.0)
+    assert "ours (`last5_std`) 2.00." in markdown(runs, rounds)
+    without = manifest.replace(table=table.replace(paper=[]))
+    assert "Distance" not in markdown(runs, without)
 
 
 def test_other_printed_numbers_keep_their_unit(sweep: Sweep) -> None:

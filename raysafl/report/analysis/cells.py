@@ -7,6 +7,7 @@ that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -194,6 +195,49 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
             frame[f"mean.{name}"] - frame["paper.mean"] if alike else math.nan
         )
     return frame
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a table is from the paper's, beside how much the paper's numbers spread.
+
+    All are in the table's unit, and NaN if there is nothing to take a mean over.
+
+    Attributes:
+        cells: the number of cells with a printed number and one of ours.
+        difference: the mean of their |diff.x|, where x is the table's statistic.
+        printed_std: the mean of the standard deviations that are printed for them.
+        own_std: the mean of ours over the cells for which one is printed. Where the
+            paper's are over the last five evaluated rounds
+            (`Table.printed_spread`), ours are `last5_std`.
+    """
+
+    cells: int
+    difference: float
+    printed_std: float
+    own_std: float
+
+
+def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
+    """Return the distance of a table to the paper's.
+
+    Args:
+        compared: from `compare`.
+        manifest: the sweep.
+    """
+    table = manifest.table
+    gaps = compared[f"diff.{table.statistic}"].abs()
+    both = compared[gaps.notna()]
+    with_std = both[both["paper.std"].notna()]
+    own = f"std.{table.statistic}"
+    if table.printed_spread == "last5":
+        own = "mean.last5_std"
+    return Distance(
+        cells=len(both),
+        difference=float(gaps.mean()),
+        printed_std=float(with_std["paper.std"].mean()),
+        own_std=float(with_std[own].mean()) if own in with_std else math.nan,
+    )
 
 
 def unplaced(manifest: Manifest) -> list[Printed]:

@@ -12,6 +12,7 @@ from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import (
     aggregate,
     compare,
+    distance,
     matches,
     matching,
     readings,
@@ -124,11 +125,46 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     return grid(head, rows, len(axes))
 
 
+def distance_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+    """Say how far the table is from the paper's, and how much the printed numbers spread.
+
+    Args:
+        cells: from `compare`.
+        manifest: the sweep.
+
+    Returns:
+        One paragraph; none if no cell has both a printed number and one of ours.
+    """
+    found = distance(cells, manifest)
+    if not found.cells:
+        return []
+    table = manifest.table
+    text = (
+        f"Distance to the paper: the mean absolute difference of `{table.statistic}` is "
+        f"**{_in_unit(found.difference, table.unit)}** over {count(found.cells, 'cell')}"
+    )
+    if math.isnan(found.printed_std):
+        return [f"{text}. The paper prints no standard deviations."]
+    text += (
+        "; the mean printed standard deviation is "
+        f"**{_in_unit(found.printed_std, table.unit)}**"
+    )
+    if not math.isnan(found.own_std):
+        of = " (`last5_std`)" if table.printed_spread == "last5" else ""
+        text += f", ours{of} {number(found.own_std, table.unit)}"
+    return [f"{text}."]
+
+
+def _in_unit(value: float, unit: str) -> str:
+    """Write a difference with its unit, which for per cent is percentage points."""
+    points = "percentage points" if unit == "%" else unit
+    return f"{number(value, unit)} {points}".strip()
+
+
 def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
     """Say which statistic matches the printed numbers best, over all cells and per method."""
     found = matching(cells, manifest, layout)
     unit = manifest.table.unit
-    points = "percentage points" if unit == "%" else unit
     lines = []
     for group, rows in found.groupby("group", sort=False):
         best = rows[rows["best"]].iloc[0]
@@ -142,8 +178,8 @@ def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list
             for _, row in rows[~rows["best"]].iterrows()
         )
         lines.append(
-            f"- {group}: **`{best['statistic']}`**, off by {number(best['distance'], unit)} "
-            f"{points} in the mean over {count(int(best['cells']), 'cell')}"
+            f"- {group}: **`{best['statistic']}`**, off by {_in_unit(best['distance'], unit)} "
+            f"in the mean over {count(int(best['cells']), 'cell')}"
             + (f" ({others})" if others else "")
         )
     return lines
@@ -311,6 +347,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         f"Cells: {caption(manifest)}{versus}."
         + (f" Paper: {source}." if source else ""),
         _pivot(cells, manifest, layout),
+        *distance_lines(cells, manifest),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
         _long(cells, manifest, layout),

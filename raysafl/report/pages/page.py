@@ -32,6 +32,7 @@ from raysafl.report.pages.markdown import (
     ALL_FINISHED,
     CHOSEN_AFTERWARDS,
     claim_lines,
+    distance_lines,
     losses,
     match_lines,
     more_lines,
@@ -163,20 +164,16 @@ def _summary_parts(report: Report) -> list[Part]:
     judged = cells[cells["verdict"] != ""]
     if len(judged):
         words = judged["verdict"].value_counts()
-        table = report.manifest.table
-        off = judged[f"diff.{table.statistic}"].abs().mean()
         far = int((judged["deviations"] > 2).sum())
-        gap = f"{number(off, table.unit)} " + (
-            "points" if table.unit == "%" else table.unit
-        )
         text = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
         parts.append(
             prose(
                 f"Of {count(len(judged), 'printed number')} with a number of ours: {text} (rule "
-                f"below the table). Mean absolute difference: {gap.strip()}; {count(far, 'cell')} "
-                "off by more than two combined standard deviations."
+                f"below the table); {count(far, 'cell')} off by more than two combined standard "
+                "deviations."
             )
         )
+        parts += [prose(line) for line in distance_lines(cells, report.shown)]
     return parts
 
 
