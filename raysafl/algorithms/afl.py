@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysafl.algorithms.client_memory import recall, remember
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -16,14 +17,17 @@ class AFL(Algorithm):
 
         w <- w - lr * mean_i(Delta_i / steps_i)
 
+    The mean is over the cohort, which is the paper's rule AFA-CD. With `memory` it is
+    over all N clients, each with the mean step of the last round in which it came (zero
+    if it never came), which is the paper's AFA-CS. The server then keeps a vector of P
+    numbers for each client that has come.
+
     Each client starts from the model of tau client rounds ago, with tau drawn uniformly
     from 0..max_delay (at most the number of rounds so far) for each client. lr
     applies to one local step: where all clients take equally many steps, AFL with lr
-    equal to their number is FedAvg.
+    equal to their number is FedAvg, and with `memory` it is MIFA.
 
-    Source: the rule AFA-CD of Yang et al. 2022, ICML (docs/papers.md#afl). The paper's
-    AFA-CS, which stores the last update of every client, equals MIFA on updates that
-    are divided by their number of steps.
+    Source: Yang et al. 2022, ICML (docs/papers.md#afl), rules AFA-CD and AFA-CS.
     """
 
     lr: float = Field(
@@ -32,12 +36,23 @@ class AFL(Algorithm):
     max_delay: int = Field(
         default=0, ge=0, description="Maximum age of a start model, in client rounds."
     )
+    memory: bool = Field(
+        default=False,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: not value,
+        description="Whether the last mean step of an absent client stands in for it (AFA-CS).",
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
-        """Start with an empty list of past models, if delays are simulated."""
-        return State(
-            w_P, {"past": w_P.new_empty(0, len(w_P))} if self.max_delay else {}
-        )
+        """Start with an empty list of past models and a mean of zero, where needed."""
+        server = dict[str, Tensor]()
+        if self.max_delay:
+            server["past"] = w_P.new_empty(0, len(w_P))
+        if self.memory:
+            server["mean"] = torch.zeros_like(w_P)
+            # A state holds tensors only, so that it can be stored as a checkpoint.
+            server["num_clients"] = torch.tensor(float(num_clients))
+        return State(w_P, server)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort from (possibly old) models and average the steps."""
@@ -49,6 +64,17 @@ class AFL(Algorithm):
             past_AP = torch.cat([state.w_P[None], state.server["past"]])
             delays = [int(key("delay", i).integers(len(past_AP))) for i in ids]
             update = yield Train(state.w_P, ids, w_MP=past_AP[delays])
-            state = replace(state, server={"past": past_AP[: self.max_delay]})
-        mean_P = (update.delta_MP / update.steps_M.to(update.delta_MP)[:, None]).mean(0)
-        return replace(state, w_P=state.w_P - self.lr * mean_P)
+            past = {"past": past_AP[: self.max_delay]}
+            state = replace(state, server={**state.server, **past})
+
+        step_MP = update.delta_MP / update.steps_M.to(update.delta_MP)[:, None]
+        if not self.memory:
+            return replace(state, w_P=state.w_P - self.lr * step_MP.mean(0))
+        # Only the cohort's rows change, so the mean over all changes by their difference.
+        change_P = (step_MP - recall(state, ids)).sum(0) / state.server["num_clients"]
+        mean_P = state.server["mean"] + change_P
+        return State(
+            state.w_P - self.lr * mean_P,
+            {**state.server, "mean": mean_P},
+            remember(state, ids, step_MP),
+        )

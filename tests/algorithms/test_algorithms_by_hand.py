@@ -166,6 +166,42 @@ def test_afl_weighs_a_client_of_more_steps_no_more() -> None:
     assert (START - end.value.value.w_P).tolist() == [1.0, 1.0]
 
 
+def test_afl_with_memory_averages_the_last_mean_step_of_every_client() -> None:
+    algorithm = AFL(lr=2.0, memory=True)
+    state = algorithm.init(torch.zeros(1), 4)
+    one = torch.ones(2)
+    # Cohort, what each client returns, its number of steps, and the parameter after.
+    rounds = [
+        ([0, 1], [6.0, 4.0], [6, 1], -2 * (1 + 4) / 4),
+        # Client 1 now has a mean step of 2, and client 0 still one of 1.
+        ([1, 3], [4.0, 8.0], [2, 8], -2.5 - 2 * (1 + 2 + 1) / 4),
+    ]
+    for ids, deltas, steps, w in rounds:
+        turn = algorithm.round(state, ids, Key(0, 0))
+        next(turn)
+        delta_MP = torch.tensor(deltas)[:, None]
+        with pytest.raises(StopIteration) as end:
+            turn.send(Update(delta_MP, torch.tensor(steps), one, one, one, one))
+        state = end.value.value
+        assert state.w_P.tolist() == [w]
+    assert sorted(state.clients) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("max_delay", [0, 2])
+def test_afl_remembers_steps_from_old_models_too(max_delay: int) -> None:
+    models, last = [START], dict[int, Tensor]()
+    for t, ids in enumerate(COHORTS * 3):
+        for i in ids:
+            delay = 0
+            if max_delay:
+                delay = int(Key(0, t)("delay", i).integers(min(t, max_delay) + 1))
+            stale = models[-1 - delay]
+            last[i] = (train_locally(i, stale) - stale) / K
+        models.append(models[-1] + 3 * torch.stack([*last.values()]).sum(0) / M)
+    algorithm = AFL(lr=3, max_delay=max_delay, memory=True)
+    torch.testing.assert_close(play(algorithm, COHORTS * 3).w_P, models[-1])
+
+
 def server_optimiser(optimiser: torch.optim.Optimizer, w: Tensor) -> Tensor:
     for ids in COHORTS:
         w.grad = -changes(w.detach(), ids).mean(0)
@@ -238,6 +274,10 @@ def test_two_algorithms_are_one_bitwise(one: Algorithm, other: Algorithm) -> Non
 def test_afl_without_delay_and_of_equal_steps_is_fedavg_at_a_rate_per_step() -> None:
     ours = play(AFL(lr=K * 0.7), COHORTS).w_P
     torch.testing.assert_close(ours, play(FedAvg(lr=0.7), COHORTS).w_P)
+    ours = play(AFL(lr=K * 0.7, memory=True), COHORTS).w_P
+    torch.testing.assert_close(ours, play(MIFA(lr=0.7), COHORTS).w_P)
+    # Runs without memory keep their ids.
+    assert AFL().to_json() == '{"kind":"AFL","lr":1.0,"max_delay":0}'
 
 
 def test_server_only_approaches_the_servers_optimum_and_asks_no_client() -> None:

@@ -52,6 +52,7 @@ RULES: list[Algorithm] = [
     ),
     *(FedDyn(alpha=0.1), SCAFFOLD(), MIFA(), MIFA(over="seen"), FedVARP(), FedAU(K=4)),
     *(FedAmplify(P=3, eta=1.5), AFL(lr=15.0), AFL(lr=15.0, max_delay=2)),
+    AFL(lr=15.0, max_delay=2, memory=True),
 ]
 WRAPPED: list[Algorithm] = [
     wrap
@@ -131,7 +132,11 @@ def one_round(algorithm: Algorithm, state: State, ids: Sequence[int], t: int) ->
     return done
 
 
-@pytest.mark.parametrize("rule", [SCAFFOLD(), FedDyn(), MIFA(), FedVARP()], ids=repr)
+@pytest.mark.parametrize(
+    "rule",
+    [SCAFFOLD(), FedDyn(), MIFA(), FedVARP(), AFL(memory=True)],
+    ids=repr,
+)
 def test_memory_is_kept_only_of_clients_seen_and_of_each_its_own(
     rule: Algorithm,
 ) -> None:
