@@ -73,6 +73,15 @@ def reading_run(inputs, batch_size, server_round, spread, s, method, p):
     )
 
 
+def smoke(run):
+    """Return two rounds of a run, with batches of 16 and 8 samples for 64 and 32."""
+    batch_size = run.local.batch_size // 4
+    changes = {"local.batch_size": batch_size}
+    if run.algorithm.uses_server_data:
+        changes["algorithm.server_update.batch_size"] = batch_size
+    return SCALES["smoke"](run).replace(changes)
+
+
 CELLS = [
     (inputs, batch_size, server_round, spread, s, method, p)
     for inputs, batch_size, spread, (s, method, p) in product(
@@ -95,5 +104,5 @@ SWEEP = fl.Sweep(
     ),
     paper={key: TABLE8[key[4:]] for key in CELLS},
     notes=__doc__ + NOTES,
-    scales=SCALES,
+    scales=SCALES | {"smoke": smoke},
 )
