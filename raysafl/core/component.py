@@ -4,6 +4,9 @@ A `Run` is built from components: a dataset, a policy, an algorithm and so on. A
 component checks its fields when it is made, is written as JSON with the name of its
 class in the field `kind`, and is read back from that JSON. Your own class can be used
 as soon as it is defined; there is nothing to register.
+
+A run's id is a hash of its JSON. So a field that is added to a class later leaves its
+default out of the JSON, by `Field(exclude_if=...)`: the ids of earlier runs stay.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ from raysafl.core.component import Component
 LONGEST = 120
 
 
-def is_users(kind: type) -> bool:
+def is_users_class(kind: type) -> bool:
     """Return whether a class was defined outside of raysafl."""
     return kind.__module__.partition(".")[0] != "raysafl"
 
@@ -31,7 +31,7 @@ def users_parts(component: Component, family: type[Component]) -> list[Any]:
         >>> users_parts(Nobody(), Participation)
         []
     """
-    if is_users(type(component)):
+    if is_users_class(type(component)):
         return [component] if isinstance(component, family) else []
     found = []
     for _, value in component:

@@ -28,7 +28,14 @@ from raysafl.data.server_data import (
 )
 from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, OtherDatasetServer
 from raysafl.data.shakespeare import Shakespeare
-from raysafl.data.sources import Digits, ParquetImages, Source, Subset, data_root
+from raysafl.data.sources import (
+    Digits,
+    ImageSource,
+    ParquetImages,
+    Source,
+    Subset,
+    data_root,
+)
 from raysafl.data.synthetic import Synthetic
 
 __all__ = [
@@ -47,6 +54,7 @@ __all__ = [
     "Glyphs",
     "Iid",
     "IidServer",
+    "ImageSource",
     "IndependentClasses",
     "Mnist",
     "OtherDatasetServer",

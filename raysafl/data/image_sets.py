@@ -2,8 +2,8 @@
 
 The files lie in the folder that `RAYSAFL_DATA` names, in torchvision's layout. Files
 that are missing are downloaded if there is a network. Images have the shape [n,
-channels, height, width]; they are stored as uint8 and scaled to [0, 1] when a batch is
-drawn.
+channels, height, width]; they are stored as uint8, and scaled to [0, 1] or standardised
+when a batch is drawn (see `ImageSource`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from raysafl.core.problem import Dataset, Samples
-from raysafl.data.sources import Source, data_root
+from raysafl.data.sources import ImageSource, data_root
 
 # The 47 classes of EMNIST's balanced split, in the order of its labels.
 EMNIST_LABELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
@@ -89,33 +89,33 @@ def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
     return _make_dataset(name.lower(), images, labels, classes)
 
 
-class Mnist(Source):
+class Mnist(ImageSource):
     """MNIST, handwritten digits: 60,000 + 10,000 images [1, 28, 28], scaled to [0, 1].
 
     Source: LeCun et al. 1998 (docs/papers.md#mnist).
     """
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import MNIST
 
         return _mnist_like(MNIST, "MNIST", "0123456789")
 
 
-class FashionMnist(Source):
+class FashionMnist(ImageSource):
     """Fashion-MNIST, articles of clothing: 60,000 + 10,000 images [1, 28, 28].
 
     Source: Xiao et al. 2017 (docs/papers.md#fashion-mnist).
     """
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import FashionMNIST
 
         return _mnist_like(FashionMNIST, "Fashion-MNIST", FashionMNIST.classes)
 
 
-class Emnist(Source):
+class Emnist(ImageSource):
     """EMNIST, balanced split: digits and letters [1, 28, 28], by default 45 classes.
 
     The files of EMNIST hold transposed images; here they stand upright. Labels are
@@ -142,7 +142,7 @@ class Emnist(Source):
             )
         return sorted(drop)
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import EMNIST
 
@@ -174,13 +174,13 @@ class Emnist(Source):
         )
 
 
-class Cifar10(Source):
+class Cifar10(ImageSource):
     """CIFAR-10: 50,000 + 10,000 colour images [3, 32, 32] in ten classes.
 
     Source: Krizhevsky 2009 (docs/papers.md#cifar10).
     """
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import CIFAR10
 
@@ -198,13 +198,13 @@ class Cifar10(Source):
         )
 
 
-class Stl10(Source):
+class Stl10(ImageSource):
     """STL-10: 5,000 + 8,000 labelled colour images [3, 96, 96] in ten classes.
 
     Source: Coates et al. 2011 (docs/papers.md#stl10).
     """
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Read torchvision's files, or download them if they are missing."""
         from torchvision.datasets import STL10
 

@@ -12,7 +12,7 @@ from raysafl.core.problem import Dataset, Samples
 from raysafl.core.randomness import Key
 from raysafl.core.text import nearest
 from raysafl.data.server_data import ServerData
-from raysafl.data.sources import Source
+from raysafl.data.sources import ImageSource, Source
 
 Bytes = NDArray[np.uint8]
 # The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog,
@@ -42,7 +42,10 @@ def _shape(dataset: Dataset) -> tuple[int, int, int]:
 def _fit_images(
     images: Sequence[Image.Image], labels: Any, dataset: Dataset
 ) -> Samples:
-    """Fit images with values 0 to 255 to the shape and the range of a dataset."""
+    """Fit images with values 0 to 255 to the shape and the range of a dataset.
+
+    They get the dataset's scale and shift, so that they are standardised if it is.
+    """
     channels, height, width = _shape(dataset)
     mode = "L" if channels == 1 else "RGB"
     fitted = [im.convert(mode).resize((width, height), _SMOOTH) for im in images]
@@ -75,6 +78,19 @@ class OtherDatasetServer(ServerData):
         "None leaves it out."
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the draw.")
+
+    @field_validator("dataset")
+    @classmethod
+    def _not_standardised(cls, dataset: Source) -> Source:
+        sources = dataset.components()
+        if any(
+            isinstance(s, ImageSource) and s.standardise is not False for s in sources
+        ):
+            raise ValueError(
+                "the server's images are scaled as the run's dataset is; give "
+                "`standardise` to that one alone"
+            )
+        return dataset
 
     def outside(self, dataset: Dataset) -> Samples:
         """Read the other dataset and fit n0 of its images to this one.
@@ -136,7 +152,8 @@ class Glyphs(ServerData):
     """The server holds images of letters, drawn in given fonts, angles and sizes.
 
     Each class has one image per font, angle and size, white on black as in EMNIST,
-    drawn in a square of 2 by 2 inches and then resized to the dataset's images.
+    drawn in a square of 2 by 2 inches and then resized to the dataset's images. They are
+    standardised if the dataset is, with the dataset's mean and standard deviation.
 
     Source: FSL, scenario 2b, "synthetic EMNIST" (docs/papers.md#fsl): one cursive font,
     five angles and three sizes, so 15 images a class. FSL does not name the font. The

@@ -1,13 +1,15 @@
 """Datasets: the embedded digits, a subset of another dataset, and folders of Parquet.
 
 Images have the shape [n, channels, height, width] and stay uint8 in memory. They are
-scaled to float32 only when a batch is drawn.
+scaled to float32, and standardised if the source says so, only when a batch is drawn.
 """
 
 import io
+import math
 import os
 from abc import abstractmethod
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,11 +18,14 @@ import platformdirs
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.randomness import Key
+
+# How many images `_mean_and_std` converts to float64 at a time.
+BLOCK = 1000
 
 
 def data_root() -> Path:
@@ -55,7 +60,115 @@ class Source(Component):
         """
 
 
-class Digits(Source):
+class ImageSource(Source):
+    """A dataset of images, whose inputs can be standardised.
+
+    Subclass it and define `read` to bring images of your own.
+
+    Let v be an input in the range that the source itself has, which is [0, 1] unless
+    the source says otherwise. Standardised inputs are (v - mean) / std, for the
+    training set and for the test set alike. One mean and one standard deviation serve
+    all pixels and all channels. The images stay as they are stored (uint8), and the
+    division is done when a batch is drawn.
+
+    The mean and the standard deviation of `standardise=True` are those of all pixels of
+    the training images that the source holds, before a `Subset` draws from them and
+    before the server's images of another dataset are added. For `Mnist` they are 0.1307
+    and 0.3081.
+
+    Example:
+        >>> import raysafl as fl
+        >>> train = fl.Digits(standardise=True).load().train
+        >>> inputs = train.x * train.scale + train.shift
+        >>> bool(abs(inputs.mean()) < 1e-6), round(float(inputs.std()), 6)
+        (True, 1.0)
+        >>> train.x.dtype
+        dtype('uint8')
+    """
+
+    abstract: ClassVar[bool] = True
+    standardise: bool | tuple[float, float] = Field(
+        default=False,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is False,
+        description="False: inputs are in the source's own range, [0, 1] for most. True: "
+        "inputs have mean 0 and standard deviation 1 over all pixels of the source's "
+        "training images. A pair (mean, std), such as (0.1307, 0.3081): inputs are "
+        "(v - mean) / std.",
+    )
+
+    @field_validator("standardise", mode="before")
+    @classmethod
+    def _is_a_choice_or_a_pair(cls, value: Any) -> bool | tuple[float, float]:
+        if isinstance(value, bool):
+            return value
+        pair = list(value) if isinstance(value, list | tuple) else []
+        if len(pair) != 2 or not all(isinstance(part, Real) for part in pair):
+            raise ValueError(
+                "give False, True, or one mean and one standard deviation for all "
+                f"channels, such as (0.1307, 0.3081), not {value!r}"
+            )
+        mean, std = map(float, pair)
+        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+            raise ValueError(
+                "the mean must be finite and the standard deviation finite and above "
+                f"0, not {value!r}"
+            )
+        return mean, std
+
+    @abstractmethod
+    def read(self) -> Dataset:
+        """Read the training set and the test set, with inputs that are not standardised.
+
+        Raises:
+            ValueError: something is missing; the message names it and where it should
+                be.
+        """
+
+    def load(self) -> Dataset:
+        """Read the dataset and standardise its inputs if `standardise` says so.
+
+        Raises:
+            ValueError: the dataset cannot be read, or all its pixels are equal.
+        """
+        dataset = self.read()
+        if self.standardise is False:
+            return dataset
+        if self.standardise is True:
+            mean, std = _mean_and_std(dataset.train)
+        else:
+            mean, std = self.standardise
+        if std == 0:
+            raise ValueError(
+                f"'{dataset.name}' cannot be standardised: all pixels of its training "
+                "images are equal"
+            )
+        return replace(
+            dataset,
+            train=_standardised(dataset.train, mean, std),
+            test=_standardised(dataset.test, mean, std),
+        )
+
+
+def _mean_and_std(samples: Samples) -> tuple[float, float]:
+    """Return mean and standard deviation of x * scale + shift over all numbers in x."""
+    x = samples.x
+    mean = float(x.mean(dtype=np.float64))
+    # All images as float64 would take eight times their memory.
+    blocks = (x[start : start + BLOCK] for start in range(0, len(x), BLOCK))
+    squares = sum(float(np.square(block - np.float64(mean)).sum()) for block in blocks)
+    std = math.sqrt(squares / x.size)
+    return mean * samples.scale + samples.shift, std * abs(samples.scale)
+
+
+def _standardised(samples: Samples, mean: float, std: float) -> Samples:
+    """Return the same samples with (x * scale + shift - mean) / std as inputs."""
+    return replace(
+        samples, scale=samples.scale / std, shift=(samples.shift - mean) / std
+    )
+
+
+class Digits(ImageSource):
     """The handwritten digits of scikit-learn: 1,797 images of 8x8 pixels in 10 classes.
 
     They need no download. 80 % of the images are for training and 20 % for testing; the
@@ -63,7 +176,7 @@ class Digits(Source):
     Pixel values are 0 to 16.
     """
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Return 1,437 training and 360 test images [1, 8, 8], scaled to [0, 1]."""
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -83,7 +196,8 @@ class Subset(Source):
     """Part of another dataset, for runs that are smaller than a paper's.
 
     Samples are drawn uniformly without replacement, after the classes have been
-    restricted.
+    restricted. Inputs are scaled as those of the whole dataset are; to standardise
+    them, give `standardise` to the dataset to draw from.
     """
 
     dataset: SerializeAsAny[Source] = Field(description="The dataset to draw from.")
@@ -135,12 +249,14 @@ class Subset(Source):
         return replace(samples, x=samples.x[rows], y=samples.y[rows], users=users)
 
 
-class ParquetImages(Source):
+class ParquetImages(ImageSource):
     """A folder with `train.parquet` and `test.parquet` in the image layout of Hugging Face.
 
     Each file has a column `image` (a struct whose field `bytes` holds the encoded
     image) and a column `label` (integers from 0). All images must have the same shape.
-    Pixel values are scaled from 0..255 to `low`..`high`.
+    Pixel values are scaled from 0..255 to `low`..`high`, and then standardised if
+    `standardise` says so; a mean and a standard deviation that you give are those of
+    inputs from `low` to `high`.
     """
 
     path: str = Field(
@@ -155,7 +271,7 @@ class ParquetImages(Source):
             raise ValueError(f"low ({self.low}) must be below high ({self.high})")
         return self
 
-    def load(self) -> Dataset:
+    def read(self) -> Dataset:
         """Decode all images of both files.
 
         Raises:
@@ -164,7 +280,7 @@ class ParquetImages(Source):
         """
         folder = data_root() / self.path
         train, test = (
-            self._read(folder / name) for name in ("train.parquet", "test.parquet")
+            self._read_file(folder / name) for name in ("train.parquet", "test.parquet")
         )
         if train.x.shape[1:] != test.x.shape[1:]:
             raise ValueError(
@@ -174,7 +290,7 @@ class ParquetImages(Source):
         classes = 1 + int(max(train.y.max(), test.y.max()))
         return Dataset(folder.name, train, test, num_classes=classes)
 
-    def _read(self, file: Path) -> Samples:
+    def _read_file(self, file: Path) -> Samples:
         """Decode one Parquet file, after checking its columns and their types."""
         if not file.is_file():
             raise ValueError(

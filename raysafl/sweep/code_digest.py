@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from raysafl.core.component import Component
 from raysafl.simulation.run import Run
-from raysafl.sweep.user_code import is_users
+from raysafl.sweep.user_code import is_users_module
 
 # A name with its attributes: `numpy.linalg.norm` is ("numpy", "linalg", "norm").
 Chain = tuple[str, ...]
@@ -72,7 +72,7 @@ class CodeDigests:
         """
         digests: dict[str, str] = {}
         for owner in dict.fromkeys(type(part) for part in run.components()):
-            if is_users(owner.__module__):
+            if is_users_module(owner.__module__):
                 number = sum(name.split()[0] == owner.kind for name in digests) + 1
                 name = owner.kind if number == 1 else f"{owner.kind} {number}"
                 digests[name] = self.of(owner)
@@ -86,7 +86,7 @@ class CodeDigests:
         last = {
             (owner.__module__, owner.__qualname__): owner
             for owner in _subclasses(Component)
-            if is_users(owner.__module__)
+            if is_users_module(owner.__module__)
         }
         digests: dict[str, set[str]] = defaultdict(set)
         for owner in last.values():
@@ -237,7 +237,7 @@ class _Parsed:
         while chain and f"{module}.{chain[0]}" in sys.modules:
             module = f"{module}.{chain[0]}"
             chain = chain[1:]
-        source = self._digests.source(module) if is_users(module) else None
+        source = self._digests.source(module) if is_users_module(module) else None
         if source is None:
             # Where a package defines a name may change with its version.
             return f"{module.partition('.')[0]}:{name}" if name else module
@@ -259,7 +259,7 @@ class _Compiled:
         """Return what a value is; describe it if it is a function or class of the user."""
         value = _unwrapped(value)
         is_code = isinstance(value, (FunctionType, type))
-        if not is_code or not is_users(value.__module__ or "builtins"):
+        if not is_code or not is_users_module(value.__module__ or "builtins"):
             return _plain(value)
         if id(value) not in self._seen:
             number = len(self._seen)
@@ -434,7 +434,7 @@ def _members(owner: type) -> dict[str, Any]:
     members: dict[str, Any] = {f"base {i}": b for i, b in enumerate(owner.__bases__)}
     for name, value in vars(owner).items():
         inner = _unwrapped(value)
-        is_own = isinstance(inner, FunctionType) and is_users(inner.__module__)
+        is_own = isinstance(inner, FunctionType) and is_users_module(inner.__module__)
         if is_own or not name.startswith("_"):
             members[name] = value
     return members

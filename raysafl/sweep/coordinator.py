@@ -197,6 +197,8 @@ class Coordinator(tune.Trainable):
             else:
                 result["done"] = self.session.advance(self.context.report_seconds)
                 result |= self.session.metrics() | {"writes": self.session.writes}
+                # A warning that is raised here would end in a file of Ray's.
+                result["begun_anew"] = self.session.begun_anew
                 # For the ledger entry, should a scheduler stop the run here.
                 result["rows"] = [asdict(own) for own in self.session.sums]
         except StorageError:

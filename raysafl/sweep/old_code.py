@@ -13,7 +13,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.stale import Stale, changed_classes
-from raysafl.sweep.user_code import is_users
+from raysafl.sweep.user_code import is_users_module
 from raysafl.version import __version__
 
 # How many runs a message names.
@@ -82,7 +82,7 @@ def todays_code(sweep: Sweep, runs: Mapping[str, Run], digests: CodeDigests) -> 
         runs: the runs of the sweep, as far as they are known, by id.
         digests: computes the digests. It is asked for all that trials may need.
     """
-    if isinstance(sweep.make, FunctionType) and is_users(sweep.make.__module__):
+    if isinstance(sweep.make, FunctionType) and is_users_module(sweep.make.__module__):
         digests.of(sweep.make)
     if sweep.is_grid:
         today = {run_id: digests.of_run(run) for run_id, run in runs.items()}

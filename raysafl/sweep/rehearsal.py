@@ -19,7 +19,7 @@ from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
 from raysafl.core.text import redacted
-from raysafl.core.users_parts import is_users, users_parts
+from raysafl.core.users_parts import is_users_class, users_parts
 from raysafl.core.work import Scores, Task, Trained
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump
@@ -37,7 +37,7 @@ BATCH_SIZE = 8
 
 def needs_rehearsal(run: Run) -> bool:
     """Return whether a run holds a component of a class that is not raysafl's own."""
-    return any(is_users(type(component)) for component in run.components())
+    return any(is_users_class(type(component)) for component in run.components())
 
 
 def rehearse(

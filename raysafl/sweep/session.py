@@ -48,7 +48,7 @@ class Session:
 
     A checkpoint that is damaged, or of another run, or of other code is not used, and
     neither is one whose rows are not those that were written. The run then begins anew,
-    with a warning.
+    with a warning, and `begun_anew` says why.
 
     Args:
         run: the run.
@@ -78,6 +78,8 @@ class Session:
         # Seconds that the run took until the last checkpoint.
         self.spent = 0.0
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        # Why a checkpoint was not used; empty if there was none, or it was used.
+        self.begun_anew = ""
         # For each replicate, the sum of its rows up to the last checkpoint.
         self._sums = [RowSum()] * run.replicates
         if self.checkpoint.is_file():
@@ -125,7 +127,8 @@ class Session:
 
     def _begin_anew(self, why: str) -> None:
         """Forget what the checkpoint has restored, and say why."""
-        warnings.warn(f"{self.checkpoint}: {why}, so the run begins anew", stacklevel=4)
+        self.begun_anew = f"{self.checkpoint}: {why}, so the run begins anew"
+        warnings.warn(self.begun_anew, stacklevel=4)
         self.simulation = Simulation(self.run, self.simulation.work)
 
     def _fault(self, rows: pa.Table, written: list[RowSum]) -> str:

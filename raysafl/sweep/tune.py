@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -122,7 +122,8 @@ class Tuning:
 
     def _make(self) -> Make:
         if not self.sweep.is_grid:
-            return self.sweep.build
+            # The scheduler and the search algorithm stay in the driver.
+            return replace(self.sweep, scheduler=None, search_alg=None).build
         runs = dict(self.todo)
         return lambda config: runs[config["run"]]
 

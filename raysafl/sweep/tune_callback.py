@@ -66,6 +66,8 @@ class Watch(tune.Callback):
         self.last_ran: float | None = time.monotonic()
         # For each run id: its trial, and how often that has written rows.
         self.seen: dict[str, tuple[str, int | None]] = {}
+        # What was said of runs whose checkpoint was not used.
+        self.told: set[str] = set()
         # Why results cannot be written any more; `Halt` then ends the sweep.
         self.lost = ""
         # Whether a signal asked the driver to end, or Ray is lost: `Halt` ends the sweep
@@ -122,6 +124,10 @@ class Watch(tune.Callback):
     ) -> None:
         """Take a report: label a run that was sampled, and have its new rows logged."""
         run_id = result["run_id"]
+        begun_anew = result.get("begun_anew", "")
+        if begun_anew not in ("", *self.told):
+            self.told.add(begun_anew)
+            log.warning(begun_anew)
         with self._recording(result.get("lost", "")):
             self._label_run(run_id, trial)
             writes = trial.trial_id, result.get("writes")

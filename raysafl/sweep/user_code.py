@@ -48,7 +48,7 @@ def _component_classes(component: Component) -> list[type[Component]]:
     return [kind for kind in type(component).__mro__ if issubclass(kind, Component)]
 
 
-def is_users(name: str) -> bool:
+def is_users_module(name: str) -> bool:
     """Whether the user wrote a module: it is not raysafl's, Python's or installed.
 
     A module that has no file is the user's: a notebook, or code given as a text.
@@ -73,6 +73,6 @@ def _user_file(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")
     is_script = name.partition(".")[0] in ("__main__", "__mp_main__")
-    if not file or is_script or not is_users(name):
+    if not file or is_script or not is_users_module(name):
         return None
     return Path(file).resolve()

@@ -18,7 +18,7 @@ from ray.exceptions import RayTaskError
 import raysafl
 from raysafl.core.component import Component
 from raysafl.core.text import redacted
-from raysafl.core.users_parts import is_users
+from raysafl.core.users_parts import is_users_class
 
 # The largest number of characters of a traceback that is kept.
 LONGEST = 20_000
@@ -144,7 +144,7 @@ def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
         kind
         for component in components
         for kind in type(component).__mro__
-        if issubclass(kind, Component) and is_users(kind)
+        if issubclass(kind, Component) and is_users_class(kind)
     }
     names = {
         Frame(code.co_filename, line): kind.__name__

@@ -224,7 +224,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     pytestconfig: pytest.Config,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`--faults` seeded faults in all, one to three at a time, in both forms of a folder.
+    """`--faults` seeded faults in all, one to eight at a time, in both forms of a folder.
 
     The page and its figures are not drawn: they show `runs.parquet`, which is compared,
     and drawing them takes as long as all the rest.
@@ -256,8 +256,8 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
 
 
 def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:
-    """Do one to three faults to the folder."""
-    for fault in rng.choice(np.array(FAULTS), rng.integers(1, 4)):
+    """Do one to eight faults to the folder."""
+    for fault in rng.choice(np.array(FAULTS), rng.integers(1, 9)):
         if not list(folder.glob("rounds/*.parquet")):
             return
         try:

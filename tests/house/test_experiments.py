@@ -172,6 +172,13 @@ SHARED = [  # two cells that are one run
     ("fast_table2_cifar10", ("Beta", 0.1), "fast_table3_cifar10", ("Beta", 0, 0.1)),
     ("fast_table4_cifar10", ("Gamma", 0.1), "fast_table6_cifar10", ("Gamma", 0, 0.1)),
     (
+        *(
+            "safari_readings_inputs",
+            ("0 to 1", 64, "1 epoch", "even, one", 4, "SAFARI", 1),
+        ),
+        *("safari_table8_mnist", (4, "SAFARI", 1)),
+    ),
+    (
         *("fast_table8_fashion_mnist", (7, "Weibull")),
         *("fast_table3_fashion_mnist", ("Weibull", "Ada.(7)", 0.05)),
     ),

@@ -80,9 +80,9 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     assert (anew == expected).all() and made == [2, 2, 2]
     assert train(3) is None
     assert clients.count_correct({0: [3]}, 0, 1, sent[id(w[0])])
-    assert (
-        found := train(4)
-    ) and found.number == 3  # counting samples has not taken it
+    found = train(4)
+    # counting samples has not taken it
+    assert found and found.number == 3
     clients.configure(RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto"))
     assert train(1) is None  # another run's evaluation is none of ours
 

@@ -85,6 +85,25 @@ def test_the_best_round_is_the_first_of_the_best_as_numbered_in_the_rows() -> No
     assert summarise(rows([0.1, 0.7, 0.4, 0.7], every=5))["best_round"] == 9
 
 
+def test_best5_is_the_mean_over_offsets_of_the_best_of_every_fifth_round() -> None:
+    # Rounds 0 and 5, 1 and 6, 2 and 7, then 3 and 4 alone.
+    row = summarise(rows([0.1, 0.8, 0.3, 0.4, 0.5, 0.6, 0.2, 0.7]))
+    assert row["best5"] == pytest.approx((0.6 + 0.8 + 0.7 + 0.4 + 0.5) / 5)
+    assert row["best"] == 0.8
+
+
+def test_best5_is_the_best_where_every_fifth_round_was_evaluated_anyway() -> None:
+    assert summarise(rows([0.1, 0.7, 0.4], every=5))["best5"] == 0.7
+    # Offsets 1 and 3: the rounds are 1 and 3.
+    assert summarise(rows([0.1, 0.7], every=2))["best5"] == pytest.approx(0.4)
+
+
+def test_best5_leaves_out_what_is_not_known() -> None:
+    row = summarise(rows([0.2, math.nan, 0.4]))
+    assert row["best5"] == pytest.approx(0.3)
+    assert math.isnan(summarise(rows([]))["best5"])
+
+
 def test_rise_time_counts_rounds_until_nine_tenths_of_the_final() -> None:
     assert summarise(rows([0.1, 0.44, 0.46, 0.3, 0.5]))["rise_time"] == 3
     assert summarise(rows([0.1, 0.44, 0.46, 0.3, 0.5], every=5))["rise_time"] == 15

@@ -124,6 +124,7 @@ def test_mlflow_calls_a_damaged_run_damaged_and_finished_once_it_was_run_again(
     assert outcome.ok and logged() == ("finished", "FINISHED", True)
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_a_sampled_run_whose_rows_are_gone_is_run_again(
     tiny: Run, tmp_path: Path
@@ -138,6 +139,7 @@ def test_a_sampled_run_whose_rows_are_gone_is_run_again(
     pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     tiny: Run, tmp_path: Path

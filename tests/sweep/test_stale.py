@@ -249,6 +249,7 @@ SAMPLED = (
 )
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     out = tmp_path / "s"
@@ -267,6 +268,7 @@ def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_a_run_that_only_its_trial_knows_is_refused_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -310,11 +312,13 @@ class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
         return str(self.STOP)
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_a_run_that_a_scheduler_stopped_keeps_its_digests(tmp_path: Path) -> None:
     sampled = written(tmp_path, SAMPLED)
     stopped = replace(sampled, num_samples=1, scheduler=StopsAll())
     outcome, _ = go_on_ray(stopped, tmp_path / "s")
     (entry,) = outcome.store.ledger().values()
-    assert entry.status == "stopped" and entry.code is not None
+    assert entry.status == "stopped", entry.reason
+    assert entry.code is not None
     assert set(entry.code) == {"Mine"}

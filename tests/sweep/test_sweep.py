@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import ray
 import torch
+from helpers.here import HereRunner
 from ray import tune
 from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
@@ -54,13 +55,23 @@ FACTS = [
 ]
 
 
-def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
+def go(
+    sweep: Sweep, out: Path, runner: type[Runner] = Runner, **options: object
+) -> tuple[Outcome, str]:
+    """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
-    outcome = Runner(
+    outcome = runner(
         sweep, out=out, console=Console(file=text, width=200), **options
     ).run()  # type: ignore[arg-type]
     return outcome, text.getvalue()
+
+
+def finish(sweep: Sweep, out: Path) -> Outcome:
+    """Carry out a sweep in this process, so that a test finds it finished."""
+    outcome, _ = go(sweep, out, HereRunner)
+    assert outcome.ok
+    return outcome
 
 
 def grid(tiny: Run, **more: Run) -> Sweep:
@@ -90,7 +101,7 @@ def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
         time.sleep(2 * driver.LOADING_SECONDS)
         raise ValueError("too few samples")
 
-    go(grid(tiny), tmp_path / "s")
+    finish(grid(tiny), tmp_path / "s")
     before = contents(tmp_path)
     monkeypatch.setattr(driver, "prepare", late)
     with pytest.raises(ValueError, match="too few samples"):
@@ -99,7 +110,7 @@ def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
 
 
 def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -> None:
-    go(grid(tiny), tmp_path / "s")
+    finish(grid(tiny), tmp_path / "s")
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="10000 client actor"):
         go(grid(tiny), tmp_path / "s", resume=False, hardware=Hardware(actors=10_000))
@@ -184,7 +195,7 @@ def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration
 def test_finished_runs_are_not_run_again_and_new_ones_are(
     tiny: Run, tmp_path: Path
 ) -> None:
-    go(grid(tiny), tmp_path / "s")
+    finish(grid(tiny), tmp_path / "s")
     parts = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
     (
         tmp_path / "s" / "report.html"
@@ -202,7 +213,7 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
 
 
 def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
-    go(grid(tiny), tmp_path / "s")
+    finish(grid(tiny), tmp_path / "s")
     outcome, said = go(grid(tiny), tmp_path / "s", resume=False)
     assert outcome.skipped == 0 and "[2/2]" in said and len(outcome.runs) == 4
 
@@ -210,7 +221,7 @@ def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> Non
 def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
     tiny: Run, tmp_path: Path
 ) -> None:
-    outcome, _ = go(grid(tiny), tmp_path / "s", only={"s": "2"})
+    outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, only={"s": "2"})
     assert outcome.ok and set(outcome.runs["label.s"]) == {"2"}
     with pytest.raises(
         ValueError, match="no run has all the labels method=SAFARI, s=2"
@@ -462,7 +473,7 @@ def test_a_sampled_sweep_has_no_labels_to_choose_by(tiny: Run, tmp_path: Path) -
 def test_a_corrupt_part_is_named_and_the_rest_is_read(
     tiny: Run, tmp_path: Path
 ) -> None:
-    outcome, _ = go(grid(tiny), tmp_path / "s")
+    outcome = finish(grid(tiny), tmp_path / "s")
     part = sorted(outcome.store.rounds_path.iterdir())[0]
     part.write_bytes(part.read_bytes()[:50])
     with pytest.warns(UserWarning, match=f"{part.name} cannot be read and is left out"):
@@ -628,7 +639,7 @@ def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
 def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     tiny: Run, tmp_path: Path
 ) -> None:
-    first, _ = go(grid(tiny), tmp_path / "s")
+    first = finish(grid(tiny), tmp_path / "s")
     before = first.store.rounds()
     assert compact(first.store).compacted == 2
 
@@ -640,7 +651,7 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before, check_exact=True)
 
-    anew, _ = go(grid(tiny), tmp_path / "s", resume=False)
+    anew, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
     assert anew.skipped == 0 and anew.ok
     assert not anew.store.compacted.rows_file.is_file() and len(anew.store.parts()) == 3
     rows = anew.store.rounds()
