@@ -74,7 +74,6 @@ def rounds_until(
     return float(rows["round"].iloc[reached[0]]) + 1 if len(reached) else math.nan
 
 
-<<<<<<< HEAD
 def count_client_rounds(rows: pd.DataFrame) -> float:
     """Return in how many of the rounds that were run clients trained.
 
@@ -99,7 +98,8 @@ def count_client_rounds(rows: pd.DataFrame) -> float:
         return float(spans.sum() * has_clients.mean())
     server_rounds = rows["server_rounds"].where(kinds != "central", spans)
     return float((spans - server_rounds).sum())
-=======
+
+
 def best_of_every_fifth_round(
     rows: pd.DataFrame, accuracy: "pd.Series[float]"
 ) -> float:
@@ -120,7 +120,6 @@ def best_of_every_fifth_round(
     """
     highest = accuracy.groupby(rows["round"] % 5).max()
     return float(highest.mean())
->>>>>>> s18
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, Any]:
