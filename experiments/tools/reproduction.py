@@ -22,8 +22,9 @@ from experiments.tools.open_choices import (
     safari_readings,
     safari_readings_n0,
 )
-from raysafl.report.analysis.cells import EVERYWHERE, matching
+from raysafl.report.analysis.cells import EVERYWHERE, distance, matching
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
+from raysafl.report.analysis.evidence import VERDICTS
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import grid
 from raysafl.report.pages.origin import duration
@@ -42,6 +43,27 @@ def tables_with_paper():
         for name, sweep in sweeps().items()
         if sweep.manifest.table.paper and not name.startswith("safari_readings")
     ]
+
+
+def overview():
+    """Return a line per table: its distance to the paper's, and how its cells are judged."""
+    rows = []
+    for name in tables_with_paper():
+        cells, manifest = compared(name)
+        table = manifest.table
+        found = distance(cells, manifest)
+        printed = (
+            NOTHING
+            if np.isnan(found.printed_std)
+            else number(found.printed_std, table.unit)
+        )
+        counts = cells["verdict"].value_counts()
+        verdicts = [f"{counts[word]} {word}" for word in VERDICTS if word in counts]
+        difference = number(found.difference, table.unit)
+        rows.append(
+            [f"`{name}`", str(found.cells), difference, printed, ", ".join(verdicts)]
+        )
+    return grid(["table", "cells", "distance", "printed spread", "cells are"], rows, 1)
 
 
 def count_off(name, statistic, group):
@@ -306,6 +328,7 @@ def table8():
 SECTIONS = {  # document -> marker -> what stands there
     "README.md": {"table 8": table8},
     "docs/reproduction.md": {
+        "overview": overview,
         "tables": distances,
         "largest": largest_differences,
         "readings": safari_readings,
