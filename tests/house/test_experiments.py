@@ -287,6 +287,7 @@ def test_the_dissimilarities_of_fsl_fall_with_c(
     assert (frame.xi2 < frame.G2).all() and frame.t.unique().tolist() == [0, 1, 2]
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> None:
     """Modules that an experiment imports from other folders are found on Ray's workers."""

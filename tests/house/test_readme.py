@@ -25,6 +25,7 @@ def test_the_sweep_in_python_runs_as_printed(
     assert (tmp_path / "results" / "client_prob_and_n0" / "runs.parquet").is_file()
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,7 @@ def play(run: Run, actors: int, engine: str) -> tuple[list[float], list[Tensor]]
         pool.kill()
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("actors", "deaths", "engine"), [(1, 1, "loop"), (2, 3, "loop"), (2, 1, "vmap")]
 )

@@ -506,6 +506,7 @@ def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:
     assert code == 1 and "it has no file manifest.json" in said
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("form", FORMS)
 def test_a_folder_in_an_object_store_is_verified_and_repaired(
     form: str, original: Store, monkeypatch: pytest.MonkeyPatch

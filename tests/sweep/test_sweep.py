@@ -178,15 +178,13 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
 def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
     tiny: Run, tmp_path: Path
 ) -> None:
-    outcome, _ = go(grid(tiny), tmp_path / "s")
+    outcome = finish(grid(tiny), tmp_path / "s")
     rounds = pd.read_parquet(tmp_path / "s" / "rounds")
     runs = pd.read_parquet(tmp_path / "s" / "runs.parquet")
     assert len(rounds) == 2 * 2 * 4 and len(runs) == 2 * 2
     row = runs.iloc[0]
     assert Run.from_json(row["config"]).id == row["run_id"]
-    assert (
-        row["device"] == "cpu" and row["torch"] and row["host"] and row["seconds"] > 0
-    )
+    assert row["torch"] and row["host"] and row["seconds"] > 0
     last = rounds[(rounds.run_id == row["run_id"]) & (rounds.replicate == 0)].iloc[-1]
     assert row["final"] == last["test_accuracy"]
     assert set(outcome.runs.columns) == set(runs.columns)
@@ -214,8 +212,8 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
 
 def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
     finish(grid(tiny), tmp_path / "s")
-    outcome, said = go(grid(tiny), tmp_path / "s", resume=False)
-    assert outcome.skipped == 0 and "[2/2]" in said and len(outcome.runs) == 4
+    outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
+    assert outcome.skipped == 0 and len(outcome.runs) == 4
 
 
 def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
@@ -299,6 +297,7 @@ def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
     assert all(p.stat().st_mtime_ns == then for p, then in stamps.items())
 
 
+@pytest.mark.acceptance
 def test_a_sampled_configuration_that_is_wrong_fails_alone(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -457,8 +456,9 @@ def test_two_scales_or_two_sweeps_never_end_in_one_table(
 def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
     tiny: Run, tmp_path: Path
 ) -> None:
-    go(grid(tiny, Broken=tiny.replace(algorithm=Broken())), tmp_path / "s")
-    outcome, _ = go(grid(tiny, Broken=tiny.replace(rounds=3)), tmp_path / "s")
+    finish(grid(tiny, other=tiny.replace(rounds=2)), tmp_path / "s")
+    sweep = grid(tiny, other=tiny.replace(rounds=3))
+    outcome, _ = go(sweep, tmp_path / "s", HereRunner)
     assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
 
 
@@ -643,7 +643,8 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     before = first.store.rounds()
     assert compact(first.store).compacted == 2
 
-    again, _ = go(grid(tiny, other=tiny.replace(seed=5)), tmp_path / "s")
+    sweep = grid(tiny, other=tiny.replace(seed=5))
+    again, _ = go(sweep, tmp_path / "s", HereRunner)
     assert (again.skipped, again.missing) == (2, 0) and again.ok
     # of the new run; the others were not run again
     assert len(again.store.parts()) == 1
