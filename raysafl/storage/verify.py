@@ -125,6 +125,11 @@ class _Verification:
         labels = self.labels.get(run_id, {})
         return ", ".join(f"{k}={v}" for k, v in labels.items()) or f"run {run_id}"
 
+    def _is_whole(self, run_id: str) -> bool:
+        """Whether a run has ended and has all the rows that it wrote."""
+        entry = self.checked.ledger.get(run_id)
+        return entry is not None and entry.status.decided
+
     def _of_run(self, run_id: str, what: str) -> Finding:
         return Finding(self._name(run_id), what, AGAIN, run_id)
 
@@ -164,7 +169,11 @@ class _Verification:
         for part, why in damaged.items():
             run_id = run_of(part)
             what = f"the rows of {self._name(run_id)} in it cannot be read ({why})"
-            yield Finding(f"rounds/{part.name}", what, AGAIN, run_id)
+            name = f"rounds/{part.name}"
+            if self._is_whole(run_id):
+                yield Finding(name, what, "the run is whole without it", file=part)
+            else:
+                yield Finding(name, what, AGAIN, run_id)
         compacted = self.store.compacted
         try:
             again = set(compacted.rows()["run_id"].unique().to_pylist())

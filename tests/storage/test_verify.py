@@ -500,6 +500,18 @@ def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
     assert command("report", path)[0] == 0
 
 
+def test_an_unreadable_part_of_a_run_that_is_whole_is_deleted_alone(
+    copy: Store, original: Store
+) -> None:
+    extra = copy.file("rounds", f"{RUNS[0].id}-000099.parquet")
+    extra.write_bytes(b"no Parquet")
+    (finding,) = verify(copy, progress)
+    assert "the run is whole without it" in str(finding)
+    repair(copy, [finding])
+    assert not extra.is_file() and verify(copy, progress) == []
+    assert_like_undisturbed(copy, original)
+
+
 def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:
     copy.file("manifest.json").unlink()
     code, said = command("verify", str(copy.path))
