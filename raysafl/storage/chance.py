@@ -25,11 +25,12 @@ FOLDERS = {"cifar10": 10, "emnist47": 47}
 EMNIST_CLASSES = 47
 
 
-def classes_of(dataset: Mapping[str, Any]) -> int | None:
+def classes_of(dataset: Any) -> int | None:
     """Return the number of classes of a dataset, or None if only its data tell it.
 
     Args:
-        dataset: the JSON of a dataset.
+        dataset: the JSON of a dataset. Anything else, as in the entry of a run that
+            was damaged, has no number of classes.
 
     Example:
         >>> classes_of({"kind": "Subset", "dataset": {"kind": "Mnist"}, "classes": 3})
@@ -37,11 +38,17 @@ def classes_of(dataset: Mapping[str, Any]) -> int | None:
         >>> classes_of({"kind": "Subset", "dataset": {"kind": "Mnist"}, "classes": None})
         10
     """
+    if not isinstance(dataset, Mapping):
+        return None
     kind = dataset.get("kind")
     if kind == "Subset":
-        return dataset.get("classes") or classes_of(dataset.get("dataset") or {})
+        classes = dataset.get("classes")
+        return (
+            classes if isinstance(classes, int) else classes_of(dataset.get("dataset"))
+        )
     if kind == "Emnist":
-        return EMNIST_CLASSES - len(dataset.get("drop") or [])
+        dropped = dataset.get("drop")
+        return EMNIST_CLASSES - (len(dropped) if isinstance(dropped, list) else 0)
     if kind == "ParquetImages":
         return FOLDERS.get(str(dataset.get("path")))
     return CLASSES.get(str(kind))
@@ -53,6 +60,6 @@ def chance_of(config: Mapping[str, Any]) -> float:
     Args:
         config: the JSON of a run.
     """
-    data = config.get("data") or {}
-    classes = classes_of(data.get("dataset") or {})
-    return 1 / classes if classes else math.nan
+    data = config.get("data")
+    classes = classes_of(data.get("dataset")) if isinstance(data, Mapping) else None
+    return 1 / classes if classes and classes > 0 else math.nan
