@@ -35,7 +35,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 REAL_DATA = os.environ.get("RAYSAFL_DATA")
-CHAOS = pytest.StashKey[list[str]]()  # lines for the summary
+# The name under which a test records a line for the summary.
+CHAOS = "chaos"
 HERE = Path(__file__).parent
 
 
@@ -57,10 +58,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print what the chaos test did."""
-    for line in config.stash.get(CHAOS, []):
-        terminalreporter.write_line(f"chaos: {line}")
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what the tests of kills and faults recorded, in whichever process they ran."""
+    ended = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+    ]
+    for report in ended:
+        for name, line in report.user_properties:
+            if name == CHAOS:
+                terminalreporter.write_line(f"{name}: {line}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Random parts of a sweep are killed at random times; its rows are those of an undisturbed one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,9 @@ from raysafl.storage.store import Store
 
 
 def test_a_sweep_whose_parts_are_killed_ends_with_the_rows_of_an_undisturbed_one(
-    tmp_path: Path, pytestconfig: pytest.Config
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
 ) -> None:
     most, seed = (
         pytestconfig.getoption("--chaos"),
@@ -30,5 +33,5 @@ def test_a_sweep_whose_parts_are_killed_ends_with_the_rows_of_an_undisturbed_one
     finally:
         chaos.clean()
         line = f"{chaos.summary()}; {repeat} sweeps of {len(sweep(0).runs)} runs"
-        pytestconfig.stash.setdefault(CHAOS, []).append(line)
+        record_property(CHAOS, line)
     assert chaos.lost == chaos.doubled == 0

@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -222,6 +223,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     part: int,
     tmp_path: Path,
     pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`--faults` seeded faults in all, one to eight at a time, in both forms of a folder.
@@ -251,7 +253,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
                 go_on(Store(folder), expected, rng, tally)
             shutil.rmtree(folder)
     finally:
-        pytestconfig.stash.setdefault(CHAOS, []).append(str(tally))
+        record_property(CHAOS, str(tally))
     assert tally.lost == tally.doubled == tally.shown_wrong == 0
 
 
