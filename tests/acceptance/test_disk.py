@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.here import HereRunner
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
@@ -194,3 +195,28 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(
 )
 def test_sizes_are_said_in_words(count: float, words: str) -> None:
     assert format_bytes(count) == words
+
+
+def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_goes_on_when_it_is_writable(
+    tiny: Run, disk: Path, tmp_path: Path
+) -> None:
+    def remount(how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+
+    def go(out: Path, *seeds: int) -> Store:
+        runs = {(seed,): tiny.replace(seed=seed) for seed in seeds}
+        sweep = Sweep("s", runs, axes=("seed",))
+        outcome = HereRunner(sweep, out, track=False, quiet=True).run()
+        assert outcome.ok
+        return outcome.store
+
+    go(disk / "s", 0)
+    remount("ro")
+    try:
+        with pytest.raises(StorageError, match="cannot write results to"):
+            go(disk / "s", 0, 10)
+    finally:
+        remount("rw")
+    found = go(disk / "s", 0, 10)
+    expected = go(tmp_path / "s", 0, 10)
+    pd.testing.assert_frame_equal(found.rounds()[FACTS], expected.rounds()[FACTS])
