@@ -136,7 +136,7 @@ class _Verification:
     def _manifest(self) -> Iterator[Finding]:
         file = self.store.file("manifest.json")
         if self.manifest_fault:
-            advice = "`raysafl run` writes it anew once this file is gone"
+            advice = "`raysafl run` writes it anew"
             there = file if file.is_file() else None
             yield Finding(file.name, self.manifest_fault, advice, file=there)
 
