@@ -70,6 +70,14 @@ def two(tmp_path: Path) -> tuple[Store, Store]:
     return ours, theirs
 
 
+def first_synced(tmp_path: Path, uri: str) -> Store:
+    """A folder with a finished sweep that MLflow has."""
+    ours = sweep(tmp_path / "a" / "demo")
+    complete(ours)
+    sync(ours.path, uri, quiet)
+    return ours
+
+
 def second(found: dict[str, Any]) -> str:
     """The name of the experiment that came second."""
     first, other = sorted(found)
@@ -149,9 +157,7 @@ def test_sweeps_that_run_at_the_same_time_and_are_continued_keep_their_runs(
 def test_a_folder_that_is_moved_keeps_its_experiment_and_its_successor_gets_another(
     tmp_path: Path, uri: str, client: Any
 ) -> None:
-    ours = sweep(tmp_path / "a" / "demo")
-    complete(ours)
-    sync(ours.path, uri, quiet)
+    ours = first_synced(tmp_path, uri)
     before = logged(client)
     moved = tmp_path / "archive" / "demo of may"
     moved.parent.mkdir()
@@ -173,9 +179,7 @@ def test_a_folder_that_is_moved_keeps_its_experiment_and_its_successor_gets_anot
 def test_a_copy_of_a_folder_gets_an_experiment_of_its_own(
     tmp_path: Path, uri: str, client: Any, first: str
 ) -> None:
-    ours = sweep(tmp_path / "a" / "demo")
-    complete(ours)
-    sync(ours.path, uri, quiet)
+    ours = first_synced(tmp_path, uri)
     before = logged(client)
     copy = Store(tmp_path / "b" / "demo")
     shutil.copytree(ours.path, copy.path)
@@ -190,9 +194,7 @@ def test_a_copy_of_a_folder_gets_an_experiment_of_its_own(
 def test_a_copy_outlives_the_original_that_was_moved_away(
     tmp_path: Path, uri: str, client: Any
 ) -> None:
-    ours = sweep(tmp_path / "a" / "demo")
-    complete(ours)
-    sync(ours.path, uri, quiet)
+    ours = first_synced(tmp_path, uri)
     before = logged(client)
     copy, moved = tmp_path / "b" / "demo", tmp_path / "c" / "demo"
     shutil.copytree(ours.path, copy)
@@ -294,9 +296,7 @@ def test_a_sweep_that_an_earlier_version_began_is_continued_in_its_experiment(
 def test_a_damaged_id_is_drawn_again_and_nothing_of_mlflow_is_touched(
     tmp_path: Path, uri: str, client: Any
 ) -> None:
-    ours = sweep(tmp_path / "a" / "demo")
-    complete(ours)
-    sync(ours.path, uri, quiet)
+    ours = first_synced(tmp_path, uri)
     before = logged(client)
     (ours.path / ".folder").write_bytes(b"' OR 1=1 --\xff")
     sync(ours.path, uri, quiet)
