@@ -109,18 +109,32 @@ class RemoteLock:
             elif time.monotonic() - since > STALE_SECONDS:
                 break
         self._write(0)
-
-        # Another process may have found the lock free at the same moment; the last
-        # writer has it.
         if not wait:
-            time.sleep(RACE_SECONDS)
-            if (self._holder() or {}).get("token") != self._content["token"]:
-                raise Timeout(str(self.file))
+            self._outlast()
         self._released.clear()
         self._thread = threading.Thread(
             target=self._keep_writing, name="lock", daemon=True
         )
         self._thread.start()
+
+    def _outlast(self) -> None:
+        """See that no other process took the lock at the same moment; the last writer has it.
+
+        While this process holds the machine's locked file, a later write from the same
+        machine comes from a process that was killed while the store received it. It is
+        overwritten.
+
+        Raises:
+            filelock.Timeout: a process of another machine has the lock.
+        """
+        while True:
+            time.sleep(RACE_SECONDS)
+            holder = self._holder() or {}
+            if holder.get("token") == self._content["token"]:
+                return
+            if holder.get("machine") != self._content["machine"]:
+                raise Timeout(str(self.file))
+            self._write(0)
 
     def _keep_writing(self) -> None:
         beats = 0

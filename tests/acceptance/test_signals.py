@@ -36,6 +36,9 @@ SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("
 """
 COMMAND = ["run", "mine.py", "--out", "out", "--trials", "2", "--cpus", "0.5"]
 PATIENCE = 120
+# Ray's agents end by themselves after Ray's other processes were killed. Before that they
+# try for up to a minute to tell Ray's head, which may be gone too.
+LEFT_SECONDS = 100
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,7 @@ class Command:
             assert time.monotonic() < deadline, self.log.read_text()
             with_suppressed_end(self.below)
             time.sleep(0.05)
-        _, alive = psutil.wait_procs(self.seen, timeout=20)
+        _, alive = psutil.wait_procs(self.seen, timeout=LEFT_SECONDS)
         assert not alive, [title(process) for process in alive]
         return self.process.returncode, " ".join(self.log.read_text().split())
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 import pytest
+from filelock import Timeout
 from helpers.servers import Line, s3
 
 from raysafl import Hardware, Run, Runner
@@ -310,6 +311,30 @@ def test_a_second_writer_to_a_store_is_told_so_and_a_dead_one_is_followed(
     assert not (store.path / ".lock").is_file()
 
 
+@pytest.mark.parametrize("machine", ["this", "another"])
+def test_a_late_write_of_a_killed_process_does_not_take_the_lock_and_one_from_elsewhere_does(
+    bucket: str, machine: str
+) -> None:
+    file = parse_location(bucket) / ".lock"
+    taken = RemoteLock(parse_location(bucket) / ".lock")
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(taken.acquire, 0)
+        while not file.is_file():
+            time.sleep(0.01)
+        late = json.loads(file.read_bytes()) | {"token": "late"}
+        late["machine"] = late["machine"] if machine == "this" else "another"
+        file.write_bytes(json.dumps(late).encode())
+        if machine == "this":
+            taking.result(timeout=30)
+            assert json.loads(file.read_bytes())["token"] != "late"
+            taken.release()
+            assert not file.is_file()
+        else:
+            with pytest.raises(Timeout):
+                taking.result(timeout=30)
+            assert json.loads(file.read_bytes())["token"] == "late"
+
+
 def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
     first = Store(parse_location(bucket)).run_lock("aaaa")
     assert isinstance(first, RemoteLock)
@@ -357,7 +382,7 @@ def test_the_database_of_a_sweep_in_a_store_lies_here(
 EXPERIMENT = """
 from raysafl import Sweep
 from raysafl.quickstart import BASE
-RUNS = {(i,): BASE.replace(seed=i, rounds=250) for i in range(6)}
+RUNS = {(i,): BASE.replace(seed=i, rounds=500) for i in range(8)}
 SWEEP = Sweep("k", RUNS, axes=("i",))
 """
 
@@ -390,8 +415,8 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
-    # a killed driver's two trials may end their runs: one more must be left to do
-    assert len(Store(parse_location(f"{bucket}/k")).ledger()) < 4
+    # A killed driver's two trials may end their runs. Others must be left to do.
+    assert len(Store(parse_location(f"{bucket}/k")).ledger()) < 7
     told = ""
     for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):
         done = subprocess.run(
@@ -401,7 +426,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         told += done.stdout
     assert "cannot lie in an object store" in told
     assert f"Results, table and curves: {bucket}/k" in told
-    assert f"{bucket}/k/table.md" in told and "6 runs are in MLflow" in told
+    assert f"{bucket}/k/table.md" in told and "8 runs are in MLflow" in told
     assert (tmp_path / "results/s3/bucket" / tmp_path.name / "mlflow.db").is_file()
     assert (
         not list(tmp_path.glob("results/*.parquet")) and not (tmp_path / "s3:").exists()
@@ -410,7 +435,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         Store(tmp_path / "reference"),
         Store(parse_location(f"{bucket}/k")),
     )
-    for run in (BASE.replace(seed=i, rounds=250) for i in range(6)):
+    for run in (BASE.replace(seed=i, rounds=500) for i in range(8)):
         run_in_process(
             run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
         )
