@@ -526,7 +526,7 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
 
 def _print_bad_runs(outcome: Any) -> None:
     """Print each run that failed or diverged once, unless that was printed before."""
-    from raysafl.sweep.progress import labels_text
+    from raysafl.sweep.progress import run_name
 
     labels = outcome.manifest.labels()
     bad = outcome.bad.groupby("run_id", sort=False)
@@ -535,7 +535,7 @@ def _print_bad_runs(outcome: Any) -> None:
             continue
         first = replicates.iloc[0]
         console.print(
-            f"{labels_text(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
+            f"{run_name(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
             style="red",
             soft_wrap=True,
         )
@@ -555,7 +555,7 @@ def _short(path: Location) -> str:
         return str(path)
 
 
-class _Redacted(logging.Formatter):
+class _RedactingFormatter(logging.Formatter):
     """Formats what libraries log, without credentials."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -585,7 +585,7 @@ def main() -> None:
     """
     warnings.showwarning = _show_warning
     if logging.lastResort is not None:
-        logging.lastResort.setFormatter(_Redacted())
+        logging.lastResort.setFormatter(_RedactingFormatter())
     try:
         app()
     except BaseException as error:

@@ -59,7 +59,7 @@ def preview(
     datasets: dict[str, Dataset] = {}
     counted: list[DataCounts] = []
     pictures: dict[str, bytes] = {}
-    for name, run, count in _distinct(runs, _data_of):
+    for name, run, count in _distinct_parts(runs, _data_of):
         source = run.data.source_key
         if source not in datasets:
             datasets[source] = run.data.load()
@@ -70,7 +70,7 @@ def preview(
         pictures[f"labels-{len(counted)}.png"] = label_histogram(
             item.clients, item.server, dataset.names, title
         )
-    for number, (name, run, _) in enumerate(_distinct(runs, _policy_of), 1):
+    for number, (name, run, _) in enumerate(_distinct_parts(runs, _policy_of), 1):
         kind = type(run.participation).__name__
         raster = participation_raster(
             _simulate_cohorts(run, min(rounds, run.rounds)), f"{kind} ({name})"
@@ -112,7 +112,7 @@ def _policy_of(run: Run) -> str:
     return f"{run.participation.to_json()} {run.data.clients} {run.seed}"
 
 
-def _distinct(
+def _distinct_parts(
     runs: Mapping[str, Run], key: Callable[[Run], str]
 ) -> list[tuple[str, Run, int]]:
     """Group runs by a key; return (name, run, number of runs) of the first of each group."""

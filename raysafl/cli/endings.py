@@ -48,7 +48,7 @@ def explain(error: BaseException, say: Callable[[str], None]) -> int:
     if isinstance(error, SystemExit):
         return _code_of(error, say)
     if isinstance(error, ValueError | SweepBusyError | OSError | MemoryError):
-        say(f"Error: {_described(error)}")
+        say(f"Error: {_reason(error)}")
         return MISTAKE
     theirs = next((t for t in _steps(error.__traceback__) if _is_theirs(t)), None)
     lines = traceback.format_exception(
@@ -98,7 +98,7 @@ def _is_theirs(step: TracebackType) -> bool:
     return file.is_file() and not any(file.is_relative_to(folder) for folder in OTHERS)
 
 
-def _described(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return what an error says, with the file that it is about."""
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""

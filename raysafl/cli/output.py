@@ -37,10 +37,10 @@ def forgive() -> Forgiving | None:
     Returns:
         The file below the standard output; None if there is none.
     """
-    out = _forgiving(sys.stdout)
-    err = _forgiving(sys.stderr)
-    sys.stdout = _text(out, sys.stdout)
-    sys.stderr = _text(err, sys.stderr)
+    out = _file_below(sys.stdout)
+    err = _file_below(sys.stderr)
+    sys.stdout = _text_stream(out, sys.stdout)
+    sys.stderr = _text_stream(err, sys.stderr)
     return out
 
 
@@ -54,12 +54,12 @@ def complaint(out: Forgiving | None) -> str:
     return f"Error: the output could not be written: {out.failure.strerror}"
 
 
-def _forgiving(stream: TextIO | None) -> Forgiving | None:
+def _file_below(stream: TextIO | None) -> Forgiving | None:
     """Return the file below a stream; None if the process was started without it."""
     return None if stream is None else Forgiving(stream.fileno())
 
 
-def _text(file: Forgiving | None, before: TextIO | None) -> TextIO:
+def _text_stream(file: Forgiving | None, before: TextIO | None) -> TextIO:
     """Return a stream of text like the one before, on another file."""
     if file is None or before is None:
         return open(os.devnull, "w")

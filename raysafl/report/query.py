@@ -43,8 +43,8 @@ COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.In: lambda left, right: _is_in(left, right),
-    ast.NotIn: lambda left, right: ~_is_in(left, right),
+    ast.In: lambda left, right: _one_of(left, right),
+    ast.NotIn: lambda left, right: ~_one_of(left, right),
 }
 ALLOWED = (
     ast.Expression,
@@ -260,7 +260,7 @@ def _holds(tree: ast.Expression, frame: pd.DataFrame) -> "pd.Series[bool]":
             found = _value(tree.body, frame)
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"the query cannot be answered: {error}") from None
-    return _condition(found)
+    return _truth_values(found)
 
 
 def _value(node: ast.expr, frame: pd.DataFrame) -> Any:
@@ -275,14 +275,14 @@ def _value(node: ast.expr, frame: pd.DataFrame) -> Any:
             return values
         case ast.BoolOp(op=op, values=parts):
             join = operator.and_ if isinstance(op, ast.And) else operator.or_
-            return reduce(join, (_condition(_value(part, frame)) for part in parts))
+            return reduce(join, (_truth_values(_value(part, frame)) for part in parts))
         case ast.UnaryOp(op=ast.Not(), operand=part):
-            return ~_condition(_value(part, frame))
+            return ~_truth_values(_value(part, frame))
         case ast.UnaryOp(op=op, operand=part):
-            number = _number(part, frame)
+            number = _operand(part, frame)
             return -number if isinstance(op, ast.USub) else number
         case ast.BinOp(left=left, op=op, right=right):
-            return ARITHMETIC[type(op)](_number(left, frame), _number(right, frame))
+            return ARITHMETIC[type(op)](_operand(left, frame), _operand(right, frame))
         case ast.Compare(left=left, ops=ops, comparators=others):
             return _compared([left, *others], ops, frame)
         case _:
@@ -305,14 +305,14 @@ def _compared(
     return reduce(operator.and_, results)
 
 
-def _is_in(value: Any, allowed: list[Any]) -> Any:
+def _one_of(value: Any, allowed: list[Any]) -> Any:
     """Return for which rows a column has one of the values."""
     if not isinstance(value, pd.Series):
         raise ValueError(f"{value!r} in the query is no column, but stands before `in`")
     return value.isin(allowed)
 
 
-def _condition(found: Any) -> "pd.Series[bool]":
+def _truth_values(found: Any) -> "pd.Series[bool]":
     """Return a value that must be one truth value per run."""
     if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
         raise ValueError(
@@ -321,7 +321,7 @@ def _condition(found: Any) -> "pd.Series[bool]":
     return found
 
 
-def _number(node: ast.expr, frame: pd.DataFrame) -> Any:
+def _operand(node: ast.expr, frame: pd.DataFrame) -> Any:
     """Return an operand of arithmetic as floats, whose size is bounded."""
     value = _value(node, frame)
     column = isinstance(value, pd.Series) and pd.api.types.is_numeric_dtype(value)

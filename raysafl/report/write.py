@@ -93,7 +93,7 @@ def write_report(store: Store) -> list[Location]:
     """
     # Taken before anything is read: if a file changes meanwhile, the report is not
     # current.
-    digest = _digest(store)
+    digest = _page_end(store)
     manifest, rounds, runs = read_sweep(store)
     layout = Layout.of(manifest)
     versus, shown = improvements(runs, manifest)
@@ -150,10 +150,10 @@ def is_current(store: Store) -> bool:
     written = store.file(PAGE)
     if not written.is_file() or not store.file("table.md").is_file():
         return False
-    return written.read_bytes().endswith(_digest(store))
+    return written.read_bytes().endswith(_page_end(store))
 
 
-def _digest(store: Store) -> bytes:
+def _page_end(store: Store) -> bytes:
     """Return the end of a page that is made from the present files.
 
     It is a comment with a digest of the manifest and of `runs.parquet`, which holds

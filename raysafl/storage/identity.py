@@ -44,7 +44,7 @@ def identity(store: Store) -> Identity:
         text = ""
     if not re.fullmatch(r"[0-9a-f]{32}", text):
         return renewed(store)
-    return _identity(path, text)
+    return _identity_in_file(path, text)
 
 
 def renewed(store: Store) -> Identity:
@@ -52,10 +52,10 @@ def renewed(store: Store) -> Identity:
     drawn = secrets.token_hex(16)
     path = store.file(NAME)
     atomic_write(path, drawn.encode())
-    return _identity(path, drawn)
+    return _identity_in_file(path, drawn)
 
 
-def _identity(path: Location, text: str) -> Identity:
+def _identity_in_file(path: Location, text: str) -> Identity:
     """Return the identity of the folder whose id a file holds."""
     if isinstance(path, Remote):
         return Identity(text, str(path.parent), "")

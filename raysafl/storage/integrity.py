@@ -173,10 +173,10 @@ def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
     for run_id, entry in ledger.items():
         if not entry.status.decided:
             continue
-        if not _is_of(run_id, entry):
+        if not _has_id(run_id, entry):
             wrong[run_id] = "its ledger entry has the configuration of another run"
         elif run_id in keys:
-            wrong[run_id] = _gap(entry, keys[run_id])
+            wrong[run_id] = _gap_by_configuration(entry, keys[run_id])
         else:
             sums = {
                 e.replicate: RowSum(e.rows or 0, e.digest) for e in entry.replicates
@@ -185,7 +185,7 @@ def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
     return {run_id: why for run_id, why in wrong.items() if why}
 
 
-def _is_of(run_id: str, entry: LedgerEntry) -> bool:
+def _has_id(run_id: str, entry: LedgerEntry) -> bool:
     """Whether an entry has the configuration of this run: an id is a hash of its JSON.
 
     An entry that was written by hand may have any configuration, but it has no digests.
@@ -235,7 +235,7 @@ def difference(written: Mapping[int, RowSum], found: Mapping[int, RowSum]) -> st
     return ""
 
 
-def _gap(entry: LedgerEntry, keys: Keys) -> str:
+def _gap_by_configuration(entry: LedgerEntry, keys: Keys) -> str:
     """Say which rows are missing or too many, as far as the configuration tells."""
     plan = Plan.of(entry)
     if plan is None:

@@ -204,7 +204,7 @@ class Remote:
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise StorageError(f"{self}: {_described(error, self.uri)}") from None
+            raise StorageError(f"{self}: {_reason_and_hint(error, self.uri)}") from None
 
 
 Location = Path | Remote
@@ -280,13 +280,13 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
-            f"cannot use {redacted(uri)} for results: {_described(error, uri)}"
+            f"cannot use {redacted(uri)} for results: {_reason_and_hint(error, uri)}"
             # A traceback would show pyarrow's message, which quotes the URI.
         ) from None
     return found
 
 
-def _described(error: Exception, uri: str) -> str:
+def _reason_and_hint(error: Exception, uri: str) -> str:
     """Return an error at a URI as one line without credentials, and a hint if any."""
     lines = redacted(str(error), uri).splitlines()
     text = lines[0] if lines else type(error).__name__

@@ -199,7 +199,7 @@ class _Verification:
         ended = [i for i, e in self.checked.ledger.items() if e.status.decided]
         ended += list(self.checked.faults)
         rows = self.checked.rows
-        rows = rows.filter(pc.invert(_is_in(rows, ended)))
+        rows = rows.filter(pc.invert(_of_runs(rows, ended)))
         for file in self.store.checkpoints():
             try:
                 next_round, extra = self.read_checkpoint(file.read_bytes())
@@ -211,7 +211,7 @@ class _Verification:
                 continue
             if file.stem not in ended and extra.get("rows"):
                 before = rows.filter(pc.less(rows["round"], next_round))
-                found = row_sums(before.filter(_is_in(before, [file.stem])))
+                found = row_sums(before.filter(_of_runs(before, [file.stem])))
                 sums = [RowSum(*own) for own in extra["rows"]]
                 why = difference(dict(enumerate(sums)), found.get(file.stem, {}))
                 if why:
@@ -260,6 +260,6 @@ class _Verification:
             yield Finding(file.name, what, advice, file=file)
 
 
-def _is_in(rows: pa.Table, run_ids: Iterable[str]) -> pa.ChunkedArray:
+def _of_runs(rows: pa.Table, run_ids: Iterable[str]) -> pa.ChunkedArray:
     """Return which rows are of one of these runs."""
     return pc.is_in(rows["run_id"], pa.array(sorted(run_ids), pa.string()))

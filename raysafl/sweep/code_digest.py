@@ -115,12 +115,12 @@ class CodeDigests:
 
     def _compute(self, owner: type | FunctionType, top: str) -> str:
         source = self.source(owner.__module__)
-        description: _Parsed | _Compiled
+        description: _SourceDescription | _ObjectDescription
         if source and top in source.statements:
-            description = _Parsed(self)
+            description = _SourceDescription(self)
             description.meaning(source, (top,))
         else:
-            description = _Compiled()
+            description = _ObjectDescription()
             description.meaning(owner)
         return hashlib.sha256("\n".join(description.lines).encode()).hexdigest()
 
@@ -151,7 +151,7 @@ class Source:
         nodes = [(statement, list(_at_top_level(statement))) for statement in body]
         self.imports = self.imported(node for _, found in nodes for node in found)
         for statement, found in nodes:
-            for bound in _bound(found, set(self.imports)):
+            for bound in _names_bound(found, set(self.imports)):
                 self.statements[bound].append(statement)
 
     def imported(self, nodes: Iterable[ast.AST]) -> dict[str, list[Import]]:
@@ -177,7 +177,7 @@ class Source:
             return name
 
 
-class _Parsed:
+class _SourceDescription:
     """Describes a statement and all that it refers to, as lines of text.
 
     Statements are numbered as they are met, and a line names what a name of a statement
@@ -247,7 +247,7 @@ class _Parsed:
         return " ".join(self.meaning(source, (name,)) for name in names)
 
 
-class _Compiled:
+class _ObjectDescription:
     """Describes a class without a source file and what it refers to, as lines of text."""
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class _Compiled:
                 self.lines.append(f"#{number} {_function_text(value)}")
                 parts = _referred(value)
             else:
-                parts = _members(value)
+                parts = _class_members(value)
             for name, part in sorted(parts.items()):
                 self.lines.append(f"#{number} {name} = {self.meaning(part)}")
         return f"#{self._seen[id(value)][0]}"
@@ -288,7 +288,7 @@ def _at_top_level(node: ast.AST) -> Iterator[ast.AST]:
             yield from _at_top_level(child)
 
 
-def _bound(nodes: Iterable[ast.AST], imported: set[str]) -> set[str]:
+def _names_bound(nodes: Iterable[ast.AST], imported: set[str]) -> set[str]:
     """Return the names that a statement defines or changes.
 
     A method that is called may change its object (`RATES.append(1)`), unless the name
@@ -429,7 +429,7 @@ def _referred(function: FunctionType) -> dict[str, Any]:
     return found
 
 
-def _members(owner: type) -> dict[str, Any]:
+def _class_members(owner: type) -> dict[str, Any]:
     """Return the bases, the functions and the plain values of a class, by name."""
     members: dict[str, Any] = {f"base {i}": b for i, b in enumerate(owner.__bases__)}
     for name, value in vars(owner).items():

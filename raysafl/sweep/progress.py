@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from raysafl.storage.ledger import Status
 
 
-def labels_text(labels: Mapping[str, Any], run_id: str) -> str:
+def run_name(labels: Mapping[str, Any], run_id: str) -> str:
     """Name a run by its labels, as `method=SAFARI, s=2`, or by its id if it has none."""
     return ", ".join(f"{axis}={value}" for axis, value in labels.items()) or run_id
 

@@ -85,7 +85,9 @@ class BriefWorker(Worker):
         """Train the first few tasks briefly, and answer the others like them."""
         for task in tasks:
             self.held(task.replicate, task.client)
-        few = [task._replace(local=_brief(task.local)) for task in tasks[:CLIENTS]]
+        few = [
+            task._replace(local=_a_few_steps(task.local)) for task in tasks[:CLIENTS]
+        ]
         trained = self.trainer.train(few)
         alike_M = torch.arange(len(tasks)) % len(few)
         _, *numbers = (column[alike_M] for column in trained)
@@ -105,7 +107,7 @@ class BriefWorker(Worker):
         return dict.fromkeys(ids, 0.5)
 
 
-def _brief(local: LocalTraining) -> LocalTraining:
+def _a_few_steps(local: LocalTraining) -> LocalTraining:
     batch_size = min(local.batch_size, BATCH_SIZE)
     return local.replace(epochs=None, steps=STEPS, batch_size=batch_size)
 

@@ -37,7 +37,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
-from raysafl.sweep.progress import choose_display, labels_text
+from raysafl.sweep.progress import choose_display, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.stale import Stale
@@ -254,7 +254,7 @@ class Runner:
             return None
         labels = manifest.labels()
         datasets = prepare(runs.values(), self.engine)
-        named = {labels_text(labels[i], i): run for i, run in runs.items()}
+        named = {run_name(labels[i], i): run for i, run in runs.items()}
         rehearse(named, datasets, self.engine)
         return datasets
 
@@ -288,7 +288,7 @@ class Runner:
         of_chosen = chosen if self.sweep.is_grid else None
         old = runs_to_forget(makers, code_of, stale, of_chosen, labels, self._note)
         for run_id in sorted(damaged):
-            name = labels_text(labels.get(run_id, {}), run_id)
+            name = run_name(labels.get(run_id, {}), run_id)
             self._note(f"{name} is run again: {ledger[run_id].reason}")
         decided = {i for i, entry in ledger.items() if entry.status.decided}
         return _Attempt(earlier, sorted(damaged | old), decided - old)

@@ -18,7 +18,7 @@ from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Make, sample_key
-from raysafl.sweep.progress import Display, labels_text
+from raysafl.sweep.progress import Display, run_name
 from raysafl.tracking import Tracker
 from raysafl.version import __version__
 
@@ -208,7 +208,7 @@ class Watch(tune.Callback):
             return None
 
     def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
-        label = labels_text(self.labels.get(run_id, {}), run_id)
+        label = run_name(self.labels.get(run_id, {}), run_id)
         self.display.add_run(label, entry.status, entry.reason, accuracy)
         if self.tracker is not None:
             self.tracker.submit(run_id)

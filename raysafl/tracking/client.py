@@ -83,7 +83,7 @@ def connect(uri: str) -> "MlflowClient":
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with _first(uri):
+    with _one_opens(uri):
         client = MlflowClient(tracking_uri=uri)
         # The first request makes the tables of a new database, or finds that a server
         # is down.
@@ -134,7 +134,7 @@ def disconnect(client: "MlflowClient") -> None:
 
 
 @contextmanager
-def _first(uri: str) -> Iterator[None]:
+def _one_opens(uri: str) -> Iterator[None]:
     """Let one process at a time open a database.
 
     Two processes that make its tables at the same time would both fail.

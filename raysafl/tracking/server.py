@@ -112,7 +112,7 @@ def server(
         except RuntimeError as error:
             raise RuntimeError(f"{error}:\n{_tail(log, uri)}") from None
         finally:
-            _end(process)
+            _end_group(process)
 
 
 def _command(uri: str, host: str, port: int) -> list[str]:
@@ -183,7 +183,7 @@ def _leaving() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End the whole process group, whose members may outlive the process that was started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:

@@ -280,7 +280,10 @@ def matching(
         }
     found: list[dict[str, Any]] = []
     for group, cells in groups.items():
-        rows = [_distance(group, name, cells) for name in statistics(manifest.table)]
+        rows = [
+            _distance_of_group(group, name, cells)
+            for name in statistics(manifest.table)
+        ]
         rows = [row for row in rows if row["cells"]]
         if rows:
             # A statistic with fewer cells may be near by luck, so it is not compared.
@@ -317,7 +320,9 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         return pd.DataFrame(found)
     for key, cells in compared.groupby([f"label.{axis}" for axis in axes], sort=False):
         labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
-        parts = [_distance("", name, cells) for name in statistics(manifest.table)]
+        parts = [
+            _distance_of_group("", name, cells) for name in statistics(manifest.table)
+        ]
         parts = [part for part in parts if part["cells"]]
         if parts:
             best = min(parts, key=lambda part: (-part["cells"], part["distance"]))
@@ -340,7 +345,9 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     )
 
 
-def _distance(group: str, statistic: str, cells: pd.DataFrame) -> dict[str, Any]:
+def _distance_of_group(
+    group: str, statistic: str, cells: pd.DataFrame
+) -> dict[str, Any]:
     """Return the mean absolute difference of a statistic to the paper over some cells."""
     off = cells[f"diff.{statistic}"].abs().dropna()
     distance = float(off.mean()) if len(off) else math.nan

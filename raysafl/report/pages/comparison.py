@@ -20,7 +20,7 @@ from raysafl.report.pages.html import (
     prose,
     render,
 )
-from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.wording import MEANINGS, NOTHING, number, signed, spread
 from raysafl.storage.files import atomic_write
@@ -94,7 +94,7 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
         f"# {title}",
         *([f"**{warning}**"] if warning else []),
         text,
-        grid(head, rows, 1),
+        pipe_table(head, rows, 1),
     ]
     files = {"comparison.md": "\n\n".join(parts) + "\n"}
     files["comparison.html"] = render(title, sections, warning=warning)

@@ -60,7 +60,7 @@ def _escape(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def grid(head: list[str], rows: Iterable[list[str]], left: int) -> str:
+def pipe_table(head: list[str], rows: Iterable[list[str]], left: int) -> str:
     """Write a Markdown table, its first `left` columns flush left, the others flush right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
     return "\n".join(
@@ -91,7 +91,7 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
         [*map(label_text, row), *(text((*row, *column)) for column in columns)]
         for row in layout.combinations(manifest, down)
     ]
-    return grid([*down, *head], rows, len(down))
+    return pipe_table([*down, *head], rows, len(down))
 
 
 def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
@@ -122,7 +122,7 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
                 *own,
             ]
         )
-    return grid(head, rows, len(axes))
+    return pipe_table(head, rows, len(axes))
 
 
 def distance_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
@@ -235,7 +235,9 @@ def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
         if off
     ]
     head = ["cell", "statistic", "ours", "paper", "Δ"]
-    return ["## Other printed numbers", *said, grid(head, lines, 2)] if lines else []
+    return (
+        ["## Other printed numbers", *said, pipe_table(head, lines, 2)] if lines else []
+    )
 
 
 def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
@@ -249,7 +251,11 @@ def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
         f"{claims.LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that their "
         "order says nothing."
     )
-    return ["## What the paper says, and whether it holds", rule, grid(head, lines, 3)]
+    return [
+        "## What the paper says, and whether it holds",
+        rule,
+        pipe_table(head, lines, 3),
+    ]
 
 
 def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
@@ -271,7 +277,7 @@ def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     return [
         "## Which reading of the paper is nearest",
         explanation,
-        grid(head, lines, 4),
+        pipe_table(head, lines, 4),
     ]
 
 
