@@ -32,7 +32,7 @@ from raysafl.report.figures.style import (
     style_axes,
     to_png,
 )
-from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.markdown import pipe_table
 from raysafl.theory.theorem1 import (
     CONSISTENT,
     LEARNERS,
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "safari_theorem1.png"
     path.write_bytes(draw(theorem, many))
-    text = f"{title(options.trials)}\n\n{grid(HEAD, rows(theorem), 1)}\n"
+    text = f"{title(options.trials)}\n\n{pipe_table(HEAD, rows(theorem), 1)}\n"
     (options.out / "table.md").write_text(text)
     console.print(f"Written: {path} and table.md", soft_wrap=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.fast.readings import RATIOS, TABLE3
 from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.cells import readings, statistics
-from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING, number, spread
 
 NOT_MEASURED = "Not measured yet."
@@ -41,7 +41,7 @@ def safari_readings():
         distances = [row.get(f"distance.{name}", np.nan) for name in names]
         texts = [NOTHING if np.isnan(x) else number(x, "%") for x in distances]
         rows.append([row["method"], row["reading"], *texts])
-    return grid(["method", "reading", *(f"`{name}`" for name in names)], rows, 2)
+    return pipe_table(["method", "reading", *(f"`{name}`" for name in names)], rows, 2)
 
 
 def safari_readings_n0():
@@ -64,7 +64,7 @@ def safari_readings_n0():
     rows.insert(0, ["printed", "", "", gains[2], gains[1]])
     sizes = ", ".join(str(n0) for n0 in sorted(set(cells["label.n0"])))
     head = ["server round", "spread", "distance", f"p = 2: n0 = {sizes}", "p = 1"]
-    return grid(head, rows, 2)
+    return pipe_table(head, rows, 2)
 
 
 def _by_size(cells, column):
@@ -92,7 +92,7 @@ def odd_cell():
             spread(percent[name].mean(), percent[name].std(), "%") for name in percent
         ]
         rows.append([str(labels["spread"]), *means, seeds])
-    return grid(
+    return pipe_table(
         ["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1
     )
 
@@ -134,7 +134,7 @@ def fast_readings():
     rows.insert(0, _fast_row("printed", at_alpha["Uniform", 1][0], printed, NOTHING))
     head = ["reading", "uniform", *(f"q = {q}" for _, q in FAST_CELLS[1:])]
     head += ["arbitrary, Ada.(1)", "arbitrary, Ada.(7)", "distance"]
-    return grid(head, rows, 1)
+    return pipe_table(head, rows, 1)
 
 
 def _fast_row(reading, uniform, relative, distance):

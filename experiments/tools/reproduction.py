@@ -26,7 +26,7 @@ from raysafl.report.analysis.cells import EVERYWHERE, distance, matching
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.evidence import VERDICTS
 from raysafl.report.analysis.layout import Layout, labels_text
-from raysafl.report.pages.markdown import grid
+from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import duration
 from raysafl.report.wording import NOTHING, count, number, signed, spread
 
@@ -63,7 +63,7 @@ def overview():
         rows.append(
             [f"`{name}`", str(found.cells), difference, printed, ", ".join(verdicts)]
         )
-    return grid(["table", "cells", "distance", "printed spread", "cells are"], rows, 1)
+    return pipe_table(["table", "cells", "distance", "printed spread", "cells are"], rows, 1)
 
 
 def count_off(name, statistic, group):
@@ -105,7 +105,7 @@ def distances():
             ]
             rows.append([f"`{name}`", group, *texts, nearest, *off])
     head = ["sweep", "cells", *names, "nearest", "off by `best`", "off by the nearest"]
-    return grid(head, rows, 2)
+    return pipe_table(head, rows, 2)
 
 
 def largest_differences():
@@ -131,7 +131,7 @@ def largest_differences():
     rows = [row for _, row in sorted(differences.values(), key=lambda pair: -pair[0])]
     total = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
     head = ["sweep", "cell", "ours (`best`)", "paper", "Δ", "Δ / std"]
-    table = grid(head, rows[:LARGEST], 2)
+    table = pipe_table(head, rows[:LARGEST], 2)
     return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{table}"
 
 
@@ -160,13 +160,13 @@ def claims():
     total = ["all", "", *(str(sum(int(row[i]) for row in rows)) for i in range(2, 7))]
     head = ["sweep", "scale", "claims", "hold", "hold at some places", "do not hold"]
     head += [NOT_LEARNT]
-    summary = grid(head, [*rows, total], 2)
+    summary = pipe_table(head, [*rows, total], 2)
     text = (
         "Those that do not hold everywhere, or cannot be judged because cells are near "
         "chance (the last column: mean difference or value):"
     )
     head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
-    return f"{summary}\n\n{text}\n\n{grid(head, broken, 4)}"
+    return f"{summary}\n\n{text}\n\n{pipe_table(head, broken, 4)}"
 
 
 def _broken_claim(verdict, manifest):
@@ -214,7 +214,7 @@ def _factorial(name):
         f"cells explained by main effects: {shares}; interactions {interactions:.0%}."
         f"{missing}"
     )
-    return f"{text}\n\n{grid(['algorithm', *map(str, wide.columns)], rows, 1)}"
+    return f"{text}\n\n{pipe_table(['algorithm', *map(str, wide.columns)], rows, 1)}"
 
 
 def shared_runs():
@@ -290,7 +290,7 @@ def measured_sweeps():
         "CPU",
         "commit",
     ]
-    return grid(head, rows, 3)
+    return pipe_table(head, rows, 3)
 
 
 def fill_measured_column(text):

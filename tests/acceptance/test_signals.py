@@ -35,6 +35,8 @@ RUNS = {{
 SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("what",))
 """
 COMMAND = ["run", "mine.py", "--out", "out", "--trials", "2", "--cpus", "0.5"]
+# So many that no run ends within the seconds before a signal.
+ROUNDS = 1000
 PATIENCE = 120
 # Ray's agents end by themselves after Ray's other processes were killed. Before that they
 # try for up to a minute to tell Ray's head, which may be gone too.
@@ -45,7 +47,7 @@ LEFT_SECONDS = 100
 def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """The rows of the undisturbed sweep, from this process alone."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "mine.py").write_text(SWEEP.format(rounds=300))
+    (folder / "mine.py").write_text(SWEEP.format(rounds=ROUNDS))
     store = Store(folder / "out")
     store.create()
     for run in load_sweep(folder / "mine.py").labelled().values():
@@ -57,7 +59,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the sweep's experiment file."""
-    (tmp_path / "mine.py").write_text(SWEEP.format(rounds=300))
+    (tmp_path / "mine.py").write_text(SWEEP.format(rounds=ROUNDS))
     return tmp_path
 
 
@@ -158,19 +160,20 @@ def check_goes_on(folder: Path, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(rows(Store(folder / "out")), expected)
 
 
-@pytest.mark.parametrize("number", CODES)
-def test_a_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
-    number: signal.Signals, folder: Path, expected: pd.DataFrame
+def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
+    folder: Path, expected: pd.DataFrame
 ) -> None:
-    with command(folder) as first:
-        first.wait_for("ray::Clients")
-        time.sleep(2)
-        first.process.send_signal(number)
-        code, said = first.end()
-    assert code == CODES[number], said
-    assert "Traceback" not in said
-    assert "Stopped by" in said and "The same command goes on where it was." in said
-    check_left(folder)
+    for number, code_due in CODES.items():
+        with command(folder) as one:
+            one.wait_for("ray::Clients")
+            time.sleep(1)
+            one.process.send_signal(number)
+            code, said = one.end()
+        assert code == code_due, said
+        assert "Traceback" not in said
+        assert "Stopped by" in said
+        assert "The same command goes on where it was." in said
+        check_left(folder)
     check_goes_on(folder, expected)
 
 
