@@ -49,12 +49,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in tests/acceptance, and let all tests that need Ray share one process."""
+    """Mark what lies in tests/acceptance, and choose which tests run in one process.
+
+    All tests that need Ray share one, and so do the other tests of a file, so that no
+    fixture is made twice.
+    """
     for item in items:
         if item.path.is_relative_to(HERE / "acceptance"):
             item.add_marker("acceptance")
-        if "ray_local" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+        on_ray = "ray_local" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else item.path.stem))
 
 
 @pytest.hookimpl(tryfirst=True)

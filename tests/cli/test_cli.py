@@ -58,7 +58,7 @@ def test_run_report_sync_and_run_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
-    options = ("--scale", "smoke", "--cpus", "0.5")
+    options = ("--scale", "smoke", "--cpus", "0.5", "--trials", "1")
     code, said = call(monkeypatch, "run", "mine.py", *options)
     assert code == 0
     assert "[2/2]" in said and "± " not in said.splitlines()[0]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
-from raysafl.runtime import Clients, OnActors, Worker
+from raysafl.runtime import Clients, OnActors, Worker, actor_pool
 from raysafl.runtime.actor_pool import ActorPool, LostActorsError
 from raysafl.runtime.messages import Array, RunSetup
 from raysafl.runtime.on_actors import agree_on_engine, start_actors
@@ -214,10 +214,13 @@ class Stillborn:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_an_actor_that_never_starts_is_given_up_with_the_reason() -> None:
+def test_an_actor_that_never_starts_is_given_up_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actor_pool, "RETRIES", 1)
     pool = ActorPool(Stillborn, Hardware(cpus=0.1))
     pool.configure(None)
-    with pytest.raises(LostActorsError, match="being started was lost 4 times"):
+    with pytest.raises(LostActorsError, match="being started was lost 2 times"):
         pool.ready()
     pool.kill()
 

@@ -373,6 +373,7 @@ def test_the_command_compacts_each_sweep_of_a_folder(
     assert_reads_the_same(copy, original)
 
 
+@pytest.mark.acceptance
 def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
     original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

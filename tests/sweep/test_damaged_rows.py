@@ -47,7 +47,7 @@ def go(
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     console = Console(file=text, width=200)
-    options = {"hardware": Hardware(cpus=0.5), **options}
+    options = {"hardware": Hardware(cpus=0.5, trials=1), **options}
     outcome = runner(sweep, str(out), track=False, console=console, **options).run()
     return outcome, text.getvalue()
 

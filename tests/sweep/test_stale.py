@@ -86,7 +86,7 @@ def go(
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     console = Console(file=text, width=200)
-    hardware = Hardware(cpus=0.5)
+    hardware = Hardware(cpus=0.5, trials=1)
     outcome = runner(
         sweep, str(out), hardware, track=False, console=console, **options
     ).run()

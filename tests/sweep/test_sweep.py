@@ -60,7 +60,8 @@ def go(
 ) -> tuple[Outcome, str]:
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
-    options = {"track": False, "hardware": Hardware(cpus=0.5), **options}
+    # Each trial at the same time needs two more processes, which take seconds to start.
+    options = {"track": False, "hardware": Hardware(cpus=0.5, trials=1), **options}
     outcome = runner(
         sweep, out=out, console=Console(file=text, width=200), **options
     ).run()  # type: ignore[arg-type]
@@ -150,7 +151,7 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
     tiny: Run, tmp_path: Path
 ) -> None:
     sweep = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5)))
-    outcome, said = go(sweep, tmp_path / "ray")
+    outcome, said = go(sweep, tmp_path / "ray", hardware=Hardware(cpus=0.5, trials=2))
     assert outcome.ok and outcome.skipped == 0 and "[3/3]" in said
     reference = Store(tmp_path / "reference")
     reference.create()
@@ -266,7 +267,7 @@ def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(
 ) -> None:
     runs = {(i,): tiny.replace(seed=10 * i) for i in range(4)}
     sweep = Sweep("seeds", runs, axes=("i",))
-    together, _ = go(sweep, tmp_path / "a", hardware=Hardware(cpus=0.5, trials=1))
+    together, _ = go(sweep, tmp_path / "a")
     for i in range(4):
         alone, _ = go(sweep, tmp_path / f"b{i}", only={"i": str(i)})
         of = together.store.rounds(runs[(i,)].id)[FACTS]
@@ -327,7 +328,7 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
             time_attr="round", grace_period=2, max_t=20, reduction_factor=2
         ),
     )
-    outcome, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
+    outcome, _ = go(sweep, tmp_path / "s")
     by_rate = outcome.runs.set_index("label.local.lr")
     assert set(by_rate.loc["0.5", "status"]) == {"finished"}
     stopped = by_rate[by_rate.status == "stopped"]
@@ -337,7 +338,7 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
         and (stopped["rounds"] >= 2).all()
     )
     assert outcome.ok  # a stop by the scheduler is no failure
-    again, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
+    again, _ = go(sweep, tmp_path / "s")
     assert again.ok and len(again.runs) == len(outcome.runs)
 
 
@@ -354,7 +355,7 @@ def test_optuna_proposes_runs_and_sees_their_accuracy(
         num_samples=4,
         search_alg=OptunaSearch(metric="test_accuracy", mode="max", seed=0),
     )
-    outcome, _ = go(sweep, tmp_path / "s", hardware=Hardware(cpus=0.5, trials=1))
+    outcome, _ = go(sweep, tmp_path / "s")
     assert outcome.ok and len(outcome.runs) == 4
     assert outcome.runs["label.local.lr"].nunique() == 4
 

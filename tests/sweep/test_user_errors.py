@@ -32,7 +32,7 @@ HELPED = (
 def go(sweep: Sweep, out: Path) -> tuple[Outcome, str]:
     said = io.StringIO()
     console = Console(file=said, width=300)
-    hardware = Hardware(cpus=0.5)
+    hardware = Hardware(cpus=0.5, trials=1)
     return Runner(sweep, out, hardware, console=console).run(), said.getvalue()
 
 
@@ -67,7 +67,7 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
         "        return super().forward(x.flatten(1))\n"
     ) + model("return Net(64, num_classes)")
     sweep = load(tmp_path, code, "model=Mine()")
-    hardware = Hardware(cpus=0.5)
+    hardware = Hardware(cpus=0.5, trials=1)
     runner = Runner(
         sweep, tmp_path / "s", hardware, track=False, quiet=True, try_first=False
     )
@@ -81,7 +81,7 @@ def test_the_command_prints_an_error_once_and_again_only_when_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = load(tmp_path, HELPED, "algorithm=Mine()")
-    options = {"hardware": Hardware(cpus=0.5), "track": False}
+    options = {"hardware": Hardware(cpus=0.5, trials=1), "track": False}
     for quiet in (False, True):
         with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
             cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)

@@ -69,7 +69,7 @@ def test_a_server_killed_and_started_again_during_a_sweep_ends_with_everything_o
     options = {
         "tracking_uri": server.url,
         "quiet": True,
-        "hardware": Hardware(cpus=0.5),
+        "hardware": Hardware(cpus=0.5, trials=1),
     }
     runner = Runner(sweep, tmp_path / "s", **options)  # type: ignore[arg-type]
     told = []
