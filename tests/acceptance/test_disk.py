@@ -102,7 +102,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     runner = Runner(
         sweep,
         disk / "s",
-        Hardware(cpus=0.5),
+        Hardware(cpus=0.5, trials=1),
         track=False,
         quiet=True,
         flush_seconds=0.0,
@@ -119,9 +119,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     assert again.ok and "Traceback" not in str(error.value)
     assert len(Store(tmp_path / "then").ledger()) < 3
     whole = Sweep("whole", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
-    elsewhere = Runner(
-        whole, tmp_path / "w", Hardware(cpus=0.5), track=False, quiet=True
-    ).run()
+    elsewhere = HereRunner(whole, tmp_path / "w", track=False, quiet=True).run()
     pd.testing.assert_frame_equal(
         again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS]
     )
@@ -129,7 +127,9 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     with pytest.raises(
         StorageError, match="is full"
     ):  # from the start: nothing is changed
-        Runner(sweep, disk / "t", Hardware(cpus=0.5), track=False, quiet=True).run()
+        Runner(
+            sweep, disk / "t", Hardware(cpus=0.5, trials=1), track=False, quiet=True
+        ).run()
 
 
 LARGE = """

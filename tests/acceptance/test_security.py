@@ -123,7 +123,7 @@ def test_pickles_planted_in_a_results_folder_are_never_loaded(
     (tune / "experiment_state-2026-01-01_00-00-00.json").write_bytes(bomb)
     bad = out / "checkpoints" / f"{tiny.id}.safetensors"
     bad.write_bytes(bomb)
-    runner = Runner(Sweep("s", [tiny]), out, Hardware(cpus=0.5), quiet=True)
+    runner = Runner(Sweep("s", [tiny]), out, Hardware(cpus=0.5, trials=1), quiet=True)
     assert runner.run().ok
     (told,) = [text for text in caplog.messages if "so the run begins anew" in text]
     assert str(bad) in told and "cannot be used" in told
@@ -286,7 +286,7 @@ def test_secrets_are_in_no_file_and_no_argument(
     runner = Runner(
         sweep,
         tmp_path / "s",
-        Hardware(cpus=0.5),
+        Hardware(cpus=0.5, trials=1),
         command=command,
         console=console,
         try_first=False,
@@ -396,7 +396,7 @@ def test_a_tracker_that_fails_tells_no_secret(
     monkeypatch.chdir(tmp_path)
     said = io.StringIO()
     console = Console(file=said, width=300)
-    hardware = Hardware(cpus=0.5)
+    hardware = Hardware(cpus=0.5, trials=1)
     sweep = Sweep("s", [tiny])
     outcome = Runner(sweep, hardware=hardware, console=console, tracking_uri=uri).run()
     assert outcome.ok and not outcome.tracked

@@ -65,7 +65,7 @@ def test_a_tracker_that_does_not_do_its_work_costs_no_row_and_is_told_once(
     outcome = Runner(
         Sweep("s", [tiny]),
         tmp_path / "s",
-        Hardware(cpus=0.5),
+        Hardware(cpus=0.5, trials=1),
         tracking_uri=uri,
         console=Console(file=text, width=400),
     ).run()

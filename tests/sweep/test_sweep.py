@@ -583,49 +583,6 @@ def test_reports_that_no_scheduler_reads_lag_but_rise_and_the_last_is_of_the_las
         assert report["test_accuracy"] == pytest.approx(expected[report["round"] - 1])
 
 
-SCRIPT = """
-import sys
-from raysafl import Runner, Sweep
-from raysafl.quickstart import SWEEP, BASE
-runs = {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
-Runner(Sweep("k", runs, axes=("i",)), out=sys.argv[1], track=False, flush_seconds=0.0).run()
-"""
-
-
-@pytest.mark.acceptance
-def test_a_sweep_whose_driver_is_killed_goes_on_to_the_same_result(
-    tmp_path: Path,
-) -> None:
-    from raysafl.quickstart import BASE
-
-    out = tmp_path / "k"
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    driver = subprocess.Popen(
-        [sys.executable, str(script), str(out)], start_new_session=True
-    )
-    deadline = time.monotonic() + 120
-    while not list((out / "rounds").glob("*.parquet")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:  # the orphaned trials end by themselves
-        parts = sorted((out / "rounds").iterdir())
-        time.sleep(2)
-        if parts == sorted((out / "rounds").iterdir()):
-            break
-    sweep = Sweep(
-        "k", {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}, axes=("i",)
-    )
-    resumed, _ = go(sweep, out)
-    fresh, _ = go(sweep, tmp_path / "fresh")
-    assert resumed.ok
-    pd.testing.assert_frame_equal(
-        resumed.store.rounds()[FACTS], fresh.store.rounds()[FACTS]
-    )
-
-
 @pytest.mark.acceptance
 def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
     tiny: Run, tmp_path: Path
