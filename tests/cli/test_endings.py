@@ -90,7 +90,7 @@ def test_a_full_output_is_told_at_the_end_and_a_closed_pipe_is_no_news(
 ) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*RAYSAFL, "list"], stdout=full, stderr=subprocess.PIPE, text=True
+            [*RAYSAFL, "--help"], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 1
     assert done.stderr == (
@@ -99,12 +99,12 @@ def test_a_full_output_is_told_at_the_end_and_a_closed_pipe_is_no_news(
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [*RAYSAFL, "list"], stdout=writer, stderr=subprocess.PIPE, text=True
+        [*RAYSAFL, "--help"], stdout=writer, stderr=subprocess.PIPE, text=True
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
     done = subprocess.run(
-        [*RAYSAFL, "list"],
+        [*RAYSAFL, "--help"],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: os.close(1),

@@ -271,6 +271,7 @@ def test_dirichlet_clients_are_as_figure_1_of_fast_says() -> None:
     assert few >= 15 and sum((share > 0).all() for share in counts[1.0]) >= 28
 
 
+@pytest.mark.acceptance
 def test_the_dissimilarities_of_fsl_fall_with_c(
     here: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_actors_that_die_in_mid_round_change_no_bit(
     assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
 
 
+@pytest.mark.acceptance
 def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
     dataset, pool = tiny.data.load(), start_actors(Hardware(actors=2, cpus=0.5))
     try:
@@ -214,6 +215,7 @@ class Stillborn:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.acceptance
 def test_an_actor_that_never_starts_is_given_up_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

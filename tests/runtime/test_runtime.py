@@ -153,6 +153,7 @@ def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
     assert done == ["send", "wait", "wait"]
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("actors", [1, 2])
 def test_evaluations_that_are_lost_with_their_actors_are_made_again(
@@ -170,6 +171,7 @@ def test_evaluations_that_are_lost_with_their_actors_are_made_again(
     assert [record.test_accuracy for record in records] == expected
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None:
     run = tiny.replace(

@@ -169,6 +169,7 @@ def test_a_stopped_trial_goes_on_from_where_it_was(
     assert len(store.rounds(tiny.id)) == 8
 
 
+@pytest.mark.acceptance
 def test_a_lost_client_actor_is_replaced_within_the_trial(
     start: Any, store: Store, tiny: Run
 ) -> None:

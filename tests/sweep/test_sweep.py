@@ -118,6 +118,7 @@ def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -
     assert contents(tmp_path) == before
 
 
+@pytest.mark.acceptance
 def test_an_interrupt_does_not_wait_for_data_that_load(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -342,6 +343,7 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     assert again.ok and len(again.runs) == len(outcome.runs)
 
 
+@pytest.mark.acceptance
 def test_optuna_proposes_runs_and_sees_their_accuracy(
     tiny: Run, tmp_path: Path
 ) -> None:

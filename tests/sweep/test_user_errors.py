@@ -77,17 +77,19 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_the_command_prints_an_error_once_and_again_only_when_quiet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "quiet", [False, pytest.param(True, marks=pytest.mark.acceptance)]
+)
+def test_the_command_prints_an_error_once(
+    quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = load(tmp_path, HELPED, "algorithm=Mine()")
     options = {"hardware": Hardware(cpus=0.5, trials=1), "track": False}
-    for quiet in (False, True):
-        with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
-            cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)
-        assert said.get().count("OSError") == 1
-        assert "method=mine, s=0: failed, Mine (" in said.get()
-        assert "traceback" in said.get()
+    with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
+        cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)
+    assert said.get().count("OSError") == 1
+    assert "method=mine, s=0: failed, Mine (" in said.get()
+    assert "traceback" in said.get()
 
 
 def raised(work: Callable[[], object]) -> Exception:

@@ -135,6 +135,7 @@ def mlflow(
         yield url, experiment.experiment_id, run.info.run_id
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("width", WIDTHS)
 def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     width: int, browser: Any, mlflow: tuple[str, str, str]
@@ -156,6 +157,7 @@ def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     page.close()
 
 
+@pytest.mark.acceptance
 def test_mlflow_s_parent_run_shows_the_report(
     browser: Any, mlflow: tuple[str, str, str]
 ) -> None:
