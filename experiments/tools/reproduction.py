@@ -63,7 +63,9 @@ def overview():
         rows.append(
             [f"`{name}`", str(found.cells), difference, printed, ", ".join(verdicts)]
         )
-    return pipe_table(["table", "cells", "distance", "printed spread", "cells are"], rows, 1)
+    return pipe_table(
+        ["table", "cells", "distance", "printed spread", "cells are"], rows, 1
+    )
 
 
 def count_off(name, statistic, group):
