@@ -21,7 +21,7 @@ two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import BASE_RUNS, NOTES, SCALES
+from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES
 from experiments.tools.printed_tables import printed_numbers
 
 TABLE8 = printed_numbers("""
@@ -55,6 +55,7 @@ def reading_run(server_round, spread, server, s, method, p):
     partition, seed = SPREADS[spread]
     run = BASE_RUNS["MNIST"].replace(
         {
+            "data.dataset": INPUTS["0 to 1"],
             "data.partition": partition(p=p),
             "data.seed": seed,
             "data.server": SERVERS[server],

@@ -16,7 +16,7 @@ two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import BASE_RUNS, NOTES, SCALES, cell_run
+from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, cell_run
 from experiments.tools.printed_tables import printed_numbers
 
 TABLE3 = printed_numbers("""
@@ -41,7 +41,11 @@ def reading_run(server_round, spread, n0, p):
     """Return the run of one cell of table 3 under one reading, or of its baseline."""
     partition, seed = SPREADS[spread]
     base = BASE_RUNS["MNIST"].replace(
-        {"data.partition": partition(p=p), "data.seed": seed}
+        {
+            "data.dataset": INPUTS["0 to 1"],
+            "data.partition": partition(p=p),
+            "data.seed": seed,
+        }
     )
     if server_round == "none":
         return cell_run(base, "FedAvg", p=p)

@@ -53,7 +53,7 @@ INPUTS = {
 }
 _MNIST = fl.Run(
     data=fl.Federation(
-        dataset=fl.Mnist(),
+        dataset=INPUTS["standardised"],
         clients=10,
         partition=fl.ClassesPerClient(p=10),
         server=fl.IidServer(n0=1000),
