@@ -6,7 +6,7 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-from experiments.safari.setting import NOTES, SCALES, cell_run
+from experiments.safari.setting import NOTES, PRINTED_STATISTIC, SCALES, cell_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import cell_texts, dashed_cells, printed_numbers
 
@@ -34,7 +34,7 @@ def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within
         table=fl.Table(
             rows=["s"],
             columns=["p"],
-            statistic="best",
+            statistic=PRINTED_STATISTIC,
             source=f"SAFARI, table 1 ({dataset})",
         ),
         paper=paper,
@@ -74,7 +74,7 @@ def improvement_table(dataset, printed, notes):
         table=fl.Table(
             rows=["s", "method"],
             columns=["p"],
-            statistic="best",
+            statistic=PRINTED_STATISTIC,
             minus={"method": "FedAvg"},
             source=f"SAFARI, table 2 ({dataset})",
         ),
@@ -107,7 +107,7 @@ def server_data_table(number, dataset, printed, notes):
         table=fl.Table(
             rows=["n0"],
             columns=["p"],
-            statistic="best",
+            statistic=PRINTED_STATISTIC,
             minus={"n0": 0},
             source=f"SAFARI, table {number}",
         ),
@@ -145,7 +145,7 @@ def client_probability_table(dataset, printed, notes):
         table=fl.Table(
             rows=["s"],
             columns=["q"],
-            statistic="best",
+            statistic=PRINTED_STATISTIC,
             source=f"SAFARI, table 5 ({dataset})",
         ),
         paper=paper,
@@ -182,7 +182,7 @@ def comparison_table(number, dataset, printed, notes):
         table=fl.Table(
             rows=["s", "method"],
             columns=["p"],
-            statistic="best",
+            statistic=PRINTED_STATISTIC,
             source=f"SAFARI, table {number} ({dataset})",
         ),
         paper=paper,
@@ -219,7 +219,7 @@ def cohort_size_table(number, dataset, printed, notes):
         table=fl.Table(
             rows=["m", "method"],
             columns=["p"],
-            statistic="best",
+            statistic=PRINTED_STATISTIC,
             source=f"SAFARI, table {number} ({dataset})",
         ),
         paper=paper,
