@@ -143,6 +143,7 @@ def test_two_parts_of_the_plain_loop_are_one_run_s_clients_and_test_set() -> Non
     assert asked == [7, 5, 2]
 
 
+@pytest.mark.acceptance
 def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory() -> (
     None
 ):

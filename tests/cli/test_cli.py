@@ -28,6 +28,7 @@ SWEEP = Sweep(
 """
 
 
+@pytest.mark.acceptance
 def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) -> None:
     """Ray alone tries for 14 minutes. Not in this process: a Ray that it has would be taken."""
     with socket.socket() as mute:

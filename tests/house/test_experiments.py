@@ -32,7 +32,7 @@ SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}
 PATHS = sweep_files()
 FILES = sorted(PATHS)
 ACCEPTANCE = pytest.mark.acceptance
-QUICK = ("safari_table3_mnist", "fast_table3_cifar10", "fsl_table1")
+QUICK = ("safari_table3_mnist", "fast_figure4", "fsl_figure8_cifar10")
 DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_table1")
 
 

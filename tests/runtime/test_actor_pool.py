@@ -180,6 +180,7 @@ class Choosy:
         return self.engine
 
 
+@pytest.mark.acceptance
 def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_first(
     tiny: Run,
 ) -> None:

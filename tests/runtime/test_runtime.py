@@ -186,6 +186,7 @@ def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None
     torch.testing.assert_close(w_P, w_expected_P)
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
     small = {"rounds": 2, "local": LocalTraining(lr=0.1, batch_size=32, steps=2)}

@@ -561,6 +561,7 @@ class Crash(BaseException):
     """The process is killed."""
 
 
+@pytest.mark.acceptance
 def test_a_crash_while_a_damaged_run_is_forgotten_hurts_nothing(
     formed: Store, original: Store, tmp_path: Path
 ) -> None:

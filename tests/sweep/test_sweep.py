@@ -204,11 +204,11 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
     assert (
         again.skipped == 2 and said == "" and (tmp_path / "s" / "report.html").is_file()
     )
-    more, said = go(
+    more = finish(
         grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5))),
         tmp_path / "s",
     )
-    assert more.skipped == 2 and "[1/1]" in said and len(more.runs) == 6
+    assert more.skipped == 2 and len(more.runs) == 6
     assert all(p.stat().st_mtime_ns == then for p, then in parts.items())
 
 

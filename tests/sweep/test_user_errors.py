@@ -57,6 +57,7 @@ def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
     assert text == entry.traceback
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None:
     code = (

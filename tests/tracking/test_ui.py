@@ -77,10 +77,8 @@ def in_session(leader: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.acceptance)],
-)
+@pytest.mark.acceptance
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
     root: Path, taken: int, number: signal.Signals
 ) -> None:
