@@ -237,10 +237,8 @@ def shared_runs():
         )
     equal = len(several) - len(unequal)
     return (
-        f"{count(len(several), 'run')} of {len(sweeps_of_run)} stand in several sweeps "
-        f"and were run anew for each. {equal} of them are equal in every row and "
-        "column "
-        f"but `seconds`{rest}."
+        f"{count(len(several), 'run')} of {len(sweeps_of_run)} stand in several sweeps. "
+        f"{equal} of them are equal in every row and column but `seconds`{rest}."
     )
 
 
