@@ -36,7 +36,7 @@ SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("
 """
 COMMAND = ["run", "mine.py", "--out", "out", "--trials", "2", "--cpus", "0.5"]
 # So many that no run ends within the seconds before a signal.
-ROUNDS = 600
+ROUNDS = 1500
 PATIENCE = 120
 # Ray's agents end by themselves after Ray's other processes were killed. Before that they
 # try for up to a minute to tell Ray's head, which may be gone too.
