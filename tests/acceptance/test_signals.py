@@ -36,7 +36,7 @@ SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("
 """
 COMMAND = ["run", "mine.py", "--out", "out", "--trials", "2", "--cpus", "0.5"]
 # So many that no run ends within the seconds before a signal.
-ROUNDS = 1500
+ROUNDS = 1000
 PATIENCE = 120
 # Ray's agents end by themselves after Ray's other processes were killed. Before that they
 # try for up to a minute to tell Ray's head, which may be gone too.
@@ -166,7 +166,7 @@ def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
     for number, code_due in CODES.items():
         with command(folder) as one:
             one.wait_for("ray::Clients")
-            time.sleep(1)
+            time.sleep(0.5)
             one.process.send_signal(number)
             code, said = one.end()
         assert code == code_due, said
