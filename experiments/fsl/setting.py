@@ -34,7 +34,7 @@ CIFAR-10: 6,000 images, a test on 1,000, a tenth of n0, and N = 100 in scenario 
 EMNIST: the 340 images per class of the folder `emnist47` (another split), a test on
 900, and N = 45. CIFAR-10 images that no client holds stand in for STL-10, so FSLsyn
 does not test another distribution there. It can only show directions. Scale `medium` is
-`small` for 300 rounds, after which the methods have left chance behind on CIFAR-10 too.
+`small` for 300 rounds.
 """
 # in each table
 SHOWN = {"statistic": "rolling20", "also": ["rise_time20", "final", "best"]}
@@ -207,7 +207,7 @@ def smoke(run):
 
 
 def medium(run):
-    """Return scale `small` for as many rounds as every method takes to leave chance."""
+    """Return scale `small` for ten times as many rounds."""
     return small(run).replace(rounds=300)
 
 

@@ -16,14 +16,13 @@ logistic regression, batch size 64, 150 rounds, five random initializations. CIF
 CNN, batch size 500, 5,000 rounds, three initializations.
 
 What the paper leaves open, and our choice: the pixels of MNIST are standardised, those
-of CIFAR-10 scaled to [0, 1]. Logistic
-regression starts at zero, so that seeds differ only in cohorts, batches and SAFARI's
-choice between client and server rounds. All seeds share one partition, whose classes
-are spread as evenly as possible. The last s clients are the absent ones. The server's
-dataset D0 is drawn uniformly, and no client holds its samples. A server round is one
-epoch over D0 with the clients' batch size, because a single step does not reach the
-printed numbers. Where a table does not name the size n0 of D0, it is 1,000 samples
-(MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN has three convolutions
+of CIFAR-10 scaled to [0, 1]. Logistic regression starts at zero, so that seeds differ
+only in cohorts, batches and SAFARI's choice between client and server rounds. All seeds
+share one partition, whose classes are spread as evenly as possible. The last s clients
+are the absent ones. The server's dataset D0 is drawn uniformly, and no client holds its
+samples. A server round is one epoch over D0 with the clients' batch size, because a
+single step does not reach the printed numbers. Where a table does not name the size n0
+of D0, it is 1,000 samples (MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN has three convolutions
 with 64, 128 and 256 channels and 256 hidden units, which is our guess at what reaches
 the printed 81 %. The printed accuracy is taken to be the best one that an evaluation of
 every fifth round sees (`best5`); where ours are fewer, it is the best of them. The
