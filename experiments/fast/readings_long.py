@@ -11,7 +11,7 @@ the rate is halved after half of the rounds, as the paper does.
 
 Run it with `raysafl run experiments/fast/readings_long.py`. Its 5 cells with 3 seeds
 each take about 2,800 hours of one core, so use a GPU; with `--scale long` they take
-about 1 hour on two cores, and with `--scale small` about 2 minutes.
+about 2 hours on two cores, and with `--scale small` about 2 minutes.
 """
 
 import raysafl as fl
