@@ -39,6 +39,10 @@ RESULTS_CHOICES = (
     "--stale keep keeps its results, and --no-resume runs everything again"
 )
 
+# What is reported before a round is evaluated. Tune ends a sweep with an error if a
+# report lacks the metric that its scheduler or search algorithm goes by.
+NO_METRICS = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
+
 
 @dataclass(frozen=True)
 class Context:
@@ -183,11 +187,10 @@ class Coordinator(tune.Trainable):
             return self._step()
         except StorageError as error:
             self._close()
-            return {"run_id": self.key, "done": True, "lost": str(error)}
+            return {"run_id": self.key, "done": True, "lost": str(error), **NO_METRICS}
 
     def _step(self) -> dict[str, Any]:
-        nothing = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
-        result: dict[str, Any] = {"done": True, **nothing}
+        result: dict[str, Any] = {"done": True, **NO_METRICS}
         try:
             if not self.begun:
                 self._begin()

@@ -16,6 +16,7 @@ from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
+from raysafl.sweep.check import METRICS
 from raysafl.sweep.coordinator import Context, Coordinator
 from raysafl.sweep.session import run_in_process
 
@@ -98,6 +99,16 @@ def test_it_reports_every_evaluated_round_and_ends_with_the_ledger(
     assert entry.metrics["test_accuracy"] == results[-1]["test_accuracy"]
     of = store.rounds().query("round == 3")["test_accuracy"].mean()
     assert results[-1]["test_accuracy"] == pytest.approx(of)
+
+
+def test_a_report_that_results_cannot_be_written_has_the_metrics_that_tune_demands(
+    start: Any, store: Store
+) -> None:
+    store.rounds_path.rmdir()
+    store.rounds_path.touch()
+    result = start("tiny").train()
+    assert result["done"] and "cannot write" in result["lost"]
+    assert set(METRICS) <= set(result)
 
 
 def test_reset_for_another_run_equals_a_fresh_start(
