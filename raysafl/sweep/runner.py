@@ -18,8 +18,6 @@ from torch import Tensor
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, redacted
 from raysafl.models import FlatModel
-from raysafl.report.figures.curves import curve_of_run
-from raysafl.report.write import is_current, write_report
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
@@ -213,6 +211,8 @@ class Runner:
             frame = write_runs_table(store) if tracked is None else store.runs()
             # The table, a claim or the notes may have been edited, rows may have been
             # found damaged, or an earlier driver was killed before it wrote the report.
+            from raysafl.report.write import is_current, write_report
+
             if not is_current(store):
                 write_report(store)
             ended = set(store.ledger())
@@ -363,7 +363,7 @@ class Runner:
                 f"MLflow's database cannot lie in an object store; it is {redacted(uri)}"
             )
         configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
-        return Tracker(self.store, uri, self._say, configs, curve_of_run)
+        return Tracker(self.store, uri, self._say, configs, _curve_of_run)
 
     def _trials(
         self,
@@ -388,6 +388,7 @@ class Runner:
         )
         try:
             display.start(len(todo) or self.sweep.num_samples, skipped)
+            _in_thread(_import_report)
             tuning.fit(datasets)
         finally:
             display.stop()
@@ -428,8 +429,22 @@ def _nothing() -> None:
     """Do nothing, as long as there are no results to report."""
 
 
+def _import_report() -> None:
+    """Import the report, which takes seconds and is needed when the trials have ended."""
+    import raysafl.report.write  # noqa: F401
+
+
+def _curve_of_run(rows: pd.DataFrame, title: str) -> bytes:
+    """Draw the figure of a run that MLflow shows."""
+    from raysafl.report.figures.curves import curve_of_run
+
+    return curve_of_run(rows, title)
+
+
 def _write_all(store: Store) -> None:
     """Write `runs.parquet`, the table, the report and the figures."""
+    from raysafl.report.write import write_report
+
     write_runs_table(store)
     write_report(store)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from raysafl.report.analysis.cells import factor
 from raysafl.report.analysis.layout import Key, Layout
@@ -55,6 +55,12 @@ def rule(table: Table) -> str:
     )
 
 
+def _t_quantile(freedom: Floats) -> Floats:
+    """Return the (1 + level) / 2 quantile of Student's t; NaN without freedom."""
+    quantile: Floats = stdtrit(freedom, (1 + LEVEL) / 2)
+    return np.where(freedom > 0, quantile, np.nan)
+
+
 def half_width(std: Floats, n: Floats) -> Floats:
     """Return half the width of the t interval of a mean of n replicates.
 
@@ -63,7 +69,7 @@ def half_width(std: Floats, n: Floats) -> Floats:
     It is NaN for fewer than two replicates.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        width: Floats = stats.t.ppf((1 + LEVEL) / 2, n - 1) * std / np.sqrt(n)
+        width: Floats = _t_quantile(n - 1) * std / np.sqrt(n)
     return width
 
 
@@ -84,7 +90,7 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
         a = std**2 / n
         b = other**2 / m
         freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-        width = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b)
+        width = _t_quantile(freedom) * np.sqrt(a + b)
     return np.where(a + b == 0, 0.0, width)
 
 
@@ -224,6 +230,9 @@ def _difference(ours: "pd.Series[float]", base: "pd.Series[float]") -> dict[str,
     }
     # Equal differences up to rounding have no spread, and so no t test.
     if len(both) >= 2 and np.ptp(difference) > 1e-9 * difference.abs().max():
+        # scipy.stats takes more than a second to import, so only a test does it.
+        from scipy import stats
+
         test = stats.ttest_rel(both["ours"], both["base"])
         low, high = test.confidence_interval(LEVEL)
         found |= {"half": (high - low) / 2, "p": test.pvalue}
