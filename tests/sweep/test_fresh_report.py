@@ -13,7 +13,6 @@ from raysafl.quickstart import BASE
 from raysafl.report import write
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
-from raysafl.sweep import runner as driver
 
 SHOWN = ("table.md", "report.html", "curves.png", "heatmap.png")
 
@@ -82,7 +81,7 @@ def test_a_report_of_an_unchanged_sweep_is_not_made_again(
     again(SWEEP, folder)
     before = contents(folder)
     made = list[Store]()
-    monkeypatch.setattr(driver, "write_report", made.append)
+    monkeypatch.setattr(write, "write_report", made.append)
     again(SWEEP, folder)
     assert not made and contents(folder) == before
 
