@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -85,18 +86,27 @@ def no_secrets_in_logs() -> Iterator[None]:
 def kept_sigterm() -> Iterator[None]:
     """Keep the program's own handler of SIGTERM while Ray starts in the block.
 
-    Ray sets a handler that ends the process with exit code 15. It may, if the program
-    has none.
+    Ray replaces it twice. First it sets a handler in Python that ends the process with
+    exit code 15; this is prevented. Then its C++ part sets one below Python, which
+    prints a stack trace and can crash before it calls Python's; so the program's
+    handler is set again at the end of the block. A program that has no handler of its
+    own, or that starts Ray in another thread than the main one, gets Ray's.
     """
     utils = _find("ray._private.utils")
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    own = signal.getsignal(signal.SIGTERM)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if own in (signal.SIG_DFL, None) or not in_main_thread:
         yield
-    elif not hasattr(utils, "set_sigterm_handler"):
-        _warn_once("utils.set_sigterm_handler", "SIGTERM ends it with exit code 15")
-        yield
-    else:
-        with _replaced(utils, "set_sigterm_handler", _do_nothing):
+        return
+    try:
+        with ExitStack() as changes:
+            if hasattr(utils, "set_sigterm_handler"):
+                changes.enter_context(
+                    _replaced(utils, "set_sigterm_handler", _do_nothing)
+                )
             yield
+    finally:
+        signal.signal(signal.SIGTERM, own)
 
 
 def is_own_exit(error: BaseException) -> bool:

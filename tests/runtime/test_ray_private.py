@@ -3,6 +3,8 @@
 import logging
 import os
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -128,3 +130,27 @@ def test_a_trial_without_histories_is_left_as_it_is(
 
 def test_a_module_that_ray_does_not_have_is_found_missing() -> None:
     assert ray_private._find("ray._private.no_such_module", "part") is None
+
+
+def test_sigterm_while_ray_runs_gives_the_programs_own_end_without_a_stack_trace() -> (
+    None
+):
+    program = """
+import os, signal
+from raysafl.cli.signals import end_at_once
+from raysafl.runtime.ray_session import ray_session
+end_at_once()
+with ray_session(None):
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 143
+    assert "Stopped by SIGTERM." in done.stdout
+    assert "*** SIGTERM received" not in done.stdout
