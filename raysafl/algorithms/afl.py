@@ -1,6 +1,7 @@
 """AFL: anarchic federated learning (docs/papers.md#afl)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 from dataclasses import replace
 
 import torch
@@ -30,6 +31,7 @@ class AFL(Algorithm):
     Source: Yang et al. 2022, ICML (docs/papers.md#afl), rules AFA-CD and AFA-CS.
     """
 
+    remembers_clients: ClassVar[bool] = True
     lr: float = Field(
         default=1.0, gt=0, description="Server learning rate per local step."
     )

@@ -1,6 +1,7 @@
 """FedDyn: federated learning with dynamic regularisation (docs/papers.md#feddyn)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -28,6 +29,7 @@ class FedDyn(Algorithm):
     (docs/papers.md#fsl).
     """
 
+    remembers_clients: ClassVar[bool] = True
     alpha: float = Field(
         default=0.01, gt=0, description="Weight of the regularisation."
     )

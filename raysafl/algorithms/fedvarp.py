@@ -1,6 +1,7 @@
 """FedVARP: variance reduction for partial participation (docs/papers.md#fedvarp)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -24,6 +25,7 @@ class FedVARP(Algorithm):
     Source: Jhunjhunwala et al. 2022, UAI (docs/papers.md#fedvarp).
     """
 
+    remembers_clients: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
 
     def init(self, w_P: Tensor, num_clients: int) -> State:

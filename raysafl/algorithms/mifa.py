@@ -1,7 +1,7 @@
 """MIFA: memory-augmented impatient federated averaging (docs/papers.md#mifa)."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -24,6 +24,7 @@ class MIFA(Algorithm):
     they do not.
     """
 
+    remembers_clients: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0, description="Server learning rate.")
     over: Literal["all", "seen"] = Field(
         default="all",

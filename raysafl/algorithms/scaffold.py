@@ -28,6 +28,7 @@ class SCAFFOLD(Algorithm):
     """
 
     kind: ClassVar[str] = "Scaffold"
+    remembers_clients: ClassVar[bool] = True
     lr: float | None = Field(
         default=1.0,
         gt=0,

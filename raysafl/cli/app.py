@@ -61,6 +61,12 @@ Gpus = Annotated[
 Trials = Annotated[
     int | None, typer.Option(help="Maximum number of trials at the same time.")
 ]
+PackSize = Annotated[
+    str,
+    typer.Option(
+        help="Maximum number of runs that a trial carries out together, or auto."
+    ),
+]
 Autoscale = Annotated[
     bool,
     typer.Option(
@@ -145,6 +151,7 @@ def run_command(
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
     trials: Trials = None,
+    pack: PackSize = "auto",
     autoscale: Autoscale = False,
     engine: Annotated[
         str,
@@ -167,7 +174,7 @@ def run_command(
         resume=resume,
         stale=stale,
         address=address,
-        hardware=_client_hardware(actors, cpus, gpus, trials, autoscale),
+        hardware=_client_hardware(actors, cpus, gpus, trials, autoscale, pack),
         engine=engine,
         tracking_uri=tracking_uri,
         try_first=try_first,
@@ -463,13 +470,23 @@ def _axis_and_label(text: str, option: str = "--only") -> tuple[str, str]:
 
 
 def _client_hardware(
-    actors: int, cpus: float, gpus: float, trials: int | None, autoscale: bool = False
+    actors: int,
+    cpus: float,
+    gpus: float,
+    trials: int | None,
+    autoscale: bool = False,
+    pack: str = "auto",
 ) -> Component:
     """Make the hardware of a trial from the options of the command line."""
     from raysafl.runtime import Hardware
 
     return Hardware(
-        actors=actors, cpus=cpus, gpus=gpus, trials=trials, autoscale=autoscale
+        actors=actors,
+        cpus=cpus,
+        gpus=gpus,
+        trials=trials,
+        pack=int(pack) if pack.isdecimal() else pack,
+        autoscale=autoscale,
     )
 
 

@@ -301,6 +301,9 @@ class Algorithm(Component):
     """
 
     abstract: ClassVar[bool] = True
+    # Whether `State.clients` holds a vector for each client that has come. The memory
+    # that a run needs is estimated by it.
+    remembers_clients: ClassVar[bool] = False
 
     def prepare(self, setting: Setting) -> Self:
         """Return this algorithm with the defaults filled in that depend on the run."""

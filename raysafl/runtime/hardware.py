@@ -1,6 +1,7 @@
 """What a trial runs on; no part of a `Run`, as results do not depend on it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -35,6 +36,11 @@ class Hardware(Component):
         gt=0,
         description="maximum number of trials at once; by default as many as fit",
     )
+    pack: Literal["auto"] | int = Field(
+        default="auto",
+        description="maximum number of runs that a trial carries out together; auto "
+        "chooses by their work and memory. It changes no result",
+    )
     autoscale: bool = Field(
         default=False,
         description="whether the cluster adds nodes on demand, so that a trial need "
@@ -50,6 +56,13 @@ class Hardware(Component):
         if 0 < gpus < 1 and abs(round(1 / gpus) * gpus - 1) > 0.02:
             raise ValueError("a GPU is shared as 1/n: 0.5, 0.33, 0.25, ...")
         return gpus
+
+    @field_validator("pack")
+    @classmethod
+    def _at_least_one(cls, pack: Literal["auto"] | int) -> Literal["auto"] | int:
+        if pack != "auto" and pack < 1:
+            raise ValueError("a pack has at least one run; or give auto")
+        return pack
 
     def bundle(self) -> dict[str, float]:
         """Return the resources of one client actor, by Ray's names."""
@@ -73,6 +86,27 @@ class Hardware(Component):
         for _ in range(0 if self.autoscale else self.actors):
             if not self._take(free):
                 raise ValueError(self._refusal(nodes))
+
+    def trials_at_once(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        """Return how many trials run at the same time on these nodes, at least one.
+
+        Args:
+            nodes: The resources of each node by Ray's names.
+        """
+        fitting = [
+            int(sum(node.get(name, 0) for node in nodes) / (need * self.actors) + 1e-6)
+            for name, need in self.bundle().items()
+        ]
+        return max(1, min([*fitting, *([self.trials] if self.trials else [])]))
+
+    def memory_of_trial(self, nodes: Sequence[Mapping[str, float]]) -> float:
+        """Return the bytes of memory that each trial has if the nodes are full of trials.
+
+        Args:
+            nodes: The resources of each node by Ray's names.
+        """
+        of_core = min(node.get("memory", 0) / node.get("CPU", 1) for node in nodes)
+        return of_core * self.actors * self.cpus
 
     def _take(self, free: Sequence[dict[str, float]]) -> bool:
         """Take one actor's resources from the first node that has them."""

@@ -1,14 +1,14 @@
-"""The coordinator: the process of a Tune trial, which carries out one run.
+"""The coordinator: the process of a Tune trial, which carries out the runs of a pack.
 
 Tune reuses the coordinator's process for the next trial, and the coordinator keeps its
 client actors, so a sweep starts its processes once. `_reset` drops all state of the
-last run; a test compares a reused trial with a new one.
+last pack; a test compares a reused trial with a new one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import ray
 import torch
@@ -17,24 +17,25 @@ from ray import tune
 
 from raysafl.core.problem import Dataset
 from raysafl.models import FlatModel
-from raysafl.runtime import Hardware, OnActors, Worker
-from raysafl.runtime.messages import RunSetup
-from raysafl.runtime.on_actors import agree_on_engine, should_piggyback, start_actors
+from raysafl.runtime import Hardware, OnActors
+from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.on_actors import agree_on_engine, start_actors
+from raysafl.runtime.population import Population
 from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.run import Run
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.definition import Make, sample_key
+from raysafl.sweep.definition import sample_key
 from raysafl.sweep.old_code import CHOICES, changes_text, checkpoint_maker
-from raysafl.sweep.session import Session
+from raysafl.sweep.packs import Pack
+from raysafl.sweep.session import End, Session, failure
 from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
-from raysafl.sweep.user_errors import describe_error, kept_traceback
 
-# Several trials may not take runs out of the compacted files at the same time, so only
-# the driver forgets results.
+# Several trials may not take runs out of the same files at the same time, so only the
+# driver forgets results.
 RESULTS_CHOICES = (
     "--stale keep keeps its results, and --no-resume runs everything again"
 )
@@ -43,6 +44,9 @@ RESULTS_CHOICES = (
 # report lacks the metric that its scheduler or search algorithm goes by.
 NO_METRICS = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
 
+# From the configuration that Tune gives a trial to the trial's pack.
+PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
+
 
 @dataclass(frozen=True)
 class Context:
@@ -50,7 +54,8 @@ class Context:
 
     Args:
         store: the sweep's folder.
-        make: makes a run from the configuration that Tune gives a trial.
+        pack_of: returns the pack of the configuration that Tune gives a trial. Where
+            Tune samples, it makes the run, which may raise an error of the user's.
         hardware: what a trial runs on.
         datasets: the loaded datasets in Ray's object store, by the `source_key` of the
             data that load them.
@@ -64,9 +69,9 @@ class Context:
     """
 
     store: Location
-    make: Make
+    pack_of: PackOf
     hardware: Hardware
-    datasets: dict[str, "ray.ObjectRef[Dataset]"]
+    datasets: "dict[str, ray.ObjectRef[Dataset]]"
     origin: dict[str, str]
     report_seconds: float
     flush_seconds: float
@@ -76,20 +81,21 @@ class Context:
 
 
 class Coordinator(tune.Trainable):
-    """Coordinates one run after the other on the same client actors.
+    """Coordinates one pack after the other on the same client actors.
 
-    A run that raises an error, or whose client actors are lost again and again, is
-    recorded as failed with the reason; for Tune the trial ends normally. Only the loss
-    of the coordinator's own process is an error of the trial. Tune then starts it
-    again, and the run goes on from its checkpoint.
+    A run that raises an error is recorded as failed with the reason, and the other runs
+    of its pack go on; for Tune the trial ends normally. If an error concerns a pack of
+    several runs as a whole, the driver is told to try its halves. Only the loss of the
+    coordinator's own process is an error of the trial. Tune then starts it again, and
+    the runs go on from their checkpoints.
     """
 
     def setup(self, config: dict[str, Any], context: Context | None = None) -> None:
         """Start the client actors.
 
-        The run is begun later, in `step`: Tune may set up one coordinator for a trial
+        The runs are begun later, in `step`: Tune may set up one coordinator for a trial
         and then give the trial to another, and only one of them may touch the rows of
-        the run.
+        the runs.
         """
         assert context is not None
         torch.set_num_threads(1)
@@ -100,148 +106,190 @@ class Coordinator(tune.Trainable):
         self._reset(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Get ready for the next run on the same client actors."""
+        """Get ready for the next pack on the same client actors."""
         self._stop()
         self._reset(new_config)
         return True
 
     def _reset(self, config: dict[str, Any]) -> None:
-        """Drop all state of the last run."""
+        """Drop all state of the last pack."""
         self.session: Session | None = None
-        self.run: Run | None = None
-        self.run_lock: FileLock | RemoteLock | None = None
+        self.pack = Pack(())
+        self.lock: FileLock | RemoteLock | None = None
         self.begun = False
-        self.key = str(config.get("run", "")) or sample_key(config)
+        # Names the pack, or the sampled configuration of which no run could be made.
+        self.key = str(config.get("pack", "")) or sample_key(config)
+        # The entries of runs that an earlier trial has ended.
+        self.ended: dict[str, LedgerEntry] = {}
 
     def _begin(self) -> None:
-        """Get the run ready, unless an earlier trial has ended it.
+        """Get the runs ready that no earlier trial has ended.
 
-        It waits for another trial of the same run to end: two sampled configurations
-        may give equal runs, and the trials of a killed driver live on for a moment.
+        If the trial is given one sampled run, it waits for another trial of the same
+        run to end, because two sampled configurations may give equal runs.
         """
         self.begun = True
-        self.run = self.context.make(self.config)
-        self.key = self.run.id
-        self.run_lock = self.store.run_lock(self.key)
-        self.run_lock.acquire()
-        code = self.digests.of_run(self.run)
-        # A trial that waited for another one finds the run finished.
-        if not self._ended_before(code):
-            self.session = self._open(self.run, code)
+        self.pack = self.context.pack_of(self.config)
+        self.key = self.pack.id
+        self.lock = self.store.run_lock(self.key)
+        self.lock.acquire()
+        code = {run.id: self.digests.of_run(run) for run in self.pack.runs}
+        self.ended = self._ended_before(code)
+        runs = [run for run in self.pack.runs if run.id not in self.ended]
+        if runs:
+            self.session = self._open(runs, code)
 
-    def _ended_before(self, code: Mapping[str, str]) -> bool:
-        """Whether the run has ended; a checkpoint of other code is deleted.
+    def _ended_before(
+        self, code: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, LedgerEntry]:
+        """Return the entries of runs that an earlier trial has ended.
 
         Raises:
-            StaleCodeError: other code has made the results or the checkpoint, and the
-                user has not said what becomes of them. The driver raises this error
-                before anything runs, but it does not know all runs that are sampled.
+            StaleCodeError: other code has made the results or the checkpoint of a
+                sampled run, and the user has not said what becomes of them. The driver
+                raises this error before anything runs, but it does not know all runs
+                that are sampled.
         """
-        entry = self.store.ledger_entry(self.key)
+        if len(self.pack.runs) > 1:
+            return self.store.ended_in(self.pack.id)
+        (run,) = self.pack.runs
+        entry = self.store.ledger_entry(run.id)
         if entry is not None and entry.status.decided:
-            changed = changed_classes(entry.code, code)
+            changed = changed_classes(entry.code, code[run.id])
             if changed and self.context.stale is not Stale.KEEP:
                 self._refuse(changed, RESULTS_CHOICES)
-            return True
-        changed = changed_classes(checkpoint_maker(self.store, self.key).code, code)
+            return {run.id: entry}
+        changed = changed_classes(
+            checkpoint_maker(self.store, run.id).code, code[run.id]
+        )
         if changed and self.context.stale is Stale.FAIL:
             self._refuse(changed, CHOICES)
         if changed:
-            self.store.checkpoint(self.key).unlink(missing_ok=True)
-        return False
+            self.store.checkpoint(run.id).unlink(missing_ok=True)
+        return {}
 
     def _refuse(self, changed: list[str], choices: str) -> None:
         text = changes_text({self.key: changed}, {self.key: self.config})
         raise StaleCodeError(f"{text}. {choices}")
 
-    def _open(self, run: Run, code: Mapping[str, str]) -> Session:
-        ref = self.context.datasets.get(run.data.source_key) or ray.put(run.data.load())
+    def _open(
+        self, runs: Sequence[Run], code: Mapping[str, Mapping[str, str]]
+    ) -> Session:
+        first = runs[0]
+        ref = self.context.datasets.get(first.data.source_key) or ray.put(
+            first.data.load()
+        )
         dataset = ray.get(ref)
-        flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
-        setup = RunSetup(
-            data=run.data,
+        model = FlatModel(
+            first.model, dataset.train.x.shape[1:], dataset.num_classes
+        )
+        cells = [cell for run in runs for cell in run.cells]
+        setup = PackSetup(
+            cells=cells,
             dataset=ref,
-            model=run.model,
-            seeds=run.seeds,
+            model=first.model,
             engine=self.context.engine,
-            batch_size=run.local.batch_size,
-            frozen=ray.put(flat.frozen),
+            batch_size=first.local.batch_size,
+            frozen=ray.put(model.frozen),
         )
         self.actors.configure(setup)
-        # It trains nothing here, so any engine will do, and none need be measured.
-        reference = Worker(run.data, dataset, run.model, run.seeds, engine="loop")
+        # The actors get ready while this process makes its own copy of the splits.
+        population = Population(cells, dataset)
         device, engine = agree_on_engine(self.actors, setup)
         origin = {**self.context.origin, "device": device, "engine": engine}
-        work = OnActors(self.actors, reference, should_piggyback(engine))
-        flush_seconds = self.context.flush_seconds
-        return Session(run, self.store, work, origin, flush_seconds, code)
+        return Session(
+            runs,
+            self.store,
+            OnActors(self.actors, population, model),
+            origin,
+            self.context.flush_seconds,
+            code,
+            self.pack.id,
+        )
 
     def step(self) -> dict[str, Any]:
-        """Run rounds for `report_seconds` and report the last evaluated round.
+        """Run rounds for `report_seconds` and report what has become of the runs.
 
-        If results cannot be written, the run is not recorded as failed. The reason is
-        reported as `lost`, the driver ends the sweep, and the run goes on from its
-        checkpoint when the sweep is started again.
+        If results cannot be written, no run is recorded as failed. The reason is
+        reported as `lost`, the driver ends the sweep, and the runs go on from their
+        checkpoints when the sweep is started again.
         """
         try:
             return self._step()
         except StorageError as error:
             self._close()
-            return {"run_id": self.key, "done": True, "lost": str(error), **NO_METRICS}
+            return {"key": self.key, "done": True, "lost": str(error), **NO_METRICS}
 
     def _step(self) -> dict[str, Any]:
-        result: dict[str, Any] = {"done": True, **NO_METRICS}
+        """Return a report.
+
+        Besides `done` and the metrics of the run that a scheduler watches, it has:
+        `ends`, how runs have ended; `written`, the runs with new rows; `running`, how
+        many are open, and `accuracy`, their mean test accuracy; `rows`, the sums of the
+        rows of the one run that a scheduler may stop; `begun_anew`, why checkpoints
+        were not used; `halve`, whether the driver is to try the halves of the pack.
+        """
+        report: dict[str, Any] = {"done": True, **NO_METRICS}
         try:
             if not self.begun:
                 self._begin()
-            if self.session is None:
-                entry = self.store.ledger_entry(self.key)
-                result |= entry.metrics if entry else {}
-            else:
-                result["done"] = self.session.advance(self.context.report_seconds)
-                result |= self.session.metrics() | {"writes": self.session.writes}
-                # A warning that is raised here would end in a file of Ray's.
-                result["begun_anew"] = self.session.begun_anew
-                # For the ledger entry, should a scheduler stop the run here.
-                result["rows"] = [asdict(own) for own in self.session.sums]
+                report["ends"] = [
+                    _end(run_id, entry) for run_id, entry in self.ended.items()
+                ]
+            if self.session is not None:
+                report["done"] = self.session.advance(self.context.report_seconds)
+                report |= self._progress(self.session)
+            elif len(self.ended) == 1:
+                report |= next(iter(self.ended.values())).metrics
         except StorageError:
             raise
         # The user's own code may call `sys.exit`, which would end this process.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if is_own_exit(error):
                 raise
-            self._fail(error)
-        if result["done"]:
+            report |= self._fail(error)
+        if report["done"]:
             self._close()
-        return {"run_id": self.key, **result}
+        return {"key": self.key, **report}
+
+    def _progress(self, session: Session) -> dict[str, Any]:
+        """Return the part of a report that says how far the runs of a session are."""
+        ends = [_end(run_id, entry) for run_id, entry in self.ended.items()]
+        self.ended = {}
+        one = len(self.pack.runs) == 1
+        return {
+            **session.metrics(),
+            "ends": [*ends, *session.take_ends()],
+            "written": session.take_written(),
+            "running": len(session.open),
+            "accuracy": session.accuracy(),
+            # A warning that is raised here would end in a file of Ray's.
+            "begun_anew": session.begun_anew,
+            # For the ledger entry, should a scheduler stop the run here.
+            "rows": session.watched_sums() if one else [],
+        }
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Return an empty checkpoint for Tune, as `Session` writes the run's own one."""
+        """Return an empty checkpoint for Tune, as `Session` writes those of the runs."""
         return {}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Ignore Tune's checkpoint: `Session` goes on from the run's own one."""
+        """Ignore Tune's checkpoint: `Session` goes on from those of the runs."""
 
-    def _fail(self, error: BaseException) -> None:
-        """Record the failure with the user's line that raised it, and the rows before it."""
-        components = list(self.run.components()) if self.run else []
-        entry = LedgerEntry.now(
-            self.run.model_dump(mode="json") if self.run else None,
-            Status.FAILED,
-            describe_error(error, components),
-            traceback=kept_traceback(error),
-            **self.context.origin,
-        )
-        self.store.write_ledger(self.key, entry)
-        if self.session is not None:
-            # The evaluation under way may fail as well.
-            with suppress(Exception):
-                self.session.write_rows()
+    def _fail(self, error: BaseException) -> dict[str, Any]:
+        """Record the failure of a run, or let the driver try the halves of a pack."""
         self._close()
+        if len(self.pack.runs) > 1:
+            return {"halve": True}
+        run = self.pack.runs[0] if self.pack.runs else None
+        run_id = run.id if run else self.key
+        entry = failure(error, run, self.context.origin)
+        self.store.write_ledger(run_id, entry)
+        return {"ends": [End(run_id, entry.status, entry.reason, float("nan"))]}
 
     def _stop(self) -> None:
         try:
-            # A storage error ends the sweep anyway, and the last checkpoint stays.
+            # A storage error ends the sweep anyway, and the last checkpoints stay.
             with suppress(StorageError):
                 if self.session is not None:
                     self.session.flush()
@@ -249,14 +297,20 @@ class Coordinator(tune.Trainable):
             self._close()
 
     def _close(self) -> None:
-        """Release the run, so that another trial may run it."""
+        """Release the runs, so that another trial may run them."""
         self.session = None
-        if self.run_lock is not None:
-            self.run_lock.release()
+        if self.lock is not None:
+            self.lock.release()
 
     def cleanup(self) -> None:
-        """Write what an early stop leaves of the run, and end the client actors."""
+        """Write what an early stop leaves of the runs, and end the client actors."""
         try:
             self._stop()
         finally:
             self.actors.kill()
+
+
+def _end(run_id: str, entry: LedgerEntry) -> End:
+    """Return how a run has ended, from its ledger entry."""
+    accuracy = float(entry.metrics.get("test_accuracy", float("nan")))
+    return End(run_id, entry.status, entry.reason, accuracy)

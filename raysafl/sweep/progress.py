@@ -1,13 +1,18 @@
 """Shows a person how far a sweep is: runs done, running and failed, and the time left."""
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from raysafl.storage.ledger import Status
+
+# The largest number of runs of which each has a line in a log file.
+MOST_LINES = 100
 
 
 def run_name(labels: Mapping[str, Any], run_id: str) -> str:
@@ -26,8 +31,13 @@ class Display(Protocol):
             skipped: the number of runs that had ended before.
         """
 
-    def update(self, running: int) -> None:
-        """Show a new number of running trials."""
+    def update(self, running: int, accuracy: float) -> None:
+        """Show what runs now.
+
+        Args:
+            running: how many runs have begun and not ended.
+            accuracy: their mean test accuracy, a fraction; NaN if none is evaluated.
+        """
 
     def add_run(
         self, label_text: str, status: Status, reason: str, accuracy: float
@@ -51,8 +61,8 @@ class QuietDisplay:
     def start(self, total: int, skipped: int) -> None:
         """Show nothing when the sweep starts."""
 
-    def update(self, running: int) -> None:
-        """Show nothing when the number of running trials changes."""
+    def update(self, running: int, accuracy: float) -> None:
+        """Show nothing when the runs go on."""
 
     def add_run(
         self, label_text: str, status: Status, reason: str, accuracy: float
@@ -66,43 +76,48 @@ class QuietDisplay:
 class LineDisplay(QuietDisplay):
     """Prints one line for each run that ends. It is meant for log files and pipes.
 
+    In a sweep of more than `MOST_LINES` runs, runs that finish share a line for every
+    hundredth of the sweep.
+
     Args:
         console: what it prints to.
     """
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.total = 0
-        self.done = 0
-        self.failed = 0
-        self.started = time.monotonic()
+        self.state = State()
+        # How many runs had ended when the last line was printed.
+        self.told = 0
 
     def start(self, total: int, skipped: int) -> None:
         """Print how many runs there are to do, and how many are done."""
-        self.total = total
+        self.state = State(total)
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
+
+    def update(self, running: int, accuracy: float) -> None:
+        """Take note of what runs now, for the next line."""
+        self.state.running = running
+        self.state.accuracy = accuracy
 
     def add_run(
         self, label_text: str, status: Status, reason: str, accuracy: float
     ) -> None:
-        """Print a run's number, labels, status and accuracy, and the time left.
+        """Print a run's number, labels, status and accuracy, and the time left."""
+        state = self.state
+        state.add(status)
+        if state.total <= MOST_LINES or status.bad:
+            result = reason or f"test accuracy {accuracy:.2%}"
+            self._print(
+                f"[{state.done}/{state.total}] {label_text}: {status}, {result} "
+                f"({state.failed} failed, {state.seconds_left:.0f} s left)"
+            )
+        elif state.done - self.told >= state.total / 100 or state.done == state.total:
+            self.told = state.done
+            self._print(state.line())
 
-        The estimate assumes that the other runs take as long as those that have ended.
-        """
-        self.done += 1
-        self.failed += status.bad
-        spent = time.monotonic() - self.started
-        # Trials run side by side, so this is already the time per run of all of them.
-        left = spent / self.done * (self.total - self.done)
-        result = reason or f"test accuracy {accuracy:.2%}"
-        self.console.print(
-            f"[{self.done}/{self.total}] {label_text}: {status}, {result} "
-            f"({self.failed} failed, {left:.0f} s left)",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class BarDisplay(QuietDisplay):
@@ -118,7 +133,8 @@ class BarDisplay(QuietDisplay):
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             BarColumn(),
             TextColumn(
-                "{task.fields[running]} running, {task.fields[failed]} failed, time left"
+                "{task.fields[running]} running{task.fields[accuracy]}, "
+                "{task.fields[failed]} failed, time left"
             ),
             TimeRemainingColumn(),
             console=console,
@@ -128,14 +144,18 @@ class BarDisplay(QuietDisplay):
     def start(self, total: int, skipped: int) -> None:
         """Draw the bar, and print how many runs had ended before."""
         self.progress.start()
-        self.task = self.progress.add_task("", total=total, running=0, failed=0)
+        self.task = self.progress.add_task(
+            "", total=total, running=0, accuracy="", failed=0
+        )
         if skipped:
             self.progress.console.print(f"{skipped} runs finished before")
 
-    def update(self, running: int) -> None:
-        """Show how many trials run now."""
+    def update(self, running: int, accuracy: float) -> None:
+        """Show how many runs go on, and their mean accuracy."""
         if self.task is not None:
-            self.progress.update(self.task, running=running)
+            self.progress.update(
+                self.task, running=running, accuracy=_accuracy_text(accuracy)
+            )
 
     def add_run(
         self, label_text: str, status: Status, reason: str, accuracy: float
@@ -154,8 +174,108 @@ class BarDisplay(QuietDisplay):
         self.progress.stop()
 
 
+class NotebookDisplay(QuietDisplay):
+    """Shows the same numbers in a notebook, as one line that is updated.
+
+    Runs that failed or diverged are printed below it.
+
+    Args:
+        show: shows a text in the notebook, and returns what changes this text.
+    """
+
+    def __init__(self, show: Callable[[str], Callable[[str], None]]) -> None:
+        self.state = State()
+        self._show = show
+        self._change: Callable[[str], None] | None = None
+
+    def start(self, total: int, skipped: int) -> None:
+        """Show the line."""
+        self.state = State(total)
+        self._change = self._show(self.state.line())
+
+    def update(self, running: int, accuracy: float) -> None:
+        """Change the line to what runs now."""
+        self.state.running = running
+        self.state.accuracy = accuracy
+        self._draw()
+
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
+        """Count the run in the line, and show why it failed or diverged."""
+        self.state.add(status)
+        if status.bad:
+            self._show(f"{label_text}: {status}, {reason}")
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._change is not None:
+            self._change(self.state.line())
+
+
+@dataclass
+class State:
+    """How far a sweep is.
+
+    Args:
+        total: the number of runs to do.
+        done: how many have ended.
+        failed: how many of these failed or diverged.
+        running: how many have begun and not ended.
+        accuracy: the mean test accuracy of the running ones; NaN if none is evaluated.
+        started: the time of the start, in seconds of `time.monotonic`.
+    """
+
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    running: int = 0
+    accuracy: float = math.nan
+    started: float = field(default_factory=time.monotonic)
+
+    def add(self, status: Status) -> None:
+        """Count a run that has ended."""
+        self.done += 1
+        self.failed += status.bad
+
+    @property
+    def seconds_left(self) -> float:
+        """An estimate: the other runs take as long as those that have ended."""
+        spent = time.monotonic() - self.started
+        # Runs go on side by side, so this is already the time per run of all of them.
+        return spent / self.done * (self.total - self.done) if self.done else math.nan
+
+    def line(self) -> str:
+        """Return all of it as one line of text."""
+        left = "" if not self.done else f", {self.seconds_left:.0f} s left"
+        return (
+            f"{self.done}/{self.total} runs, {self.running} running"
+            f"{_accuracy_text(self.accuracy)}, {self.failed} failed{left}"
+        )
+
+
+def _accuracy_text(accuracy: float) -> str:
+    return "" if math.isnan(accuracy) else f" at test accuracy {accuracy:.1%}"
+
+
+def _show_in_notebook(text: str) -> Callable[[str], None]:
+    """Show a text in the notebook, and return a function that changes it."""
+    from IPython.display import display
+
+    def plain(text: str) -> dict[str, str]:
+        return {"text/plain": text}
+
+    handle = display(plain(text), raw=True, display_id=True)
+    return lambda changed: handle.update(plain(changed), raw=True)
+
+
 def choose_display(console: Console, quiet: bool) -> Display:
-    """Return a bar for a terminal, else lines; with `quiet`, what shows nothing."""
+    """Return a bar for a terminal, a line for a notebook, else lines for a file.
+
+    With `quiet`, the display shows nothing.
+    """
     if quiet:
         return QuietDisplay()
+    if console.is_jupyter:
+        return NotebookDisplay(_show_in_notebook)
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)

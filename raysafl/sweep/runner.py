@@ -198,6 +198,7 @@ class Runner:
                 # All checks have passed, and what was made is kept.
                 refusal.pop_all()
                 store.forget(attempt.forgotten)
+                store.drop_unfinished_bundles()
                 sampled = [] if self.sweep.is_grid else attempt.earlier
                 store.write_manifest(manifest.extended(sampled))
                 return datasets
@@ -442,9 +443,10 @@ def _curve_of_run(rows: pd.DataFrame, title: str) -> bytes:
 
 
 def _write_all(store: Store) -> None:
-    """Write `runs.parquet`, the table, the report and the figures."""
+    """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
+    compact_locked(store)
     write_runs_table(store)
     write_report(store)
 

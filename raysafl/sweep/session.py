@@ -1,256 +1,258 @@
-"""Runs one run and writes its rows, its checkpoints and its ledger entry.
+"""Carries out the runs of a pack and writes their rows, checkpoints and ledger entries.
 
-The rounds between two checkpoints are an interval. The rows of an interval are one
-Parquet file. A crash at any point neither loses nor doubles a row because of the order
-of writing: first the rows of the interval, then its checkpoint. When the run has ended,
-first the ledger entry is written, then the checkpoint is deleted.
+A crash at any point neither loses nor doubles a row because of the order of writing.
+While a run goes on, its rows are written every `flush_seconds` as one part, and then
+its checkpoint. Runs that have ended by then are written together as one bundle: first
+their rows, then their ledger entries, and then their parts and checkpoints are deleted
+(`raysafl.storage.store`).
 """
 
-import datetime
 import time
-import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, astuple
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from raysafl.core.record import Record
 from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
-from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
-from raysafl.storage.files import atomic_write
-from raysafl.storage.integrity import (
-    Plan,
-    RowSum,
-    difference,
-    gap,
-    keys_of,
-    row_sums,
-)
-from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
+from raysafl.storage.integrity import row_sums
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.rows import run_of
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.stale import changed_classes
-from raysafl.version import __version__
+from raysafl.sweep.open_run import OpenRun
+from raysafl.sweep.packs import Pack
+from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 # Seconds between two checkpoints: the most work that a crash loses.
 FLUSH_SECONDS = 30.0
 
 
-class Session:
-    """Carries out one run from its checkpoint, if any, and writes it to a store.
-
-    A checkpoint that is damaged, or of another run, or of other code is not used, and
-    neither is one whose rows are not those that were written. The run then begins anew,
-    with a warning, and `begun_anew` says why.
+class End(NamedTuple):
+    """How a run has ended, for the progress display.
 
     Args:
-        run: the run.
+        run_id: the run.
+        status: how it ended.
+        reason: why, if it did not finish.
+        accuracy: its last test accuracy, a fraction; NaN if it has none.
+    """
+
+    run_id: str
+    status: Status
+    reason: str
+    accuracy: float
+
+
+class Session:
+    """Carries out runs in lock-step, each from its checkpoint, and writes them to a store.
+
+    A run that raises an error is recorded as failed, and the others go on.
+
+    Args:
+        runs: the runs, in the order of their cells in `work`.
         store: the sweep's folder.
         work: trains and evaluates, in this process or on actors.
-        origin: versions, host, device, engine and so on, for the run's ledger entry.
+        origin: versions, host, device, engine and so on, for the ledger entries.
         flush_seconds: the time between two checkpoints.
-        code: a digest of each of the user's own classes in the run, by name.
+        code: for each run, by its id, a digest of each of the user's own classes.
+        pack_id: the name of the bundles that are written; by default that of a pack of
+            these runs.
     """
 
     def __init__(
         self,
-        run: Run,
+        runs: Sequence[Run],
         store: Store,
         work: Work,
-        origin: dict[str, str],
+        origin: Mapping[str, str],
         flush_seconds: float = FLUSH_SECONDS,
-        code: Mapping[str, str] | None = None,
+        code: Mapping[str, Mapping[str, str]] | None = None,
+        pack_id: str = "",
     ) -> None:
-        self.run = run
-        self.code = dict(code or {})
         self.store = store
-        self.origin = origin
+        self.origin = dict(origin)
         self.flush_seconds = flush_seconds
-        self.simulation = Simulation(run, work)
-        self.checkpoint = store.checkpoint(run.id)
-        # Seconds that the run took until the last checkpoint.
-        self.spent = 0.0
-        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        # Why a checkpoint was not used; empty if there was none, or it was used.
-        self.begun_anew = ""
-        # For each replicate, the sum of its rows up to the last checkpoint.
-        self._sums = [RowSum()] * run.replicates
-        if self.checkpoint.is_file():
-            self._resume()
-        # For each replicate, the sum of all rows that were written.
-        self.sums = self._sums
+        self.pack_id = pack_id or Pack(tuple(runs)).id
+        self.lockstep = Lockstep(work)
+        # The runs that have not ended, by id.
+        self.open: dict[str, OpenRun] = {}
+        # Runs all of whose rounds were run, but that have not been written yet.
+        self._complete: list[OpenRun] = []
+        # The ends of runs, and the runs with new rows, that nobody has asked for yet.
+        self._ends: list[End] = []
+        self._written: list[str] = []
 
-        # Rows of rounds after the checkpoint were written before a crash; these rounds
-        # are computed again.
-        store.drop_parts(run.id, self.simulation.round)
-        # The first round after the last checkpoint.
-        self._interval = self.simulation.round
-        # The rows of the rounds since the last checkpoint.
-        self._rows: list[dict[str, Any]] = []
-        self._checkpoint_time = time.monotonic()
-        # The records of the last evaluated round, one for each replicate.
-        self.latest: list[Record] = []
-        # How often rows were written. The driver has MLflow updated only if it grows.
-        self.writes = 0
-
-    def _resume(self) -> None:
-        """Go on from the checkpoint, or begin anew if it cannot be used."""
-        content = self.checkpoint.read_bytes()
-        try:
-            extra = restore(self.simulation, content)
-            spent = float(extra["spent"])
-            started = str(extra["started"])
-            # Checkpoints of earlier versions have no sums.
-            written = [RowSum(*own) for own in extra.get("rows", [])]
-            changed = changed_classes(extra.get("code"), self.code)
-        except (ValueError, KeyError, TypeError) as error:
-            return self._begin_anew(str(error))
-        if changed:
-            return self._begin_anew(
-                f"the code of {', '.join(changed)} has changed since"
+        files = [*store.parts(), *store.checkpoints()]
+        begun = {run_of(f) if f.suffix == ".parquet" else f.stem for f in files}
+        first_cell = 0
+        for run in runs:
+            own_code = (code or {}).get(run.id, {})
+            self.open[run.id] = OpenRun(
+                run, store, work, first_cell, own_code, run.id in begun
             )
+            first_cell += run.replicates
+        self._flushed = time.monotonic()
+        # The run that a scheduler watches; it watches none if there are several.
+        self._watched = next(iter(self.open.values()))
+        self._end_complete()
 
-        rows = self.store.table(self.run.id)
-        rows = rows.filter(pc.less(rows["round"], self.simulation.round))
-        if why := self._fault(rows, written):
-            return self._begin_anew(f"the rows before it are damaged ({why})")
-        self.spent = spent
-        self.started = started
-        self._sums = _by_replicate(self.run, rows)
+    @property
+    def done(self) -> bool:
+        """Whether all runs have ended, and are written."""
+        return not self.open and not self._complete
 
-    def _begin_anew(self, why: str) -> None:
-        """Forget what the checkpoint has restored, and say why."""
-        self.begun_anew = f"{self.checkpoint}: {why}, so the run begins anew"
-        warnings.warn(self.begun_anew, stacklevel=4)
-        self.simulation = Simulation(self.run, self.simulation.work)
-
-    def _fault(self, rows: pa.Table, written: list[RowSum]) -> str:
-        """Say how the rows before the checkpoint differ from those that were written."""
-        run = self.run
-        if written:
-            found = row_sums(rows).get(run.id, {})
-            return difference(dict(enumerate(written)), found)
-        plan = Plan(run.rounds, run.eval_every, run.replicates, run.seed)
-        live = [
-            r for r, own in enumerate(self.simulation.replicates) if not own.diverged
-        ]
-        return gap(plan, keys_of(rows), self.simulation.round, live)
+    @property
+    def begun_anew(self) -> str:
+        """Why checkpoints were not used; empty if there was no reason to say so."""
+        return "\n".join(filter(None, (own.begun_anew for own in self.open.values())))
 
     def advance(self, seconds: float) -> bool:
         """Run rounds for some time, and then up to the next round that is evaluated.
 
         Args:
             seconds: how long. With 0, for schedulers that may stop the run after any
-                report, all rows so far are written when this returns. Otherwise
-                evaluations of the last rounds may still be computed.
+                report, all rows so far are written when this returns.
 
         Returns:
-            Whether the run has ended.
+            Whether all runs have ended.
         """
         begin = time.monotonic()
-        while not self.simulation.done:
-            self._take(self.simulation.advance())
+        while self.open:
+            evaluated = self._advance()
             now = time.monotonic()
-            if now - self._checkpoint_time > self.flush_seconds:
+            if now - self._flushed > self.flush_seconds or not self.open:
                 self.flush()
-            if self.simulation.last_round_evaluated and now - begin >= seconds:
+            if evaluated and now - begin >= seconds:
                 break
-        if self.simulation.done:
-            self._end()
-        elif not seconds:
-            self.write_rows()
-        return self.simulation.done
+        if not seconds:
+            for own in self.open.values():
+                own.write_rows()
+                self._written.append(own.run.id)
+        return self.done
 
-    def _take(self, records: list[Record]) -> None:
-        self._rows += [asdict(record) for record in records]
-        self.latest = [
-            r for r in records if r.round == records[-1].round
-        ] or self.latest
+    def _advance(self) -> bool:
+        """Run a round of every open run; return whether one of them was evaluated."""
+        simulations = {i: own.simulation for i, own in self.open.items()}
+        begin = time.monotonic()
+        outcomes = self.lockstep.advance(simulations)
+        share = (time.monotonic() - begin) / len(outcomes)
+        evaluated = False
+        for run_id, outcome in outcomes.items():
+            own = self.open[run_id]
+            own.spent += share
+            if isinstance(outcome, BaseException):
+                self._fail(own, outcome)
+                continue
+            own.take(outcome)
+            evaluated = evaluated or bool(outcome)
+        self._end_complete()
+        return evaluated
+
+    def _end_complete(self) -> None:
+        """Put the runs aside all of whose rounds have been run."""
+        for run_id in [i for i, own in self.open.items() if own.simulation.done]:
+            self._complete.append(self.open.pop(run_id))
+
+    def _fail(self, own: OpenRun, error: BaseException) -> None:
+        """Record a failed run and the rows before its failure; its checkpoint stays."""
+        del self.open[own.run.id]
+        entry = failure(error, own.run, self.origin)
+        self.store.write_ledger(own.run.id, entry)
+        own.write_rows()
+        self._written.append(own.run.id)
+        accuracy = own.metrics()["test_accuracy"]
+        self._ends.append(End(own.run.id, entry.status, entry.reason, accuracy))
 
     def flush(self) -> None:
-        """Write the rows since the last checkpoint, then a new checkpoint."""
-        self.write_rows()
-        now = time.monotonic()
-        self.spent += now - self._checkpoint_time
-        self._sums = self.sums
-        content = dump(
-            self.simulation,
-            spent=self.spent,
-            started=self.started,
-            rows=[astuple(own) for own in self._sums],
-            code=self.code,
-            raysafl=__version__,
-        )
-        atomic_write(self.checkpoint, content)
-        self._interval = self.simulation.round
-        self._rows = []
-        self._checkpoint_time = now
+        """Write the runs that have ended, and rows and checkpoints of the others."""
+        self._write_complete()
+        for own in self.open.values():
+            own.flush()
+            self._written.append(own.run.id)
+        self._flushed = time.monotonic()
 
-    def write_rows(self) -> None:
-        """Write all rows since the last checkpoint as one file, or replace that file."""
-        self._take(self.simulation.finish_evaluations())
-        if self._rows:
-            table = self.store.write_part(self.run.id, self._interval, self._rows)
-            own = _by_replicate(self.run, table)
-            self.sums = [a + b for a, b in zip(self._sums, own, strict=True)]
-            self.writes += 1
+    def _write_complete(self) -> None:
+        """Write the runs all of whose rounds have been run, as one bundle."""
+        if not self._complete:
+            return
+        rows = pa.concat_tables([own.rows() for own in self._complete])
+        sums = row_sums(rows)
+        origin = self.origin | self.lockstep_note
+        entries = {
+            own.run.id: own.entry(sums.get(own.run.id, {}), origin)
+            for own in self._complete
+        }
+        self.store.write_bundle(self.pack_id, rows, entries)
+        for run_id, entry in entries.items():
+            accuracy = float(entry.metrics["test_accuracy"])
+            self._ends.append(End(run_id, entry.status, entry.reason, accuracy))
+        self._complete = []
+
+    @property
+    def lockstep_note(self) -> dict[str, str]:
+        """What the ledger says of a pack that had to be divided; empty if it had not."""
+        note = self.lockstep.most_reason
+        return {"divided": note} if note else {}
+
+    def take_ends(self) -> list[End]:
+        """Return how runs have ended since the last call."""
+        ends = self._ends
+        self._ends = []
+        return ends
+
+    def take_written(self) -> list[str]:
+        """Return the runs that have not ended and got new rows since the last call."""
+        written = self._written
+        self._written = []
+        return list(dict.fromkeys(written))
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round for Tune's schedulers: means over replicates."""
-        last = self.latest
-        return {
-            "round": last[-1].round + 1 if last else 0,
-            "test_accuracy": float(
-                np.mean([r.test_accuracy for r in last] or [np.nan])
-            ),
-            "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
-        }
+        """Return the last evaluated round of the run that a scheduler watches.
 
-    def _end(self) -> None:
-        self.flush()
-        diverged = [rep.diverged for rep in self.simulation.replicates]
-        reason = next(filter(None, diverged), "")
-        status = Status.DIVERGED if reason else Status.FINISHED
-        replicates = [
-            ReplicateEnd(
-                replicate=r,
-                status=Status.DIVERGED if why else Status.FINISHED,
-                reason=why,
-                rows=own.rows,
-                digest=own.digest,
-            )
-            for r, (why, own) in enumerate(zip(diverged, self._sums, strict=True))
-        ]
-        entry = LedgerEntry.now(
-            self.run.model_dump(mode="json"),
-            status,
-            reason,
-            replicates=replicates,
-            metrics=self.metrics(),
-            started=self.started,
-            seconds=self.spent,
-            code=self.code,
-            **self.origin,
-        )
-        self.store.write_ledger(self.run.id, entry)
-        self.checkpoint.unlink(missing_ok=True)
+        If there are several runs, no scheduler watches, and the numbers are those of
+        the first one.
+        """
+        return self._watched.metrics()
+
+    def accuracy(self) -> float:
+        """Return the mean test accuracy of the open runs; NaN if none is evaluated."""
+        known = [own.metrics()["test_accuracy"] for own in self.open.values()]
+        known = [accuracy for accuracy in known if not np.isnan(accuracy)]
+        return float(np.mean(known)) if known else float("nan")
+
+    def watched_sums(self) -> list[dict[str, Any]]:
+        """Return the sums of the rows of the run that a scheduler may stop here."""
+        return [asdict(own) for own in self._watched.sums()]
 
 
-def _by_replicate(run: Run, rows: pa.Table) -> list[RowSum]:
-    """Return the sum of the rows of each replicate of a run."""
-    found = row_sums(rows).get(run.id, {})
-    return [found.get(r, RowSum()) for r in range(run.replicates)]
+def failure(
+    error: BaseException, run: Run | None, origin: Mapping[str, str]
+) -> LedgerEntry:
+    """Return the ledger entry of a failed run, with the user's line that raised the error.
+
+    Args:
+        error: the error.
+        run: the run; None if it could not be made.
+        origin: versions, host and so on.
+    """
+    return LedgerEntry.now(
+        run.model_dump(mode="json") if run else None,
+        Status.FAILED,
+        describe_error(error, list(run.components()) if run else []),
+        traceback=kept_traceback(error),
+        **origin,
+    )
 
 
 def run_in_process(run: Run, store: Store, work: Work) -> None:
     """Carry out a run in this process: the reference that trials are compared with."""
     origin = {**provenance(), "device": torch.device("cpu").type}
-    code = CodeDigests().of_run(run)
-    Session(run, store, work, origin, code=code).advance(np.inf)
+    code = {run.id: CodeDigests().of_run(run)}
+    Session([run], store, work, origin, code=code).advance(np.inf)

@@ -5,7 +5,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +23,14 @@ from raysafl.runtime.provenance import commit, provenance
 from raysafl.runtime.ray_private import environment
 from raysafl.runtime.ray_session import watched_head
 from raysafl.simulation.run import Run
+from raysafl.storage.locks import lock
 from raysafl.storage.manifest import Entry, Label
 from raysafl.storage.paths import StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.coordinator import Context, Coordinator
-from raysafl.sweep.definition import Make, Sweep
+from raysafl.sweep.coordinator import Context, Coordinator, PackOf
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.packs import Pack, form_packs
 from raysafl.sweep.progress import Display
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch
@@ -37,6 +39,8 @@ from raysafl.tracking import Tracker
 
 # Seconds between two reports of a trial to Tune, unless a scheduler needs every round.
 REPORT_SECONDS = 2.0
+# The share of a trial's memory that the vectors of a pack may take.
+MEMORY_OF_PACK = 0.25
 # How often a trial whose process was lost is started again.
 TRIAL_RETRIES = 2
 # With these settings Tune prints no tables and writes neither logs nor snapshots, as the
@@ -81,6 +85,9 @@ class Tuning:
     def fit(self, datasets: Mapping[str, Dataset]) -> None:
         """Run all trials on the Ray that was started before.
 
+        A pack of several runs that could not be carried out is tried in halves, down to
+        single runs, when the other packs have ended.
+
         Args:
             datasets: the loaded datasets, by the `source_key` of the data that load
                 them.
@@ -93,6 +100,7 @@ class Tuning:
         """
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+        _wait_for_earlier_trials(self.store)
         with environment(**QUIET):
             ship_user_code(
                 self.sweep,
@@ -100,7 +108,7 @@ class Tuning:
             )
             context = Context(
                 store=self.store.path,
-                make=self._make(),
+                pack_of=self._sampled_pack_of(),
                 hardware=self.hardware,
                 datasets=_put_datasets(datasets),
                 origin={**provenance(), "commit": commit()},
@@ -110,24 +118,71 @@ class Tuning:
                 code=self.digests.found,
                 stale=self.stale,
             )
-            watch = self._watch()
-            with (
-                _scratch(self.store) as folder,
-                _signals_put_off(watch),
-                watched_head(watch.interrupt),
-            ):
-                self._tuner(context, folder, watch).fit()
-            if watch.lost:
-                raise StorageError(watch.lost)
+            packs = self._packs(datasets) if self.sweep.is_grid else []
+            while True:
+                unfinished = self._fit(context, packs)
+                packs = [
+                    half
+                    for pack in unfinished
+                    for half in pack.halves(self.store.ended_in(pack.id))
+                ]
+                if not packs:
+                    break
 
-    def _make(self) -> Make:
-        if not self.sweep.is_grid:
-            # The scheduler and the search algorithm stay in the driver.
-            return replace(self.sweep, scheduler=None, search_alg=None).build
-        runs = dict(self.todo)
-        return lambda config: runs[config["run"]]
+    def _packs(self, datasets: Mapping[str, Dataset]) -> list[Pack]:
+        """Form packs for the cores and the memory of Ray's machines.
 
-    def _tuner(self, context: Context, folder: Path, watch: Watch) -> tune.Tuner:
+        A scheduler decides run by run, so each of its packs is one run.
+        """
+        if self.sweep.scheduler:
+            return [Pack((run,)) for run in self.todo.values()]
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        at_once = self.hardware.trials_at_once(nodes)
+        memory = self.hardware.memory_of_trial(nodes) * MEMORY_OF_PACK
+        return form_packs(
+            self.todo.values(), datasets, self.hardware, at_once, memory
+        )
+
+    def _fit(self, context: Context, packs: Sequence[Pack]) -> list[Pack]:
+        """Run a trial for each pack, or let Tune sample its trials.
+
+        Args:
+            context: what all trials share.
+            packs: the packs; none if the sweep samples its runs.
+
+        Returns:
+            The packs that could not be carried out as a whole.
+
+        Raises:
+            StorageError: results could not be written any more.
+        """
+        if packs:
+            by_id = {pack.id: pack for pack in packs}
+            refs = {pack_id: ray.put(pack) for pack_id, pack in by_id.items()}
+            context = replace(context, pack_of=lambda c: ray.get(refs[c["pack"]]))
+            watch = self._watch(lambda config: by_id[config["pack"]])
+        else:
+            watch = self._watch(self._sampled_pack_of())
+        with _scratch(self.store) as folder:
+            tuner = self._tuner(context, folder, watch, packs)
+            with _signals_put_off(watch), watched_head(watch.interrupt):
+                tuner.fit()
+        if watch.lost:
+            raise StorageError(watch.lost)
+        return [] if watch.ends_early else watch.unfinished
+
+    def _sampled_pack_of(self) -> PackOf:
+        """Return a function that makes a pack of the run of a sampled configuration.
+
+        It is sent to the trials, which do without the scheduler and the search
+        algorithm of the sweep.
+        """
+        build = replace(self.sweep, scheduler=None, search_alg=None).build
+        return lambda config: Pack((build(config),))
+
+    def _tuner(
+        self, context: Context, folder: Path, watch: Watch, packs: Sequence[Pack]
+    ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
         trainable = tune.with_resources(
@@ -135,23 +190,20 @@ class Tuning:
             tune.PlacementGroupFactory(bundles),
         )
         space = dict(self.sweep.space)
-        if self.sweep.is_grid:
-            space = {"run": tune.grid_search(list(self.todo))}
+        if packs:
+            space = {"pack": tune.grid_search([pack.id for pack in packs])}
 
         # Tune ignores `max_concurrent_trials` for a generator that is given to it.
         most = self.hardware.trials
         sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
+        chooses = bool(self.sweep.scheduler or self.sweep.search_alg)
         return tune.Tuner(
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(
-                metric=self.sweep.metric
-                if self.sweep.scheduler or self.sweep.search_alg
-                else None,
-                mode=self.sweep.mode
-                if self.sweep.scheduler or self.sweep.search_alg
-                else None,
-                num_samples=1 if self.sweep.is_grid else self.sweep.num_samples,
+                metric=self.sweep.metric if chooses else None,
+                mode=self.sweep.mode if chooses else None,
+                num_samples=1 if packs else self.sweep.num_samples,
                 search_alg=self.sweep.search_alg or sampler,
                 scheduler=self.sweep.scheduler,
                 max_concurrent_trials=most if self.sweep.search_alg else None,
@@ -168,7 +220,7 @@ class Tuning:
             ),
         )
 
-    def _watch(self) -> Watch:
+    def _watch(self, pack_of: PackOf) -> Watch:
         labels = self.store.manifest().labels()
 
         def sampled(run_id: str, values: dict[str, Label]) -> None:
@@ -178,7 +230,7 @@ class Tuning:
 
         return Watch(
             self.store,
-            self._make(),
+            pack_of,
             self.display,
             self.tracker,
             self.hardware,
@@ -186,6 +238,17 @@ class Tuning:
             sampled,
             self.digests.of_run,
         )
+
+
+def _wait_for_earlier_trials(store: Store) -> None:
+    """Wait until the trials of a killed driver, which live on for a moment, have ended.
+
+    A trial holds a lock for as long as it may write.
+    """
+    for file in sorted(store.path.glob("tune/*.lock"), key=str):
+        held = lock(file)
+        held.acquire()
+        held.release()
 
 
 def _put_datasets(

@@ -3,8 +3,9 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite, nan
 from typing import Any
 
 from ray import tune
@@ -17,8 +18,11 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
-from raysafl.sweep.definition import Make, sample_key
+from raysafl.sweep.coordinator import PackOf
+from raysafl.sweep.definition import sample_key
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.progress import Display, run_name
+from raysafl.sweep.session import End
 from raysafl.tracking import Tracker
 from raysafl.version import __version__
 
@@ -34,7 +38,8 @@ class Watch(tune.Callback):
 
     Args:
         store: the sweep's folder.
-        make: makes a run from the configuration of a trial.
+        pack_of: returns the pack of the configuration of a trial. It raises the user's
+            error if no run can be made of a sampled configuration.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
         hardware: what a trial needs, for a warning if there is no room for it.
@@ -46,7 +51,7 @@ class Watch(tune.Callback):
     def __init__(
         self,
         store: Store,
-        make: Make,
+        pack_of: PackOf,
         display: Display,
         tracker: Tracker | None,
         hardware: Hardware,
@@ -55,17 +60,21 @@ class Watch(tune.Callback):
         code_of: Callable[[Run], dict[str, str]],
     ) -> None:
         self.store = store
-        self.make = make
+        self.pack_of = pack_of
         self.display = display
         self.tracker = tracker
         self.hardware = hardware
         self.labels = dict(labels)
+        # The trials whose sampled run has its labels.
+        self._labelled: set[str] = set()
         self.sampled = sampled
         self.code_of = code_of
+        # Packs of several runs that could not be carried out as a whole.
+        self.unfinished: list[Pack] = []
         # When a trial was last seen to run; None after the warning that none does.
         self.last_ran: float | None = time.monotonic()
-        # For each run id: its trial, and how often that has written rows.
-        self.seen: dict[str, tuple[str, int | None]] = {}
+        # The runs whose end was shown.
+        self.shown: set[str] = set()
         # What was said of runs whose checkpoint was not used.
         self.told: set[str] = set()
         # Why results cannot be written any more; `Halt` then ends the sweep.
@@ -122,68 +131,87 @@ class Watch(tune.Callback):
         result: dict[str, Any],
         **info: Any,
     ) -> None:
-        """Take a report: label a run that was sampled, and have its new rows logged."""
-        run_id = result["run_id"]
-        begun_anew = result.get("begun_anew", "")
-        if begun_anew not in ("", *self.told):
-            self.told.add(begun_anew)
-            log.warning(begun_anew)
+        """Take a report: show the runs that have ended, and have new rows logged."""
+        for begun_anew in filter(None, result.get("begun_anew", "").splitlines()):
+            if begun_anew not in self.told:
+                self.told.add(begun_anew)
+                log.warning(begun_anew)
         with self._recording(result.get("lost", "")):
-            self._label_run(run_id, trial)
-            writes = trial.trial_id, result.get("writes")
-            if self.tracker is not None and self.seen.get(run_id) != writes:
-                self.seen[run_id] = writes
-                self.tracker.submit(run_id)
+            ends = [End(*end) for end in result.get("ends", [])]
+            self._label(trial, ends)
+            for end in ends:
+                self._show_end(end)
+            changed = [*(end.run_id for end in ends), *result.get("written", [])]
+            if self.tracker is not None and changed:
+                self.tracker.submit(changed)
+        self._running(trials)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Record a run that a scheduler stopped, and show how the run ended."""
+        """Record a run that a scheduler stopped, or note a pack that is to be halved."""
         result = trial.last_result or {}
-        run_id = str(result.get("run_id", ""))
-        with self._recording():
-            entry = self.store.ledger_entry(run_id)
-            if not entry and not self.ends_early:
-                reason = f"stopped by the scheduler after round {result.get('round')}"
-                run = self._run(trial)
-                ends = [
-                    ReplicateEnd(
-                        replicate=r, status=Status.STOPPED, reason=reason, **own
-                    )
-                    for r, own in enumerate(result.get("rows", []))
-                ]
-                entry = LedgerEntry.now(
-                    _config(run),
-                    Status.STOPPED,
-                    reason,
-                    replicates=ends,
-                    code=self.code_of(run) if run else None,
-                    raysafl=__version__,
-                )
-                self.store.write_ledger(run_id, entry)
-            if entry:
-                self._show_end(run_id, entry, result.get("test_accuracy", float("nan")))
+        pack = self._pack(trial)
+        if pack is not None and result.get("halve"):
+            self.unfinished.append(pack)
+        elif pack is not None and len(pack.runs) == 1 and not self.ends_early:
+            with self._recording():
+                self._record_if_stopped(pack.runs[0], result)
         forget_metric_history(trial)
         self._running(trials)
+
+    def _record_if_stopped(self, run: Run, result: Mapping[str, Any]) -> None:
+        """Record the one run of a trial, unless it has ended: a scheduler stopped it."""
+        if run.id in self.shown or self.store.ledger_entry(run.id) is not None:
+            return
+        reason = f"stopped by the scheduler after round {result.get('round')}"
+        ends = [
+            ReplicateEnd(replicate=r, status=Status.STOPPED, reason=reason, **own)
+            for r, own in enumerate(result.get("rows", []))
+        ]
+        entry = LedgerEntry.now(
+            run.model_dump(mode="json"),
+            Status.STOPPED,
+            reason,
+            replicates=ends,
+            code=self.code_of(run),
+            raysafl=__version__,
+        )
+        self.store.write_ledger(run.id, entry)
+        accuracy = result.get("test_accuracy", float("nan"))
+        self._show_end(End(run.id, entry.status, reason, accuracy))
+        if self.tracker is not None:
+            self.tracker.submit([run.id])
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Record a run as failed whose process was lost again and again."""
-        run = self._run(trial)
-        run_id = run.id if run else sample_key(trial.config)
-        last = (
-            str(trial.get_pickled_error() or "its process was lost")
-            .strip()
-            .splitlines()[-1]
-        )
-        entry = LedgerEntry.now(_config(run), Status.FAILED, last)
-        with self._recording():
-            self.store.write_ledger(run_id, entry)
-            self._label_run(run_id, trial)
-            self._show_end(run_id, entry, float("nan"))
+        """Take a trial whose process was lost again and again.
+
+        A pack of several runs is tried in halves. A single run is recorded as failed.
+        """
+        pack = self._pack(trial)
+        if pack is not None and len(pack.runs) > 1:
+            self.unfinished.append(pack)
+        else:
+            last = str(trial.get_pickled_error() or "its process was lost").strip()
+            with self._recording():
+                self._record_lost(trial, pack, last.splitlines()[-1])
         forget_metric_history(trial)
         self._running(trials)
+
+    def _record_lost(self, trial: Trial, pack: Pack | None, reason: str) -> None:
+        """Record as failed the one run of a trial whose process was lost."""
+        run = pack.runs[0] if pack else None
+        run_id = run.id if run else sample_key(trial.config)
+        config = run.model_dump(mode="json") if run else None
+        entry = LedgerEntry.now(config, Status.FAILED, reason)
+        self.store.write_ledger(run_id, entry)
+        end = End(run_id, entry.status, entry.reason, float("nan"))
+        self._label(trial, [end])
+        self._show_end(end)
+        if self.tracker is not None:
+            self.tracker.submit([run_id])
 
     @contextmanager
     def _recording(self, lost: str = "") -> Iterator[None]:
@@ -194,27 +222,44 @@ class Watch(tune.Callback):
         except StorageError as error:
             self.lost = self.lost or str(error)
 
-    def _label_run(self, run_id: str, trial: Trial) -> None:
-        """Label a run by the values that were sampled for it, if it has no labels yet."""
-        if run_id not in self.labels:
-            self.labels[run_id] = {k: _label(v) for k, v in trial.config.items()}
-            self.sampled(run_id, dict(self.labels[run_id]))
+    def _label(self, trial: Trial, ends: Sequence[End]) -> None:
+        """Label a sampled run by the values that were sampled for it, as soon as it is known."""
+        if "pack" in trial.config or trial.trial_id in self._labelled:
+            return
+        self._labelled.add(trial.trial_id)
+        pack = self._pack(trial)
+        run_ids = [run.id for run in pack.runs] if pack else [e.run_id for e in ends]
+        for run_id in run_ids:
+            if run_id not in self.labels:
+                self.labels[run_id] = {k: _label(v) for k, v in trial.config.items()}
+                self.sampled(run_id, dict(self.labels[run_id]))
 
-    def _run(self, trial: Trial) -> Run | None:
+    def _pack(self, trial: Trial) -> Pack | None:
         try:
-            return self.make(trial.config)
+            return self.pack_of(trial.config)
         except Exception:
             # The user's own function has raised, and the trial has recorded it.
             return None
 
-    def _show_end(self, run_id: str, entry: LedgerEntry, accuracy: float) -> None:
-        label = run_name(self.labels.get(run_id, {}), run_id)
-        self.display.add_run(label, entry.status, entry.reason, accuracy)
-        if self.tracker is not None:
-            self.tracker.submit(run_id)
+    def _show_end(self, end: End) -> None:
+        """Show how a run ended, unless that was reported by an earlier try of its trial."""
+        if end.run_id not in self.shown:
+            self.shown.add(end.run_id)
+            label = run_name(self.labels.get(end.run_id, {}), end.run_id)
+            self.display.add_run(label, end.status, end.reason, end.accuracy)
 
     def _running(self, trials: list[Trial]) -> None:
-        self.display.update(sum(trial.status == Trial.RUNNING for trial in trials))
+        """Show how many runs are open, and their mean accuracy."""
+        reports = [t.last_result for t in trials if t.status == Trial.RUNNING]
+        counts = [report.get("running", 0) for report in reports if report]
+        known = [
+            (report["running"], report["accuracy"])
+            for report in reports
+            if report and report.get("running") and isfinite(report["accuracy"])
+        ]
+        total = sum(count for count, _ in known)
+        mean = sum(n * accuracy for n, accuracy in known) / total if total else nan
+        self.display.update(sum(counts), mean)
 
 
 class Halt(tune.Stopper):
@@ -236,10 +281,6 @@ class Halt(tune.Stopper):
                 "stopping: each run writes where it is; a second signal ends it at once"
             )
         return self.watch.ends_early
-
-
-def _config(run: Run | None) -> dict[str, Any] | None:
-    return run.model_dump(mode="json") if run else None
 
 
 def _label(value: Any) -> Label:

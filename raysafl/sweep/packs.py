@@ -1,0 +1,186 @@
+"""Packs: the runs of a sweep that advance together in one trial of Ray Tune.
+
+A sweep is many small runs of one shape. A trial costs some tenths of a second, and each
+of its rounds some milliseconds, whatever it computes. So one trial carries out a pack
+of runs in lock-step (`raysafl.simulation.lockstep`), and shares these costs among them.
+
+Which runs share a pack is a matter of hardware: it changes no result. Runs of a pack
+need the same dataset and model; everything else may differ. The driver forms the packs
+from the runs that have not ended. It puts runs of similar cost together, so that they
+end together, and bounds a pack by the memory that its runs need.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from raysafl.core.algorithm import Algorithm
+from raysafl.core.problem import Dataset
+from raysafl.core.randomness import Key
+from raysafl.models import FlatModel
+from raysafl.runtime import Hardware
+from raysafl.simulation.run import Run
+
+# The largest number of runs in a pack that is formed automatically.
+MOST_RUNS = 256
+# As many packs are formed for each trial that runs at the same time, so that trials
+# that are done sooner take over packs of others.
+PACKS_PER_TRIAL = 4
+# Less work than this is not worth several packs for each trial: about ten seconds on
+# one core, in samples times parameters.
+SMALL_WORK = 5e10
+# About so many samples are tested in the time that training on one sample takes.
+TESTED_PER_TRAINED = 3
+BYTES_PER_PARAMETER = 4
+# Vectors of a replicate that are in memory in any case: its parameters in two processes,
+# the parameters before the round, and a mean update.
+VECTORS_PER_REPLICATE = 4
+# Vectors of a client that trains: its start and its update.
+VECTORS_PER_CLIENT = 2
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Runs that one trial carries out in lock-step.
+
+    Args:
+        runs: the runs, with one dataset, model and batch size.
+    """
+
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def id(self) -> str:
+        """A name for the pack, a hash of its runs' ids."""
+        text = " ".join(run.id for run in self.runs)
+        return f"pack-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def halves(self, ended: Iterable[str] = ()) -> list["Pack"]:
+        """Return the two halves of the runs that have not ended, if there are several.
+
+        Args:
+            ended: the ids of the runs that have ended.
+        """
+        done = set(ended)
+        left = tuple(run for run in self.runs if run.id not in done)
+        middle = len(left) // 2
+        return [Pack(half) for half in (left[:middle], left[middle:]) if half]
+
+
+class Need(NamedTuple):
+    """What a run is estimated to need.
+
+    Args:
+        work: the samples that it trains or tests on, times the number of parameters.
+        memory: the bytes of the vectors that it holds at the same time.
+    """
+
+    work: float
+    memory: float
+
+
+def form_packs(
+    runs: Iterable[Run],
+    datasets: Mapping[str, Dataset],
+    hardware: Hardware,
+    trials_at_once: int,
+    memory: float,
+) -> list[Pack]:
+    """Form packs of runs, those with the most work first.
+
+    Args:
+        runs: the runs to do.
+        datasets: the loaded datasets, by the `source_key` of the data that load them.
+        hardware: says how many runs a pack may have, or leaves it to this function.
+        trials_at_once: how many trials run at the same time.
+        memory: the bytes that the vectors of one pack may take.
+    """
+    groups: dict[tuple[str, str, int], list[Run]] = {}
+    for run in runs:
+        key = (run.data.source_key, run.model.to_json(), run.local.batch_size)
+        groups.setdefault(key, []).append(run)
+
+    needs: list[list[tuple[Need, Run]]] = []
+    for (source, _, _), members in groups.items():
+        dataset = datasets[source]
+        model = FlatModel(
+            members[0].model, dataset.train.x.shape[1:], dataset.num_classes
+        )
+        sized = [(estimate(run, dataset, model.num_parameters), run) for run in members]
+        # A stable sort keeps equal runs in the order of the sweep.
+        needs.append(sorted(sized, key=lambda pair: -pair[0].work))
+
+    total = sum(need.work for group in needs for need, _ in group)
+    small = total <= SMALL_WORK * trials_at_once
+    share = total / trials_at_once / (1 if small else PACKS_PER_TRIAL)
+    most = MOST_RUNS if hardware.pack == "auto" else hardware.pack
+    if hardware.pack != "auto":
+        share = float("inf")
+    packs = [pack for group in needs for pack in _divided(group, share, most, memory)]
+    return packs
+
+
+def _divided(
+    group: Sequence[tuple[Need, Run]], share: float, most: int, memory: float
+) -> list[Pack]:
+    """Divide runs of one dataset and model into packs of about equal work.
+
+    Args:
+        group: the runs, with what they need.
+        share: the work of one pack.
+        most: the largest number of runs in a pack.
+        memory: the bytes that the vectors of a pack may take.
+    """
+    packs: list[Pack] = []
+    chosen: list[Run] = []
+    work = used = 0.0
+    for need, run in group:
+        # A little more than a share is accepted, since sums of floats are not exact.
+        full = work + need.work > 1.01 * share or used + need.memory > memory
+        if chosen and (full or len(chosen) == most):
+            packs.append(Pack(tuple(chosen)))
+            chosen = []
+            work = used = 0.0
+        chosen.append(run)
+        work += need.work
+        used += need.memory
+    return [*packs, Pack(tuple(chosen))] if chosen else packs
+
+
+def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:
+    """Estimate what a run needs, from its first cohort.
+
+    Args:
+        run: the run.
+        dataset: its training and test samples.
+        num_parameters: the number P of trainable parameters of its model.
+    """
+    clients = run.data.clients
+    cohort = _cohort_size(run)
+    client_samples = max(1, len(dataset.train) // clients)
+    steps = run.local.num_steps(client_samples)
+    trained = cohort * steps * min(run.local.batch_size, client_samples)
+    tested = len(dataset.test) / run.eval_every / TESTED_PER_TRAINED
+    work = run.rounds * run.replicates * (trained + tested) * num_parameters
+
+    vectors = VECTORS_PER_REPLICATE + VECTORS_PER_CLIENT * cohort
+    algorithms = [c for c in run.algorithm.components() if isinstance(c, Algorithm)]
+    if any(algorithm.remembers_clients for algorithm in algorithms):
+        vectors += min(clients, run.rounds * cohort)
+    memory = run.replicates * vectors * num_parameters * BYTES_PER_PARAMETER
+    return Need(work, memory)
+
+
+def _cohort_size(run: Run) -> int:
+    """Return the number of clients that the policy picks in the first round."""
+    policy = run.participation
+    try:
+        _, cohort = policy.pick(
+            policy.init(), run.data.clients, Key(run.seed, 0), None
+        )
+        return max(1, len(cohort.ids))
+    except Exception:
+        # The policy is the user's own and fails. The run will say so in its trial.
+        return 1
