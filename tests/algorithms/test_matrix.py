@@ -149,6 +149,15 @@ def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
     assert [r.q for r in records] == [r.q for r in expected]
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+def test_an_algorithm_that_keeps_vectors_of_clients_says_so(
+    algorithm: Algorithm, tiny: Run
+) -> None:
+    sim = simulation(tiny.replace(algorithm=algorithm, replicates=1))
+    play(sim)
+    assert algorithm.remembers_clients or not sim.replicates[0].state.clients
+
+
 def test_every_built_in_algorithm_is_above_so_add_one_that_needs_arguments() -> None:
     wrappers = {SAFARI, FSL, FSLParallel}
     assert {*built_in(Algorithm)} == {type(a) for a in ALGORITHMS} | wrappers

@@ -110,19 +110,18 @@ class Chaos:
         """One sweep to its end, with kills until there were `most`; the command is given anew
         whenever its driver has died of one.
         """
+        tests = str(Path(__file__).parents[1])
+        command = [sys.executable, "-c", DRIVER, tests, str(seed), str(out)]
+        self.repeat(command, out, most)
+
+    def repeat(self, command: list[str], out: Path, most: int) -> None:
+        """Give the command of a sweep until it ends well, with kills until there were `most`."""
         deadline = time.monotonic() + PATIENCE * 2
         while time.monotonic() < deadline:
             self.drivers += 1
-            command = [
-                sys.executable,
-                "-c",
-                DRIVER,
-                str(Path(__file__).parents[1]),
-                str(seed),
-            ]
             with (out.parent / "driver.log").open("ab") as log:
                 driver = subprocess.Popen(
-                    [*command, str(out)], start_new_session=True, stdout=log, stderr=log
+                    command, start_new_session=True, stdout=log, stderr=log
                 )
             if self._disturb(driver, out, most) == 0:
                 return

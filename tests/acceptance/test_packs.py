@@ -1,0 +1,228 @@
+"""Packs change no result: runs together equal runs alone, also after kills and mistakes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from algorithms.test_matrix import ALGORITHMS, policies
+from conftest import CHAOS
+from helpers.chaos import Chaos, rows
+from helpers.experiments import load
+
+from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.quickstart import SWEEP as QUICKSTART
+from raysafl.runtime import Worker
+from raysafl.storage.ledger import Status
+from raysafl.storage.store import Store
+from raysafl.storage.verify import verify
+from raysafl.simulation.checkpoint import progress
+from raysafl.sweep.session import run_in_process
+
+SIZES = [(1, 2), (3, 1), (64, 1), (64, 2)]  # runs of a pack, client actors of a trial
+
+
+class FailsInRound7(Algorithm):
+    """Plain averaging with a mistake in round 7."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 7:
+            raise RuntimeError("a mistake in round 7")
+        return (yield from FedAvg().round(state, ids, key))
+
+
+class Explodes(Algorithm):
+    """The parameters become infinite in round 5."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        state = yield from FedAvg().round(state, ids, key)
+        factor = float("inf") if key.round == 5 else 1.0
+        return State(state.w_P * factor, state.server, state.clients)
+
+
+def alone(runs: Mapping[str, Run] | Sequence[Run], folder: Path, engine: str) -> pd.DataFrame:
+    """The rows of runs that this process computes one after the other."""
+    store = Store(folder)
+    store.create()
+    values = runs.values() if isinstance(runs, Mapping) else runs
+    for run in values:
+        worker = Worker(run.cells, run.data.load(), run.model, engine=engine)
+        run_in_process(run, store, worker)
+    return rows(store)
+
+
+def together(
+    sweep: Sweep, out: Path, pack: int, actors: int, engine: str = "auto"
+) -> Store:
+    """A sweep on Ray whose packs have at most `pack` runs."""
+    hardware = Hardware(pack=pack, actors=actors, cpus=0.5, trials=2 // actors)
+    runner = Runner(
+        sweep, out=out, hardware=hardware, engine=engine, quiet=True, track=False
+    )
+    runner.run()
+    return runner.store
+
+
+def sweep_of(runs: Sequence[Run], name: str = "packs") -> Sweep:
+    return Sweep(name, {(k,): run for k, run in enumerate(runs)}, axes=["number"])
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(("pack", "actors"), SIZES)
+def test_the_quickstart_in_packs_of_any_size_has_the_rows_of_its_runs_alone(
+    pack: int, actors: int, tmp_path: Path
+) -> None:
+    runs = [run.replace(rounds=20) for run in QUICKSTART.labelled().values()]
+    expected = alone(runs, tmp_path / "alone", "fused")
+    found = rows(together(sweep_of(runs), tmp_path / "s", pack, actors))
+    pd.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("engine", ["fused", "linear", "loop"])
+def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_others(
+    engine: str, tiny: Run, tmp_path: Path
+) -> None:
+    runs = {
+        run.id: run
+        for policy in policies(tmp_path).values()
+        for algorithm in ALGORITHMS
+        for run in [tiny.replace(algorithm=algorithm, participation=policy, replicates=1)]
+    }
+    expected = alone(runs, tmp_path / "alone", engine)
+    for pack, actors in [(64, 1), (3, 2)]:
+        chosen = list(runs.values()) if pack > 3 else list(runs.values())[::7]
+        out = tmp_path / f"{pack}-{actors}"
+        found = rows(together(sweep_of(chosen), out, pack, actors, engine))
+        due = expected[expected["run_id"].isin([run.id for run in chosen])]
+        pd.testing.assert_frame_equal(found, due.reset_index(drop=True))
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_the_96_cells_of_the_factorial_in_packs_have_the_rows_of_each_alone(
+    tmp_path: Path,
+) -> None:
+    sweep = load("studies/factorial_small.py")
+    runs = [run.replace(rounds=12) for run in sweep.labelled().values()]
+    assert len(runs) == 96
+    expected = alone(runs, tmp_path / "alone", "fused")
+    for pack in (1000, 5):
+        found = rows(together(sweep_of(runs), tmp_path / str(pack), pack, 1))
+        pd.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_two_cells_of_table_8_in_one_pack_have_the_rows_of_each_alone(
+    real_data: Path, tmp_path: Path
+) -> None:
+    cells = load("safari/table8_mnist.py").labelled()
+    runs = [cells[4, method, 1].replace(rounds=20) for method in ("FedAvg", "SAFARI")]
+    expected = alone(runs, tmp_path / "alone", "fused")
+    for pack, actors in SIZES[1:]:
+        found = rows(together(sweep_of(runs), tmp_path / f"{pack}{actors}", pack, actors))
+        pd.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_of_a_pack_of_64_one_run_fails_one_diverges_one_ends_early_and_61_notice_nothing(
+    tiny: Run, tmp_path: Path
+) -> None:
+    base = tiny.replace(rounds=12, replicates=1)
+    good = [base.replace(seed=10 * k) for k in range(61)]
+    odd = [
+        base.replace(algorithm=FailsInRound7()),
+        base.replace(algorithm=Explodes()),
+        base.replace(rounds=3),
+    ]
+    runs = [*good[:20], odd[0], *good[20:30], odd[1], *good[30:], odd[2]]
+    store = together(sweep_of(runs), tmp_path / "s", 64, 1)
+    ledger = store.ledger()
+    expected_status = [Status.FAILED, Status.DIVERGED, Status.FINISHED]
+    assert [ledger[run.id].status for run in odd] == expected_status
+    assert "a mistake in round 7" in ledger[odd[0].id].reason
+    assert "round 5" in ledger[odd[1].id].reason
+    assert all(ledger[run.id].status is Status.FINISHED for run in good)
+
+    found = rows(store)
+    of_good = found[found["run_id"].isin([run.id for run in good])]
+    expected = alone([*good], tmp_path / "alone", "fused")
+    pd.testing.assert_frame_equal(of_good.reset_index(drop=True), expected)
+    rounds = found.groupby("run_id")["round"].agg(["min", "max"])
+    assert rounds.loc[odd[0].id].tolist() == [0, 6]
+    assert rounds.loc[odd[1].id].tolist() == [0, 4]
+    assert rounds.loc[odd[2].id].tolist() == [0, 2]
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from acceptance.test_packs import many
+from raysafl import Hardware, Runner
+outcome = Runner(
+    many(int(sys.argv[2])), out=sys.argv[3],
+    hardware=Hardware(trials=2, pack=int(sys.argv[4])), quiet=True, track=False,
+    flush_seconds=1.0,
+).run()
+sys.exit(0 if outcome.ok else 1)
+"""
+
+
+def many(count: int) -> Sweep:
+    """A sweep of small runs of 20 rounds, on digits."""
+    base = next(iter(QUICKSTART.labelled().values()))
+    base = base.replace(rounds=20, replicates=1)
+    return sweep_of([base.replace(seed=seed) for seed in range(count)], "many")
+
+
+def test_a_sweep_that_is_killed_and_resumed_with_another_pack_size_has_equal_rows(
+    tmp_path: Path,
+) -> None:
+    """The driver is killed with SIGKILL when the first runs have ended."""
+    out = tmp_path / "s"
+    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parents[1]), "200"]
+    first = subprocess.Popen([*command, str(out), "20"], start_new_session=True)
+    try:
+        while not list(out.glob("ledger/*")):
+            assert first.poll() is None, "the sweep has ended before it was killed"
+            time.sleep(0.05)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    ended = len(Store(out).ledger())
+    subprocess.run([*command, str(out), "7"], check=True)
+    runs = list(many(200).labelled().values())
+    expected = alone(runs, tmp_path / "alone", "fused")
+    pd.testing.assert_frame_equal(rows(Store(out)), expected)
+    assert 0 < ended < 200
+
+
+def test_a_sweep_of_many_small_runs_that_is_killed_ten_times_loses_and_doubles_none(
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Driver, coordinators, client actors and the node are killed at seeded moments."""
+    count = pytestconfig.getoption("--many")
+    out = tmp_path / "s"
+    chaos = Chaos(seed=1)
+    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parents[1]), str(count)]
+    try:
+        chaos.repeat([*command, str(out), "64"], out, most=10)
+    finally:
+        chaos.clean()
+    runs = list(many(count).labelled().values())
+    expected = alone(runs, tmp_path / "alone", "fused")
+    store = Store(out)
+    found = chaos.compare(store, expected)
+    pd.testing.assert_frame_equal(found, expected)
+    assert chaos.lost == chaos.doubled == 0
+    assert verify(store, progress) == []
+    files = [file for file in out.rglob("*") if file.is_file()]
+    record_property(CHAOS, f"{count} runs in packs: {chaos.summary()}; {len(files)} files")
+    assert len(files) < 300

@@ -1,0 +1,176 @@
+"""Forming packs: which runs a trial carries out together, by work, memory and kind."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from raysafl import SCAFFOLD, Hardware, Key, LocalTraining, Logistic, Run, Uniform
+from raysafl.core.participation import Cohort, Participation
+from raysafl.core.problem import Dataset
+from raysafl.quickstart import BASE
+from raysafl.sweep.packs import MOST_RUNS, Pack, estimate, form_packs
+
+NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
+PARAMETERS = 650
+
+
+class Raises(Participation):
+    """A policy of a user's with a mistake."""
+
+    def pick(
+        self, state: object, num_clients: int, key: Key, accuracy: float | None
+    ) -> tuple[object, Cohort]:
+        raise KeyError("mine")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return BASE.data.load()
+
+
+def formed(
+    runs: Sequence[Run],
+    dataset: Dataset,
+    pack: str | int = "auto",
+    trials: int = 2,
+    memory: float = 1e12,
+) -> list[Pack]:
+    hardware = Hardware(pack=pack)
+    return form_packs(
+        runs, {BASE.data.source_key: dataset}, hardware, trials, memory
+    )
+
+
+def seeds(count: int) -> list[Run]:
+    return [BASE.replace(seed=10 * k) for k in range(count)]
+
+
+@given(
+    rounds=st.lists(st.integers(1, 400), min_size=1, max_size=40),
+    pack=st.one_of(st.just("auto"), st.integers(1, 50)),
+    trials=st.integers(1, 5),
+    runs_in_memory=st.integers(1, 60),
+)
+def test_every_run_is_in_one_pack_and_no_pack_is_larger_than_its_bounds(
+    rounds: list[int], pack: str | int, trials: int, runs_in_memory: int
+) -> None:
+    dataset = BASE.data.load()
+    runs = [BASE.replace(seed=k, rounds=n) for k, n in enumerate(rounds)]
+    need = estimate(BASE, dataset, PARAMETERS)
+    memory = (runs_in_memory + 0.5) * need.memory
+    packs = formed(runs, dataset, pack, trials, memory)
+    assert sorted(run.id for p in packs for run in p.runs) == sorted(
+        run.id for run in runs
+    )
+    most = min(MOST_RUNS if pack == "auto" else pack, runs_in_memory)
+    assert all(1 <= len(p.runs) <= most for p in packs)
+
+
+def test_runs_of_little_work_make_one_pack_for_each_trial(digits: Dataset) -> None:
+    assert [len(p.runs) for p in formed(seeds(18), digits)] == [9, 9]
+    assert [len(p.runs) for p in formed(seeds(1), digits)] == [1]
+
+
+def test_runs_of_much_work_make_several_packs_for_each_trial_of_about_equal_work(
+    digits: Dataset,
+) -> None:
+    runs = [run.replace(rounds=200_000) for run in seeds(16)]
+    assert [len(p.runs) for p in formed(runs, digits)] == [2] * 8
+
+
+def test_a_pack_has_at_most_as_many_runs_as_the_hardware_says(digits: Dataset) -> None:
+    assert [len(p.runs) for p in formed(seeds(7), digits, pack=3)] == [3, 3, 1]
+
+
+def test_runs_of_other_models_or_batch_sizes_are_in_other_packs(
+    digits: Dataset,
+) -> None:
+    coarse = BASE.replace({"model": Logistic(precision="bfloat16")})
+    wide = BASE.replace({"local.batch_size": 64})
+    packs = formed([BASE, coarse, wide, *seeds(3)[1:]], digits, pack=64)
+    assert sorted(len(p.runs) for p in packs) == [1, 1, 3]
+
+
+def test_the_first_packs_have_the_runs_with_the_most_work(digits: Dataset) -> None:
+    runs = [BASE.replace(seed=k, rounds=k + 1) for k in range(9)]
+    packs = formed(runs, digits, pack=4)
+    rounds = [run.rounds for p in packs for run in p.runs]
+    assert rounds == sorted(rounds, reverse=True)
+
+
+def test_the_work_of_a_run_is_its_samples_times_its_parameters(digits: Dataset) -> None:
+    run = BASE.replace(
+        {
+            "participation": Uniform(m=4),
+            "local": LocalTraining(lr=0.1, batch_size=16, steps=3),
+            "rounds": 10,
+            "replicates": 2,
+            "eval_every": 5,
+        }
+    )
+    need = estimate(run, digits, PARAMETERS)
+    trained = 4 * 3 * 16
+    tested = len(digits.test) / 5 / 3
+    assert need.work == pytest.approx(10 * 2 * (trained + tested) * PARAMETERS)
+    # Four vectors a replicate, and a start and an update for each of four clients.
+    assert need.memory == 2 * (4 + 2 * 4) * PARAMETERS * 4
+
+
+def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
+    digits: Dataset,
+) -> None:
+    plain = BASE.replace({"participation": Uniform(m=4), "rounds": 100})
+    scaffold = plain.replace(algorithm=SCAFFOLD())
+    more = (
+        estimate(scaffold, digits, PARAMETERS).memory
+        - estimate(plain, digits, PARAMETERS).memory
+    )
+    assert more == BASE.replicates * 10 * PARAMETERS * 4
+
+
+def test_a_policy_that_raises_is_left_to_its_trial(digits: Dataset) -> None:
+    run = BASE.replace(participation=Raises())
+    assert [len(p.runs) for p in formed([run, *seeds(1)], digits)] == [2]
+
+
+def test_a_pack_is_halved_down_to_single_runs_without_those_that_ended() -> None:
+    runs = tuple(seeds(5))
+    halves = Pack(runs).halves(ended=[runs[1].id])
+    assert [[run.seed for run in half.runs] for half in halves] == [[0, 20], [30, 40]]
+    assert [len(half.runs) for half in Pack(runs[:1]).halves()] == [1]
+    assert Pack(runs).halves([run.id for run in runs]) == []
+
+
+def test_the_name_of_a_pack_depends_on_its_runs_alone() -> None:
+    first, second = seeds(2)
+    assert Pack((first,)).id == Pack((BASE.replace(seed=0),)).id
+    assert Pack((first,)).id != Pack((second,)).id != Pack((first, second)).id
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        (Hardware(), 5),
+        (Hardware(actors=2), 2),
+        (Hardware(cpus=0.5, trials=3), 3),
+        (Hardware(gpus=0.5), 2),
+        (Hardware(actors=9), 1),
+    ],
+)
+def test_trials_at_once_are_those_that_fit_the_nodes(
+    hardware: Hardware, expected: int
+) -> None:
+    assert hardware.trials_at_once(NODES) == expected
+
+
+def test_a_trial_has_the_memory_of_its_cores_on_the_node_with_the_least() -> None:
+    assert Hardware(actors=2, cpus=0.5).memory_of_trial(NODES) == pytest.approx(3e9)
+
+
+@pytest.mark.parametrize("pack", [0, -3, "some"])
+def test_a_pack_size_that_is_no_number_of_runs_is_refused(pack: object) -> None:
+    with pytest.raises(ValidationError, match="pack"):
+        Hardware(pack=pack)
