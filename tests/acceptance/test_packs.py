@@ -1,19 +1,18 @@
 """Packs change no result: runs together equal runs alone, also after kills and mistakes."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from algorithms.test_matrix import ALGORITHMS, policies
 from conftest import CHAOS
 from helpers.chaos import Chaos, rows
-from helpers.experiments import load
+from helpers.experiments import sweep_files
+from helpers.matrix import ALGORITHMS, policies
+from helpers.packs import command, many, sweep_of
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
@@ -23,6 +22,7 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 from raysafl.simulation.checkpoint import progress
+from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import run_in_process
 
 SIZES = [(1, 2), (3, 1), (64, 1), (64, 2)]  # runs of a pack, client actors of a trial
@@ -69,10 +69,6 @@ def together(
     return runner.store
 
 
-def sweep_of(runs: Sequence[Run], name: str = "packs") -> Sweep:
-    return Sweep(name, {(k,): run for k, run in enumerate(runs)}, axes=["number"])
-
-
 @pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize(("pack", "actors"), SIZES)
 def test_the_quickstart_in_packs_of_any_size_has_the_rows_of_its_runs_alone(
@@ -108,7 +104,7 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
 def test_the_96_cells_of_the_factorial_in_packs_have_the_rows_of_each_alone(
     tmp_path: Path,
 ) -> None:
-    sweep = load("studies/factorial_small.py")
+    sweep = load_sweep(sweep_files()["factorial_small"])
     runs = [run.replace(rounds=12) for run in sweep.labelled().values()]
     assert len(runs) == 96
     expected = alone(runs, tmp_path / "alone", "fused")
@@ -121,7 +117,7 @@ def test_the_96_cells_of_the_factorial_in_packs_have_the_rows_of_each_alone(
 def test_two_cells_of_table_8_in_one_pack_have_the_rows_of_each_alone(
     real_data: Path, tmp_path: Path
 ) -> None:
-    cells = load("safari/table8_mnist.py").labelled()
+    cells = load_sweep(sweep_files()["safari_table8_mnist"]).labelled()
     runs = [cells[4, method, 1].replace(rounds=20) for method in ("FedAvg", "SAFARI")]
     expected = alone(runs, tmp_path / "alone", "fused")
     for pack, actors in SIZES[1:]:
@@ -159,34 +155,12 @@ def test_of_a_pack_of_64_one_run_fails_one_diverges_one_ends_early_and_61_notice
     assert rounds.loc[odd[2].id].tolist() == [0, 2]
 
 
-DRIVER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from acceptance.test_packs import many
-from raysafl import Hardware, Runner
-outcome = Runner(
-    many(int(sys.argv[2])), out=sys.argv[3],
-    hardware=Hardware(trials=2, pack=int(sys.argv[4])), quiet=True, track=False,
-    flush_seconds=1.0,
-).run()
-sys.exit(0 if outcome.ok else 1)
-"""
-
-
-def many(count: int) -> Sweep:
-    """A sweep of small runs of 20 rounds, on digits."""
-    base = next(iter(QUICKSTART.labelled().values()))
-    base = base.replace(rounds=20, replicates=1)
-    return sweep_of([base.replace(seed=seed) for seed in range(count)], "many")
-
-
 def test_a_sweep_that_is_killed_and_resumed_with_another_pack_size_has_equal_rows(
     tmp_path: Path,
 ) -> None:
     """The driver is killed with SIGKILL when the first runs have ended."""
     out = tmp_path / "s"
-    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parents[1]), "200"]
-    first = subprocess.Popen([*command, str(out), "20"], start_new_session=True)
+    first = subprocess.Popen(command(200, out, pack=20), start_new_session=True)
     try:
         while not list(out.glob("ledger/*")):
             assert first.poll() is None, "the sweep has ended before it was killed"
@@ -195,7 +169,7 @@ def test_a_sweep_that_is_killed_and_resumed_with_another_pack_size_has_equal_row
         first.send_signal(signal.SIGKILL)
         first.wait()
     ended = len(Store(out).ledger())
-    subprocess.run([*command, str(out), "7"], check=True)
+    subprocess.run(command(200, out, pack=7), check=True)
     runs = list(many(200).labelled().values())
     expected = alone(runs, tmp_path / "alone", "fused")
     pd.testing.assert_frame_equal(rows(Store(out)), expected)
@@ -211,9 +185,8 @@ def test_a_sweep_of_many_small_runs_that_is_killed_ten_times_loses_and_doubles_n
     count = pytestconfig.getoption("--many")
     out = tmp_path / "s"
     chaos = Chaos(seed=1)
-    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parents[1]), str(count)]
     try:
-        chaos.repeat([*command, str(out), "64"], out, most=10)
+        chaos.repeat(command(count, out, pack=64), out, most=10)
     finally:
         chaos.clean()
     runs = list(many(count).labelled().values())
