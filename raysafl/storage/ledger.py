@@ -166,19 +166,7 @@ class LedgerEntry(BaseModel):
         Raises:
             ValueError: the content is no JSON object, or a field has a wrong value.
         """
-        return cls.from_fields(json.loads(content))
-
-    @classmethod
-    def from_fields(cls, fields: Any) -> Self:
-        """Check parsed JSON and make an entry of it.
-
-        Raises:
-            ValueError: it is no object, or a field has a wrong value.
-        """
-        # A lone surrogate is valid in JSON, but it can be written neither to a file nor
-        # to Parquet.
-        json.dumps(fields, ensure_ascii=False).encode()
-        return cls.model_validate(fields)
+        return cls.model_validate(parsed_json(content))
 
     def content(self) -> dict[str, Any]:
         """Return what is stored: the fields that were given, as JSON values."""
@@ -187,6 +175,21 @@ class LedgerEntry(BaseModel):
     def to_json(self) -> str:
         """Write the entry as one line of JSON."""
         return json.dumps(self.content())
+
+
+def parsed_json(content: bytes | str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: it is no JSON, or has text that cannot be written again.
+    """
+    text = content if isinstance(content, str) else content.decode()
+    fields = json.loads(text)
+    # A lone surrogate is valid in JSON, where it is written as an escape, but it can be
+    # written neither to a file nor to Parquet.
+    if "\\u" in text:
+        json.dumps(fields, ensure_ascii=False).encode()
+    return fields
 
 
 def readable_entry(content: bytes, source: str) -> LedgerEntry | None:

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysafl.core.record import COLUMNS, Column, Summary
 from raysafl.storage.files import read_parquet
@@ -100,6 +101,20 @@ def read_rows(
         if np.isinf(table[name].to_numpy()).any():
             raise ValueError(f"its {name} is infinite")
     return table
+
+
+def of_runs(table: pa.Table, run_ids: Iterable[str]) -> pa.Table:
+    """Return the rows of some runs."""
+    return table.filter(pc.is_in(table["run_id"], _names(run_ids)))
+
+
+def without_runs(table: pa.Table, run_ids: Iterable[str]) -> pa.Table:
+    """Return the rows of all other runs."""
+    return table.filter(pc.invert(pc.is_in(table["run_id"], _names(run_ids))))
+
+
+def _names(run_ids: Iterable[str]) -> pa.Array:
+    return pa.array(list(run_ids), pa.string())
 
 
 def sorted_rows(table: pa.Table) -> pa.Table:

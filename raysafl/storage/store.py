@@ -3,14 +3,24 @@
     <root>/<sweep>/
         manifest.json                          what the sweep is (`Manifest`)
         rounds/<run_id>-<first round>.parquet  rows of one run: the results themselves
+        rounds/pack-<id>.<k>.parquet           rows of runs that ended in one pack
         rounds/rounds.parquet                  rows of compacted runs
         ledger/<run_id>.json                   how a run ended (`LedgerEntry`)
+        ledger/pack-<id>.<k>.jsonl             how the runs of a pack ended
         ledger/ledger.jsonl                    how compacted runs ended
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
-        damaged/rounds.parquet                 compacted rows that could not be read
+        damaged/*.parquet                      rows of bundles that could not be read
         runs.parquet                           statistics, made from the files above
         table.md, report.html, *.png           the report, made from them too
         .lock, tune/                           locks, and Tune's own files while it runs
+
+Two files of many runs, rows and ledger entries, are a bundle (`raysafl.storage.bundle`).
+A run may be in several places after a crash, or while another process compacts. Then
+its entry in a bundle outranks a file of its own, the compacted bundle outranks those of
+packs, and among these the first name wins. Its rows are those of the bundle that has
+its entry. If it has none there, they are its parts. Whoever moves a run writes it to
+the place of higher rank first and deletes it from the others afterwards. So readers
+read the places of lower rank first, and find a run that is moved meanwhile.
 
 The folder may lie in an object store (`raysafl.storage.paths`). Its files may come from
 other people: they are data that is checked before it is used, and no name or link in
@@ -19,9 +29,11 @@ the folder leads out of it.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +42,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import FileLock, Timeout
 
-from raysafl.storage.compacted import Compacted
+from raysafl.storage.bundle import Bundle
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location, StorageError, local_folder, resolved
-from raysafl.storage.rows import ROUNDS, read_files, read_parts, run_of, sorted_rows
+from raysafl.storage.rows import (
+    ROUNDS,
+    of_runs,
+    read_files,
+    read_parts,
+    run_of,
+    sorted_rows,
+    without_runs,
+)
 
+PACK_ID = r"[0-9a-f]{12}"
+# The name of a pack's bundle. A run's id has no dot, so this is no name of a part.
+PACK_BUNDLE = rf"pack-{PACK_ID}\.[0-9]+"
 # What a sweep's folder holds, as patterns.
 FOLDERS = ("rounds", "ledger", "checkpoints", "tune")
 FILES = (
@@ -77,12 +100,28 @@ class Store:
         return self.path / "rounds"
 
     @property
-    def compacted(self) -> Compacted:
-        """The files of the runs that `raysafl compact` has put together."""
-        return Compacted(
-            rows_file=self.file("rounds", "rounds.parquet"),
-            ledger_file=self.file("ledger", "ledger.jsonl"),
-            aside=self.file("damaged", "rounds.parquet"),
+    def compacted(self) -> Bundle:
+        """The bundle of the runs that `raysafl compact` has put together."""
+        return self._bundle("rounds", "ledger")
+
+    def bundles(self) -> list[Bundle]:
+        """Return all bundles that have entries: the compacted one, then those of packs."""
+        found = [f.stem for f in self._found("ledger/pack-*.jsonl")]
+        names = [name for name in found if re.fullmatch(PACK_BUNDLE, name)]
+        return [self.compacted, *(self._bundle(name, name) for name in names)]
+
+    def unfinished_bundles(self) -> list[Location]:
+        """Return the rows of packs that have no ledger, as the writer was killed."""
+        ended = {bundle.rows_file.name for bundle in self.bundles()}
+        found = self._found("rounds/pack-*.parquet")
+        ours = [file for file in found if re.fullmatch(PACK_BUNDLE, file.stem)]
+        return [file for file in ours if file.name not in ended]
+
+    def _bundle(self, rows: str, ledger: str) -> Bundle:
+        return Bundle(
+            rows_file=self.file("rounds", f"{rows}.parquet"),
+            ledger_file=self.file("ledger", f"{ledger}.jsonl"),
+            aside=self.file("damaged", f"{rows}.parquet"),
         )
 
     def create(self) -> list[Path]:
@@ -206,31 +245,106 @@ class Store:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
-    def forget(self, run_ids: Iterable[str] | None) -> None:
+    def forget(self, run_ids: Collection[str] | None) -> None:
         """Delete the results of some runs, or of all runs if None is given.
 
-        Damaged lines of the compacted ledger stay as they are. Compacted rows that
-        cannot be read are set aside.
+        Only one process may do this at a time. Damaged lines of a bundle's ledger stay
+        as they are. A bundle's rows that cannot be read are set aside.
         """
-        ids = ["*"] if run_ids is None else list(run_ids)
-
         # The ledger goes first: rows and a checkpoint without an entry are those of a
         # run that has not ended, so a crash in between leaves a folder that makes
         # sense.
-        if run_ids is None:
-            self.compacted.delete()
-        else:
-            self.compacted.remove_entries(ids)
-        self._delete([f"ledger/{run_id}.json" for run_id in ids])
-        self._delete([f"checkpoints/{run_id}.safetensors" for run_id in ids])
-        if run_ids is not None:
-            self.compacted.remove_rows(ids)
-        for part in [part for run_id in ids for part in self.parts(run_id)]:
-            part.unlink(missing_ok=True)
+        bundles = self.bundles()
+        for bundle in bundles:
+            if run_ids is None:
+                bundle.delete()
+            else:
+                bundle.remove_entries(run_ids)
+        _delete(self.ledger_files(run_ids), self.checkpoints(run_ids))
+        for bundle in bundles:
+            try:
+                bundle.remove_rows(run_ids or ())
+            except StorageError:
+                raise
+            except ValueError:
+                bundle.set_aside()
+        _delete(self.parts(run_ids))
+        self.drop_unfinished_bundles()
 
-    def _delete(self, patterns: Iterable[str]) -> None:
-        for file in [file for pattern in patterns for file in self._found(pattern)]:
-            file.unlink(missing_ok=True)
+    def tidy(self) -> None:
+        """Delete what counts nowhere: what a crash leaves, and what was compacted.
+
+        Only one process may do this at a time.
+        """
+        ended: set[str] = set()
+        has_rows: set[str] = set()
+        for bundle in self.bundles():
+            own = bundle.ended()
+            bundle.remove_entries(own & ended)
+            try:
+                bundle.remove_rows(ended)
+                has_rows |= bundle.run_ids() & own
+            except StorageError:
+                raise
+            except ValueError:
+                # `table` warns of rows that cannot be read.
+                pass
+            ended |= own
+        self.drop_unfinished_bundles()
+        _delete(self.ledger_files(ended), self.parts(has_rows), self.checkpoints(ended))
+
+    def write_bundle(
+        self, pack_id: str, rows: pa.Table, entries: Mapping[str, LedgerEntry]
+    ) -> None:
+        """Write the rows and the ledger entries of runs that have ended, as one bundle.
+
+        What these runs have besides, parts, an entry of an earlier attempt and a
+        checkpoint, is deleted afterwards.
+
+        Args:
+            pack_id: 12 hexadecimal digits. A process writes bundles with this id only
+                as long as no other one does.
+            rows: all rows of these runs.
+            entries: how the runs ended. No further attempt may change any of them.
+
+        Raises:
+            ValueError: there are rows without an entry, or a run that is not decided.
+        """
+        strangers = set(rows["run_id"].unique().to_pylist()) - entries.keys()
+        if strangers:
+            raise ValueError(f"there are rows of another run, {min(strangers)!r}")
+        for run_id, entry in entries.items():
+            if not entry.status.decided:
+                raise ValueError(f"run {run_id} is {entry.status}, and is run again")
+        bundle = self._bundle(*[f"pack-{pack_id}.{self._unused(pack_id)}"] * 2)
+        bundle.write_rows([sorted_rows(rows)])
+        bundle.write_entries(entries)
+        ids = entries.keys()
+        _delete(self.parts(ids), self.ledger_files(ids), self.checkpoints(ids))
+
+    def ended_in(self, pack_id: str) -> dict[str, LedgerEntry]:
+        """Return the entries in the bundles that were written with an id."""
+        found: dict[str, LedgerEntry] = {}
+        for bundle in self.bundles():
+            if bundle.ledger_file.name.startswith(f"pack-{pack_id}."):
+                found |= bundle.entries()
+        return found
+
+    def drop_unfinished_bundles(self) -> None:
+        """Delete the rows of bundles whose writer was killed before it wrote a ledger.
+
+        No trial of an earlier driver may be writing when this is called.
+        """
+        _delete(self.unfinished_bundles())
+
+    def _unused(self, pack_id: str) -> int:
+        """Return the first k that no bundle of a pack has."""
+        if not re.fullmatch(PACK_ID, pack_id):
+            raise ValueError(f"{pack_id!r} is no id of a pack")
+        name = f"pack-{pack_id}.*"
+        files = [*self._found(f"ledger/{name}"), *self._found(f"rounds/{name}")]
+        names = [f.stem for f in files if re.fullmatch(PACK_BUNDLE, f.stem)]
+        return max((int(name.rpartition(".")[2]) for name in names), default=-1) + 1
 
     def write_part(
         self, run_id: str, first_round: int, rows: list[dict[str, Any]]
@@ -252,33 +366,62 @@ class Store:
         return table
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
-        """Delete a run's rows from a round on, which are about to be computed again."""
-        part = self.file("rounds", f"{run_id}-000000.parquet")
-        self.compacted.move_to_part(run_id, from_round, part)
+        """Delete a run's rows from a round on, which are about to be computed again.
+
+        Rows in a bundle stay: those runs have ended, and only the driver forgets them.
+        """
         for part in self.parts(run_id):
             if int(part.stem.rpartition("-")[2]) >= from_round:
                 part.unlink(missing_ok=True)
+                continue
+            rows, _ = read_parts([part])
+            before = rows.filter(pc.less(rows["round"], from_round))
+            if len(before) < len(rows):
+                write_parquet(before, part)
 
-    def rounds(self, run_id: str = "") -> pd.DataFrame:
-        """Return the rows of a run, or of all runs, sorted by run, replicate and round.
+    def rounds(self, run_ids: Collection[str] | None = None) -> pd.DataFrame:
+        """Return the rows of some runs, or of all, sorted by run, replicate and round.
 
         A file that cannot be read is named in a warning, and the other files are read.
+
+        Args:
+            run_ids: the ids of the runs, or the id of one; None for all runs.
         """
-        frame: pd.DataFrame = sorted_rows(self.table(run_id)).to_pandas()
+        frame: pd.DataFrame = sorted_rows(self.table(run_ids)).to_pandas()
         return frame
 
-    def table(self, run_id: str = "") -> pa.Table:
+    def table(self, run_ids: Collection[str] | None = None) -> pa.Table:
         """Return the same rows as an Arrow table, in no particular order."""
-        # The parts are read first: if they are compacted meanwhile, their rows are
-        # found in the compacted file, which is read later.
-        table, _ = read_parts(self.parts(run_id or "*"))
-        compacted = self.compacted.readable_rows([run_id] if run_id else None)
+        return self.readable(run_ids)[0]
 
-        # A crash may have left parts of compacted runs; they are ignored.
-        if len(table) and len(compacted):
-            outside = pc.invert(pc.is_in(table["run_id"], compacted["run_id"].unique()))
-            table = table.filter(outside)
-        return pa.concat_tables([compacted, table])
+    def readable(
+        self, run_ids: Collection[str] | None = None
+    ) -> tuple[pa.Table, dict[Location, str]]:
+        """Return the same rows, and the files that cannot be read, each with the reason."""
+        ids = _ids(run_ids)
+        # The places of lower rank are read first.
+        parts, damaged = read_parts(self.parts(ids))
+        found: list[tuple[set[str], pa.Table]] = []
+        for bundle in reversed(self.bundles()):
+            own = bundle.ended(ids)
+            try:
+                rows = bundle.rows(own if ids is not None else None) if own else None
+            except StorageError:
+                raise
+            except ValueError as error:
+                warnings.warn(f"{error}; it is left out", stacklevel=3)
+                damaged[bundle.rows_file] = str(error)
+                rows = None
+            found.append((own, ROUNDS.empty_table() if rows is None else rows))
+
+        tables = []
+        taken: set[str] = set()
+        for own, rows in reversed(found):
+            tables.append(of_runs(rows, own - taken))
+            taken |= own
+        bundled = pa.concat_tables(tables)
+        apart = without_runs(parts, bundled["run_id"].unique().to_pylist())
+        return pa.concat_tables([bundled, apart]), damaged
 
     def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
         """Record how a run ended."""
@@ -289,57 +432,60 @@ class Store:
 
         A file that cannot be read is named in a warning and treated as missing.
         """
-        file = self.file("ledger", f"{run_id}.json")
-        try:
-            return readable_entry(file.read_bytes(), str(file))
-        except FileNotFoundError:
-            return self.compacted.entries(run_id).get(run_id)
+        # A name that leads out of the folder is an error here.
+        self.file("ledger", f"{run_id}.json")
+        return self.ledger({run_id}).get(run_id)
 
-    def ledger(self) -> dict[str, LedgerEntry]:
-        """Return how every ended run ended, by run id, in the order of the ids.
+    def ledger(self, run_ids: Collection[str] | None = None) -> dict[str, LedgerEntry]:
+        """Return how some runs, or all, ended, by run id, in the order of the ids.
 
-        The files of single runs are read first, as they may be compacted meanwhile.
-        They are at least as new as the compacted entries and take precedence.
+        Args:
+            run_ids: the ids of the runs, or the id of one; None for all runs.
         """
-        files = read_files(self.ledger_files())
-        single = {
-            file.stem: readable_entry(content, str(file)) for file, content in files
-        }
-        entries = {**self.compacted.entries(), **single}
-        return {
-            run_id: entry
-            for run_id, entry in sorted(entries.items())
-            if entry is not None
-        }
+        ids = _ids(run_ids)
+        # The places of lower rank are read first.
+        files = read_files(self.ledger_files(ids))
+        read = {file.stem: readable_entry(text, str(file)) for file, text in files}
+        entries = {i: entry for i, entry in read.items() if entry is not None}
+        for bundle in reversed(self.bundles()):
+            entries |= bundle.entries(ids)
+        return dict(sorted(entries.items()))
 
-    def _found(self, pattern: str) -> list[Location]:
-        """Return the files that match, sorted; a link out of the folder is an error."""
-        found: list[Location] = sorted(self.path.glob(pattern), key=str)
-        return [self.file(file.parent.name, file.name) for file in found]
+    def _found(
+        self,
+        pattern: str,
+        run_ids: Collection[str] | None = None,
+        owner: Callable[[Location], str] = attrgetter("stem"),
+    ) -> list[Location]:
+        """Return the files that match, sorted; a link out of the folder is an error.
 
-    def parts(self, run_id: str = "*") -> list[Location]:
-        """Return the parts of a run, or of all runs; ignore other files in rounds/."""
-        found = self._found(f"rounds/{run_id}-*.parquet")
+        Args:
+            pattern: matches the files' paths in the folder.
+            run_ids: return the files of these runs only; None for all files.
+            owner: returns the id of the run that a file belongs to.
+        """
+        ids = _ids(run_ids)
+        found = [f for f in self.path.glob(pattern) if ids is None or owner(f) in ids]
+        files: list[Location] = sorted(found, key=str)
+        return [self.file(file.parent.name, file.name) for file in files]
+
+    def parts(self, run_ids: Collection[str] | None = None) -> list[Location]:
+        """Return the parts of some runs, or of all; ignore other files in rounds/."""
+        found = self._found("rounds/*-*.parquet", run_ids, run_of)
         return [part for part in found if re.fullmatch(r".+-[0-9]+", part.stem)]
 
-    def ledger_files(self) -> list[Location]:
+    def ledger_files(self, run_ids: Collection[str] | None = None) -> list[Location]:
         """Return the files that hold the ledger entry of a single run."""
-        return self._found("ledger/*.json")
+        return self._found("ledger/*.json", run_ids)
 
-    def checkpoints(self) -> list[Location]:
-        """Return the checkpoints of all runs."""
-        return self._found("checkpoints/*.safetensors")
+    def checkpoints(self, run_ids: Collection[str] | None = None) -> list[Location]:
+        """Return the checkpoints of some runs, or of all."""
+        return self._found("checkpoints/*.safetensors", run_ids)
 
     def begun(self) -> set[str]:
-        """Return the ids of the runs that have rows."""
-        try:
-            compacted = self.compacted.run_ids()
-        except StorageError:
-            raise
-        except ValueError:
-            # `rounds` warns of the damaged file.
-            compacted = set()
-        return compacted | {run_of(part) for part in self.parts()}
+        """Return the ids of the runs that have parts or are in a bundle."""
+        begun = {run_of(part) for part in self.parts()}
+        return begun.union(*(bundle.ended() for bundle in self.bundles()))
 
     def write_runs(self, frame: pd.DataFrame) -> None:
         """Write the table of runs and replicates to `runs.parquet`."""
@@ -366,6 +512,18 @@ class Store:
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"
             ) from error
         return frame
+
+
+def _ids(run_ids: Collection[str] | None) -> Collection[str] | None:
+    """Return the ids as a set, also if the id of one run is given."""
+    if run_ids is None:
+        return None
+    return {run_ids} if isinstance(run_ids, str) else set(run_ids)
+
+
+def _delete(*files: Iterable[Location]) -> None:
+    for file in [file for some in files for file in some]:
+        file.unlink(missing_ok=True)
 
 
 def find_sweeps(root: Location) -> list[Store]:

@@ -7,25 +7,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.integrity import RowSum, difference, row_sums
 from raysafl.storage.ledger import Status, entry_fault
 from raysafl.storage.paths import Location, StorageError
-from raysafl.storage.rows import read_files, read_parts, run_of
+from raysafl.storage.rows import (
+    of_runs,
+    read_files,
+    read_parts,
+    run_of,
+    without_runs,
+)
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import STATISTICS
-from raysafl.storage.store import Store
+from raysafl.storage.store import PACK_BUNDLE, Store
 
 # Reads a checkpoint: the number of the next round, and what the session has stored.
 ReadCheckpoint = Callable[[bytes], tuple[int, Mapping[str, Any]]]
 AGAIN = "`raysafl run` computes it again"
+TIDY = "`raysafl compact` deletes them there"
 # Patterns of the files that raysafl writes into the folders of results.
 OURS = {
-    "rounds": r"rounds\.parquet|[\w-]+-[0-9]+\.parquet",
-    "ledger": r"ledger\.jsonl|[\w-]+\.json",
+    "rounds": rf"(rounds|{PACK_BUNDLE}|[\w-]+-[0-9]+)\.parquet",
+    "ledger": rf"(ledger|{PACK_BUNDLE})\.jsonl|[\w-]+\.json",
     "checkpoints": r"[\w-]+\.safetensors",
 }
 
@@ -71,7 +77,7 @@ def verify(store: Store, read_checkpoint: ReadCheckpoint) -> list[Finding]:
 def repair(store: Store, findings: Iterable[Finding]) -> list[Finding]:
     """Forget what is damaged, so that the next `raysafl run` computes it again.
 
-    Compacted rows that cannot be read are not deleted, but kept in `damaged/`.
+    Rows of bundles that cannot be read are not deleted, but kept in `damaged/`.
 
     Returns:
         The findings that were repaired. For others the user must decide what to do.
@@ -81,14 +87,16 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Finding]:
     """
     repaired = [f for f in findings if f.run_id or f.file is not None]
     with store.lock():
-        # This also sets compacted rows aside that cannot be read.
+        # This also sets rows of bundles aside that cannot be read.
         store.forget({finding.run_id for finding in repaired if finding.run_id})
-        compacted = store.compacted
-        for finding in repaired:
-            if finding.file == compacted.ledger_file:
-                compacted.remove_damaged_lines()
-            elif finding.file not in (None, compacted.rows_file):
-                finding.file.unlink(missing_ok=True)
+        files = {finding.file for finding in repaired if finding.file is not None}
+        for bundle in store.bundles():
+            if bundle.ledger_file in files:
+                bundle.remove_damaged_lines()
+            files -= {bundle.ledger_file, bundle.rows_file}
+        for file in files:
+            file.unlink(missing_ok=True)
+        store.tidy()
     return repaired
 
 
@@ -113,7 +121,8 @@ class _Verification:
         yield from self._manifest()
         yield from self._strange_files()
         yield from self._ledger()
-        yield from self._row_files()
+        yield from self._parts()
+        yield from self._bundles()
         yield from self._ended_runs()
         yield from self._other_runs()
         if not self.manifest_fault:
@@ -154,18 +163,17 @@ class _Verification:
             if why := entry_fault(content):
                 what = f"the entry of {self._name(file.stem)} cannot be read ({why})"
                 yield Finding(f"ledger/{file.name}", what, AGAIN, file=file)
-        compacted = self.store.compacted
-        for number, why in compacted.damaged_lines().items():
-            yield Finding(
-                f"ledger/ledger.jsonl, line {number}",
-                f"it cannot be read ({why})",
-                "`raysafl run` computes the run of this line again",
-                file=compacted.ledger_file,
-            )
+        for bundle in self.store.bundles():
+            for number, why in bundle.damaged_lines().items():
+                yield Finding(
+                    f"ledger/{bundle.ledger_file.name}, line {number}",
+                    f"it cannot be read ({why})",
+                    "`raysafl run` computes the run of this line again",
+                    file=bundle.ledger_file,
+                )
 
-    def _row_files(self) -> Iterator[Finding]:
-        parts = self.store.parts()
-        _, damaged = read_parts(parts)
+    def _parts(self) -> Iterator[Finding]:
+        _, damaged = read_parts(self.store.parts())
         for part, why in damaged.items():
             run_id = run_of(part)
             what = f"the rows of {self._name(run_id)} in it cannot be read ({why})"
@@ -174,21 +182,38 @@ class _Verification:
                 yield Finding(name, what, "the run is whole without it", file=part)
             else:
                 yield Finding(name, what, AGAIN, run_id)
-        compacted = self.store.compacted
-        try:
-            again = set(compacted.rows()["run_id"].unique().to_pylist())
-        except StorageError:
-            raise
-        except ValueError as error:
-            advice = "`raysafl run` computes its runs again"
-            file = compacted.rows_file
-            yield Finding("rounds/rounds.parquet", str(error), advice, file=file)
-            return
-        for part in parts:
-            if run_of(part) in again:
-                what = "programs other than raysafl read its rows twice"
-                advice = "`raysafl compact` deletes it"
-                yield Finding(f"rounds/{part.name}", what, advice, file=part)
+
+    def _bundles(self) -> Iterator[Finding]:
+        """Name rows and entries that `Store` reads nowhere, but other programs do."""
+        ended: set[str] = set()
+        has_rows: set[str] = set()
+        for bundle in self.store.bundles():
+            own = bundle.ended() - ended
+            ended |= own
+            name = f"rounds/{bundle.rows_file.name}"
+            try:
+                there = set(bundle.rows()["run_id"].unique().to_pylist())
+            except StorageError:
+                raise
+            except ValueError as error:
+                advice = "`raysafl run` computes its runs again"
+                yield Finding(name, str(error), advice, file=bundle.rows_file)
+                continue
+            # Rows without an entry may belong to a damaged line, which is named.
+            strange = there & ended - own if bundle.damaged_lines() else there - own
+            if strange:
+                yield self._superfluous(bundle.rows_file, len(strange))
+            has_rows |= there & own
+        for file in self.store.unfinished_bundles():
+            yield Finding(f"rounds/{file.name}", "it has no ledger", TIDY, file=file)
+        for file in [*self.store.parts(has_rows), *self.store.ledger_files(ended)]:
+            yield self._superfluous(file, 1)
+
+    def _superfluous(self, file: Location, count: int) -> Finding:
+        what = (
+            f"{count} runs in it count elsewhere or nowhere; other programs read them"
+        )
+        return Finding(f"{file.parent.name}/{file.name}", what, TIDY, file=file)
 
     def _ended_runs(self) -> Iterator[Finding]:
         for run_id, why in self.checked.faults.items():
@@ -199,7 +224,7 @@ class _Verification:
         ended = [i for i, e in self.checked.ledger.items() if e.status.decided]
         ended += list(self.checked.faults)
         rows = self.checked.rows
-        rows = rows.filter(pc.invert(_of_runs(rows, ended)))
+        rows = without_runs(rows, ended)
         for file in self.store.checkpoints():
             try:
                 next_round, extra = self.read_checkpoint(file.read_bytes())
@@ -211,7 +236,7 @@ class _Verification:
                 continue
             if file.stem not in ended and extra.get("rows"):
                 before = rows.filter(pc.less(rows["round"], next_round))
-                found = row_sums(before.filter(_of_runs(before, [file.stem])))
+                found = row_sums(of_runs(before, [file.stem]))
                 sums = [RowSum(*own) for own in extra["rows"]]
                 why = difference(dict(enumerate(sums)), found.get(file.stem, {}))
                 if why:
@@ -258,8 +283,3 @@ class _Verification:
                 f"its numbers are not those of the rows, first for {self._name(run_id)}"
             )
             yield Finding(file.name, what, advice, file=file)
-
-
-def _of_runs(rows: pa.Table, run_ids: Iterable[str]) -> pa.ChunkedArray:
-    """Return which rows are of one of these runs."""
-    return pc.is_in(rows["run_id"], pa.array(sorted(run_ids), pa.string()))
