@@ -1,9 +1,9 @@
 """The rows of runs as Arrow tables: their schema, and reading many small files."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,17 @@ ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.ite
 FILES_AT_ONCE = 256
 # Requests at the same time, as an answer of an object store takes long.
 THREADS = 16
+
+
+def table_of(run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return rows of a run as a table.
+
+    Args:
+        run_id: the run.
+        rows: for each row the fields of `Record`.
+    """
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    return pa.table({"run_id": [run_id] * len(rows), **columns}, ROUNDS)
 
 
 def run_of(part: Location) -> str:

@@ -346,24 +346,15 @@ class Store:
         names = [f.stem for f in files if re.fullmatch(PACK_BUNDLE, f.stem)]
         return max((int(name.rpartition(".")[2]) for name in names), default=-1) + 1
 
-    def write_part(
-        self, run_id: str, first_round: int, rows: list[dict[str, Any]]
-    ) -> pa.Table:
-        """Write the rows of an interval as one part; replace it if it was there before.
+    def write_part(self, run_id: str, first_round: int, rows: pa.Table) -> None:
+        """Write the rows of an attempt at a run, in place of those written before.
 
         Args:
             run_id: the run.
-            first_round: the number of the first round after the earlier checkpoint.
-            rows: the fields of `Record` for each row.
-
-        Returns:
-            The rows that were written.
+            first_round: the number of the first round of the attempt.
+            rows: all rows of the attempt so far.
         """
-        table = pa.Table.from_pylist(
-            [{"run_id": run_id, **row} for row in rows], schema=ROUNDS
-        )
-        write_parquet(table, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
-        return table
+        write_parquet(rows, self.file("rounds", f"{run_id}-{first_round:06d}.parquet"))
 
     def drop_parts(self, run_id: str, from_round: int = 0) -> None:
         """Delete a run's rows from a round on, which are about to be computed again.

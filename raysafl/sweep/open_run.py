@@ -25,7 +25,7 @@ from raysafl.storage.integrity import (
 )
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
-from raysafl.storage.rows import ROUNDS
+from raysafl.storage.rows import ROUNDS, table_of
 from raysafl.storage.store import Store
 from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
@@ -206,8 +206,7 @@ class OpenRun:
     def _attempt(self) -> pa.Table:
         """Return the rows of this attempt."""
         if self._fresh:
-            rows = [{"run_id": self.run.id, **vars(record)} for record in self._fresh]
-            fresh = pa.Table.from_pylist(rows, schema=ROUNDS)
+            fresh = table_of(self.run.id, [vars(r) for r in self._fresh])
             self._table = pa.concat_tables([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table

@@ -53,9 +53,9 @@ class Pack:
 
     @cached_property
     def id(self) -> str:
-        """A name for the pack, a hash of its runs' ids."""
+        """Twelve hexadecimal digits, which are a hash of the runs' ids."""
         text = " ".join(run.id for run in self.runs)
-        return f"pack-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def halves(self, ended: Iterable[str] = ()) -> list["Pack"]:
         """Return the two halves of the runs that have not ended, if there are several.
