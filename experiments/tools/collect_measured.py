@@ -35,8 +35,8 @@ from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
 MAX_FILE_BYTES = 1_000_000
-# Compacted rows take about two thirds of the bytes of their parts.
-MAX_COMPACTED_PART_BYTES = 1_400_000
+# Compacted rows take about three quarters of the bytes of their parts.
+MAX_COMPACTED_PART_BYTES = 1_250_000
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
 
 

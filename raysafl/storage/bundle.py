@@ -35,6 +35,8 @@ DAMAGED_LINE = (ValueError, RecursionError)
 FRONT = re.compile(rb'\{"run_id": "([\w-]+)"')
 PARQUET = {
     "compression": "zstd",
+    # Level 19 makes the files 6 % smaller and takes 14 times as long.
+    "compression_level": 9,
     "use_dictionary": ["run_id", "kind"],
     "column_encoding": dict.fromkeys(
         ["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"

@@ -4,13 +4,13 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.crashes import crashes
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -163,53 +163,8 @@ def test_a_compacted_sweep_goes_on_and_is_compacted_again(
     assert files(copy) == ["ledger/ledger.jsonl", "rounds/rounds.parquet"]
 
 
-class Crash(BaseException):
-    """The process is killed."""
-
-
-def crash_at(
-    number: int, monkeypatch: pytest.MonkeyPatch, kind: type
-) -> Callable[[], int]:
-    """Raise instead of the operation with this number that changes a file; count them."""
-    count = 0
-
-    def wrapped(original: Callable[..., object]) -> Callable[..., object]:
-        def operation(self: object, *args: object, **kwargs: object) -> object:
-            nonlocal count
-            if ".lock" not in str(self):
-                count += 1
-                if count == number:
-                    raise Crash
-            return original(self, *args, **kwargs)
-
-        return operation
-
-    for name in ("write_bytes", "replace", "unlink"):
-        if hasattr(kind, name):
-            monkeypatch.setattr(kind, name, wrapped(getattr(kind, name)))
-    return lambda: count
-
-
-def crashes(
-    act: Callable[[], object], monkeypatch: pytest.MonkeyPatch, kind: type = Path
-) -> Iterator[bool]:
-    """Crash at each operation in turn; True with the last, at which nothing crashes."""
-    number, done = 0, False
-    while not done:
-        number += 1
-        with monkeypatch.context() as patch:
-            crash_at(number, patch, kind)
-            try:
-                act()
-                done = True
-            except Crash:
-                pass
-        yield done
-    assert number > 5
-
-
 def test_a_crash_at_any_operation_loses_and_doubles_nothing(
-    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    original: Store, runs: list[Run], tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "sweep")
 
@@ -221,7 +176,7 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(
         compact(store)
 
     renewed()
-    for done in crashes(first, monkeypatch):
+    for done in crashes(first):
         assert_reads_the_same(store, original)
         compact(store)
         pd.testing.assert_frame_equal(
@@ -234,7 +189,7 @@ def test_a_crash_at_any_operation_loses_and_doubles_nothing(
 
 
 def test_a_crash_while_a_folder_is_compacted_again_loses_nothing(
-    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    original: Store, runs: list[Run], tmp_path: Path
 ) -> None:
     before, expected = Store(tmp_path / "before"), Store(tmp_path / "expected")
     for store in (before, expected):
@@ -249,14 +204,14 @@ def test_a_crash_while_a_folder_is_compacted_again_loses_nothing(
         store.write_ledger(runs[3].id, ended)
     now = Store(tmp_path / "now")
     shutil.copytree(before.path, now.path)
-    for _ in crashes(lambda: compact(now), monkeypatch):
+    for _ in crashes(lambda: compact(now)):
         assert_reads_the_same(now, expected)
         shutil.rmtree(now.path)
         shutil.copytree(before.path, now.path)
 
 
 def test_a_crash_while_a_compacted_run_is_forgotten_leaves_the_others_as_they_were(
-    original: Store, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    original: Store, runs: list[Run], tmp_path: Path
 ) -> None:
     before, expected = Store(tmp_path / "before"), Store(tmp_path / "expected")
     for store in (before, expected):
@@ -266,7 +221,7 @@ def test_a_crash_while_a_compacted_run_is_forgotten_leaves_the_others_as_they_we
     expected.forget(forgotten)
     now = Store(tmp_path / "now")
     shutil.copytree(before.path, now.path)
-    for done in crashes(lambda: now.forget(forgotten), monkeypatch):
+    for done in crashes(lambda: now.forget(forgotten)):
         for run in runs[1:3]:
             pd.testing.assert_frame_equal(now.rounds(run.id), expected.rounds(run.id))
             assert now.ledger_entry(run.id) == expected.ledger_entry(run.id)
@@ -401,7 +356,7 @@ def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
             if file.is_file() and file.name != ".lock"
         }
         upload()
-        for done in crashes(lambda: compact(store), monkeypatch, Remote):
+        for done in crashes(lambda: compact(store), Remote):
             assert_reads_the_same(store, original)
             if not done:
                 upload()
@@ -412,7 +367,7 @@ def test_a_folder_in_an_object_store_is_compacted_and_survives_crashes(
         assert set(store.ledger()) == store.begun() == {run.id for run in runs[1:]}
 
 
-@pytest.mark.parametrize("form", ["single files", "a mixture", "compacted"])
+@pytest.mark.parametrize("form", ["single files", "a mixture", "packs", "compacted"])
 def test_the_queries_of_the_documentation_read_each_form(
     form: str,
     copy: Store,
@@ -422,8 +377,11 @@ def test_the_queries_of_the_documentation_read_each_form(
 ) -> None:
     if form == "compacted":
         copy.forget([run.id for run in runs[2:]])
-    if form != "single files":
+    if form in ("a mixture", "compacted"):
         compact(copy)
+    for i, run in enumerate(runs[:2] if form == "packs" else []):
+        entries = copy.ledger(run.id)
+        copy.write_bundle(f"{i:012x}", copy.table(run.id), entries)
     expected = copy.ledger()
     (copy.path.parent / "results").mkdir()
     shutil.move(copy.path, copy.path.parent / "results" / "quickstart")

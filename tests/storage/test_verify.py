@@ -25,6 +25,7 @@ from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage import locks
+from raysafl.storage.bundle import Bundle
 from raysafl.storage.checked import read_checked
 from raysafl.storage.compaction import compact
 from raysafl.storage.files import write_parquet
@@ -41,7 +42,7 @@ from raysafl.sweep.session import Session, run_in_process
 RUNS = [
     BASE.replace(rounds=5, eval_every=2, replicates=2, seed=seed) for seed in (0, 10)
 ]
-FORMS = ["parts", "compacted"]
+FORMS = ["parts", "pack", "compacted"]
 
 
 def worker(run: Run) -> Worker:
@@ -76,18 +77,25 @@ def copy(original: Store, tmp_path: Path) -> Store:
 
 @pytest.fixture(params=FORMS)
 def formed(request: pytest.FixtureRequest, copy: Store) -> Store:
-    """The folder in either form."""
+    """The folder in each form."""
     if request.param == "compacted":
         compact(copy)
+    if request.param == "pack":
+        copy.write_bundle("0123456789ab", copy.table(), copy.ledger())
     return copy
+
+
+def bundle_of(store: Store) -> Bundle | None:
+    """The bundle that holds the runs, if the folder has that form."""
+    return next((b for b in store.bundles() if b.rows_file.is_file()), None)
 
 
 def rewrite(store: Store, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     """Change the rows of a folder in the form that it has; the files stay readable."""
     rows = change(store.rounds())
-    if store.compacted.run_ids():
+    if bundle := bundle_of(store):
         table = pa.Table.from_pandas(rows, schema=ROUNDS, preserve_index=False)
-        store.compacted.write_rows([table])
+        bundle.write_rows([table])
         return
     for part in store.parts():
         run_id, _, first = part.stem.rpartition("-")
@@ -134,17 +142,17 @@ CHANGES = [drop_rows, drop_replicate, double_rows, swap_runs, edit_number, edit_
 
 
 def delete_rows(store: Store) -> None:
-    [*_, last] = store.parts(RUNS[0].id) or [store.compacted.rows_file]
+    [*_, last] = store.parts(RUNS[0].id) or [store.bundles()[-1].rows_file]
     last.unlink()
 
 
 def cut_file(store: Store) -> None:
-    [*_, last] = store.parts(RUNS[0].id) or [store.compacted.rows_file]
+    [*_, last] = store.parts(RUNS[0].id) or [store.bundles()[-1].rows_file]
     last.write_bytes(last.read_bytes()[:-20])
 
 
 def exchange_files(store: Store) -> None:
-    if store.compacted.run_ids():
+    if bundle_of(store):
         return rewrite(store, swap_runs)
     one, other = (store.parts(run.id)[0] for run in RUNS)
     content = one.read_bytes()
@@ -227,8 +235,8 @@ def test_entries_without_digests_are_checked_by_what_the_configuration_demands(
         for end in fields["replicates"]:
             del end["rows"], end["digest"]
         old[run_id] = LedgerEntry.from_json(json.dumps(fields))
-    if formed.compacted.run_ids():
-        formed.compacted.write_entries(old)
+    if bundle := bundle_of(formed):
+        bundle.write_entries(old)
     else:
         for run_id, entry in old.items():
             formed.write_ledger(run_id, entry)
@@ -541,6 +549,8 @@ def test_a_folder_in_an_object_store_is_verified_and_repaired(
                 (store.path / name).write_bytes(file.read_bytes())
         if form == "compacted":
             compact(store)
+        if form == "pack":
+            store.write_bundle("0123456789ab", store.table(), store.ledger())
         assert verify(store, progress) == []
         for damage in (delete_rows, cut_file, changing(edit_number)):
             damage(store)
