@@ -83,7 +83,7 @@ RUN = Run(
     eval_every=8,
     replicates=2,
 )
-WORKER = Worker(RUN.data, RUN.data.load(), RUN.model, RUN.seeds)
+WORKER = Worker(RUN.cells, RUN.data.load(), RUN.model)
 
 
 def simulation(algorithm: Algorithm) -> Simulation:

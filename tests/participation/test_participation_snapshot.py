@@ -154,7 +154,7 @@ def test_a_state_that_went_through_json_has_the_same_future(
 
 
 def simulation_of(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
 
 
 def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:

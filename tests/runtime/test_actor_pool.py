@@ -90,9 +90,7 @@ def play(run: Run, actors: int, engine: str) -> tuple[list[float], list[Tensor]]
         pool.configure(setup_of(run, dataset, engine))
         assert [reply[1] for reply in pool.ready()] == [engine] * actors
         simulation, accuracies = (
-            Simulation(
-                run, OnActors(pool, Worker(run.data, dataset, run.model, run.seeds))
-            ),
+            Simulation(run, OnActors(pool, Worker(run.cells, dataset, run.model))),
             list[float](),
         )
         while not simulation.done:
@@ -123,7 +121,7 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
     try:
         pool.configure(setup_of(tiny, dataset, "auto"))
         pool.ready()
-        work = OnActors(pool, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
+        work = OnActors(pool, Worker(tiny.cells, dataset, tiny.model))
         before = work.evaluate(dict(enumerate(work.init())))()
         first, second = pool.actors
         kill_actor(first)
@@ -155,7 +153,7 @@ def test_an_evaluation_that_fails_beside_trainings_costs_no_record_before_it(
     dataset, pool = tiny.data.load(), ActorPool(Mistaken, Hardware(cpus=0.5))
     pool.configure(setup_of(tiny, dataset, "fused"))
     pool.ready()
-    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
+    reference = Worker(tiny.cells, dataset, tiny.model)
     sim = Simulation(tiny.replace(rounds=9), OnActors(pool, reference, piggyback=True))
     records = [record for _ in range(4) for record in sim.advance()]
     assert sorted({record.round for record in records}) == [0, 1]

@@ -47,7 +47,7 @@ def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> Non
     clients, dataset = Clients(), tiny.data.load()
     clients.configure(RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto"))
     assert clients.worker is not None
-    reference, made = Worker(tiny.data, dataset, tiny.model, tiny.seeds), list[int]()
+    reference, made = Worker(tiny.cells, dataset, tiny.model), list[int]()
     sums = clients.worker.trainer.evaluator.span_sums
 
     def noted(w_RP: torch.Tensor, start: int) -> torch.Tensor:
@@ -94,7 +94,7 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
         RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto")
     )
     assert (device, engine) == ("cpu", "fused")
-    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
+    reference = Worker(tiny.cells, dataset, tiny.model)
     w = reference.init()
     # one span is the whole test set here
     (sums_2R,) = clients.evaluate(1, [0], w[1].numpy())

@@ -55,7 +55,7 @@ def on_actors(
     run: Run, hardware: Hardware, piggyback: bool = True
 ) -> Iterator[OnActors]:
     dataset = run.data.load()
-    local = Worker(run.data, dataset, run.model, run.seeds)
+    local = Worker(run.cells, dataset, run.model)
     actors = start_actors(hardware)
     ref = ray.put(dataset)
     actors.configure(RunSetup(run.data, ref, run.model, run.seeds, "auto", 32))
@@ -92,7 +92,7 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     tiny: Run, actors: int, piggyback: bool
 ) -> None:
     run = tiny.replace(replicates=5)
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    reference = Worker(run.cells, run.data.load(), run.model)
     with on_actors(run, Hardware(actors=actors, cpus=0.5), piggyback) as work:
         for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
@@ -160,7 +160,7 @@ def test_evaluations_that_are_lost_with_their_actors_are_made_again(
     tiny: Run, actors: int
 ) -> None:
     run = tiny.replace(rounds=3, algorithm=InPlace())
-    expected, _ = play(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    expected, _ = play(run, Worker(run.cells, run.data.load(), run.model))
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
         sim, records = Simulation(run, work), []
         while not sim.done:
@@ -177,7 +177,7 @@ def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None
     run = tiny.replace(
         model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2
     )
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    reference = Worker(run.cells, run.data.load(), run.model)
     assert reference.init()[0].nbytes > LARGE
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
         accuracies, (w_P,) = play(run, work)
@@ -191,7 +191,7 @@ def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None
 def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
     small = {"rounds": 2, "local": LocalTraining(lr=0.1, batch_size=32, steps=2)}
     run = tiny.replace(model=CNN(channels=[4], hidden=8), **small)
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    reference = Worker(run.cells, run.data.load(), run.model)
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
         accuracies, w = play(run, work)
     expected, w_expected = play(run, reference)
@@ -205,7 +205,7 @@ def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> Non
     run = tiny.replace(
         participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0)
     )
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    reference = Worker(run.cells, run.data.load(), run.model)
     ids = {0: [EVERYONE], 1: [2, 7]}
     w = dict(enumerate(reference.init()))
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:

@@ -31,7 +31,7 @@ def frozen(tiny: Run) -> Run:
 
 def worker(run: Run) -> Worker:
     """The run's work in this process, with the engine that is the same everywhere."""
-    return Worker(run.data, run.data.load(), run.model, run.seeds, engine="loop")
+    return Worker(run.cells, run.data.load(), run.model, engine="loop")
 
 
 def rows(simulation: Simulation) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
 
 
 def simulation(run: Run) -> Simulation:
-    worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+    worker = Worker(run.cells, run.data.load(), run.model)
     return Simulation(run, worker)
 
 
@@ -117,7 +117,7 @@ class Late(Worker):
 
 
 def late(run: Run) -> Simulation:
-    return Simulation(run, Late(run.data, run.data.load(), run.model, run.seeds))
+    return Simulation(run, Late(run.cells, run.data.load(), run.model))
 
 
 @pytest.mark.parametrize("eval_every", [1, 3])
@@ -172,13 +172,13 @@ def test_failed_evaluations_do_not_take_the_records_before_them_along(
     tiny: Run,
 ) -> None:
     run = tiny.replace(rounds=4)
-    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
+    sim = Simulation(run, Failing(run.cells, run.data.load(), run.model))
     assert [r.round for _ in range(3) for r in sim.advance()] == [0] * run.replicates
     sim.advance()
     with pytest.raises(KeyError):
         sim.finish_evaluations()
     assert sim.nothing_pending and not sim.finish_evaluations()
-    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
+    sim = Simulation(run, Failing(run.cells, run.data.load(), run.model))
     for _ in range(3):
         sim.advance()
     with pytest.raises(KeyError):
