@@ -33,7 +33,7 @@ class ShareResult:
 
     Args:
         columns_5T: The columns of an `Update` except delta, one per task of the share.
-        rows_VP: The delta [P] of each task whose cell is not averaged, in order.
+        rows: The delta [P] of each task whose cell is not averaged, in order.
         means: The mean [P], in float32, of each averaged cell of which the share holds
             all tasks.
         sums: The sum [P] of each other averaged cell of the share, in units of 2^-40:
@@ -41,7 +41,7 @@ class ShareResult:
     """
 
     columns_5T: Array
-    rows_VP: Sequence[Array]
+    rows: Sequence[Array]
     means: Mapping[int, Array]
     sums: Mapping[int, Array]
 
@@ -84,17 +84,17 @@ def reduce_share(
     num_parameters = tasks[0].w_P.numel()
     sums = {cell: np.zeros(num_parameters) for cell in (*complete, *partial)}
     row_of = _rows(tasks, counts)
-    rows_VP = np.empty((len(row_of), num_parameters), np.float32)
+    rows = [np.empty(0, np.float32)] * len(row_of)
     columns_5T = np.empty((5, len(tasks)))
     for positions, (delta_TP, *columns) in stacks:
         columns_5T[:, positions] = torch.stack([c.double() for c in columns]).numpy()
         for i, delta_P in zip(positions, delta_TP.numpy(), strict=True):
             if i in row_of:
-                rows_VP[row_of[i]] = delta_P
+                rows[row_of[i]] = delta_P.copy()
             else:
                 add_row(sums[tasks[i].cell], delta_P)
     means = {cell: _mean_of_sum(sums.pop(cell), counts[cell]) for cell in complete}
-    return ShareResult(columns_5T, rows_VP, means, sums)
+    return ShareResult(columns_5T, rows, means, sums)
 
 
 def combine_shares(
@@ -115,14 +115,14 @@ def combine_shares(
         results: The result of each share.
     """
     row_of = _rows(tasks, counts)
-    rows = [np.empty(0)] * len(row_of)
+    rows = [np.empty(0, np.float32)] * len(row_of)
     columns_5T = np.empty((5, len(tasks)))
     means: dict[int, Array] = {}
     sums: dict[int, Array] = {}
     for share, result in zip(shares, results, strict=True):
         columns_5T[:, share] = result.columns_5T
         mine = (row_of[i] for i in share if i in row_of)
-        for row, delta_P in zip(mine, result.rows_VP, strict=True):
+        for row, delta_P in zip(mine, result.rows, strict=True):
             rows[row] = delta_P
         means |= {cell: mean_P.copy() for cell, mean_P in result.means.items()}
         for cell, sum_P in result.sums.items():

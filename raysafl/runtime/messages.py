@@ -124,7 +124,7 @@ class TaskMessage:
 
 def encode_reply(result: ShareResult) -> tuple[Sent, ...]:
     """Return the parts of an actor's answer to a `TaskMessage`."""
-    float32s = [*result.rows_VP, *result.means.values()]
+    float32s = [*result.rows, *result.means.values()]
     return (
         _sent(result.columns_5T),
         *_parts(np.stack(float32s) if float32s else np.empty((0, 1), np.float32)),
@@ -143,7 +143,7 @@ def decode_reply(message: TaskMessage, parts: Sequence[Sent]) -> ShareResult:
     num_rows = len(float32s) - len(complete)
     return ShareResult(
         columns_5T=_array(columns, np.float64).reshape(5, -1),
-        rows_VP=float32s[:num_rows],
+        rows=float32s[:num_rows],
         means=dict(zip(complete, float32s[num_rows:], strict=True)),
         sums=dict(zip(partial, float64s, strict=True)),
     )
@@ -170,7 +170,11 @@ def sent_models(
 
 def models_of(vectors: Sequence[Sent], num_parameters: int) -> list[Tensor]:
     """Return the vectors that `sent_models` has sent; nobody may write to them."""
-    return [as_tensor(w_P) for w_P in _vectors(vectors, num_parameters, np.float32)]
+    return [
+        w_P
+        for part in vectors
+        for w_P in as_tensor(_array(part, np.float32)).view(-1, num_parameters)
+    ]
 
 
 def _reply_parts(message: TaskMessage) -> tuple[int, int]:

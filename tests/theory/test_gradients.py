@@ -11,8 +11,8 @@ from torch import Tensor
 
 from raysafl import CNN, MLP, Dataset, Key, Logistic, Model, Run, Samples
 from raysafl.core.problem import SERVER
-from raysafl.models import FlatModel
 from raysafl.core.work import Cell
+from raysafl.models import FlatModel
 from raysafl.runtime import Worker
 from raysafl.theory.bounds import Condition, fast_q, fast_rates, safari_q, safari_rates
 from raysafl.theory.gradients import (
