@@ -98,7 +98,7 @@ def in_process(run: Run, seconds: float) -> Point:
 
     data, before = run.data.load(), resident()
     began = time.perf_counter()
-    work = Worker(run.data, data, run.model, run.seeds, batch_size=run.local.batch_size)
+    work = Worker(run.cells, data, run.model, batch_size=run.local.batch_size)
     simulation = Simulation(run, work)
     ready = time.perf_counter() - began
     return {
@@ -115,22 +115,18 @@ def on_actors(run: Run, actors: int, seconds: float) -> Point:
     """raysafl on client actors of one core, without trials or files."""
     import ray
 
-    from raysafl.runtime import Hardware, OnActors, Worker
-    from raysafl.runtime.messages import RunSetup
-    from raysafl.runtime.on_actors import start_actors
+    from raysafl.runtime import Hardware
+    from raysafl.runtime.messages import PackSetup
+    from raysafl.runtime.on_actors import host_pack, start_actors
     from raysafl.runtime.ray_session import ray_session
     from raysafl.simulation.simulation import Simulation
 
     data = run.data.load()
     with ray_session(None):
         hosts, ref = start_actors(Hardware(actors=actors)), ray.put(data)
-        batch_size = run.local.batch_size
-        hosts.configure(
-            RunSetup(run.data, ref, run.model, run.seeds, "auto", batch_size)
-        )
-        reference = Worker(run.data, data, run.model, run.seeds)
-        engine = hosts.ready()[0][1]
-        took = rounds(Simulation(run, OnActors(hosts, reference)), seconds)
+        setup = PackSetup(run.cells, ref, run.model, "auto", run.local.batch_size)
+        work, _, engine = host_pack(hosts, setup)
+        took = rounds(Simulation(run, work), seconds)
         hosts.kill()
     return {"seconds": took, "memory": resident(), "engine": engine}
 

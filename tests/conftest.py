@@ -152,9 +152,7 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.create()
     store.write_manifest(sweep.manifest().replace(command="raysafl quickstart"))
     for run in runs.values():
-        run_in_process(
-            run, store, Worker(run.data, run.data.load(), run.model, run.seeds)
-        )
+        run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
     write_runs_table(store)
     write_report(store)
     return store.path.parent

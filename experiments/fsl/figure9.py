@@ -50,7 +50,7 @@ POINTS = 21  # t = 0, 50, ..., 1000
 
 def follow(run, dataset):
     """Yield (t, xi^2, G^2) along the first replicate of a run."""
-    work = Worker(run.data, dataset, run.model, run.seeds[:1])
+    work = Worker(run.cells[:1], dataset, run.model)
     simulation = Simulation(run.replace(replicates=1, eval_every=run.rounds), work)
     due = {round(i * run.rounds / (POINTS - 1)) for i in range(POINTS)}
     while True:

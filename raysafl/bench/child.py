@@ -63,9 +63,7 @@ def rounds_in_process(job: Job) -> Iterator[Step]:
 
     run = job.runs[0]
     size = run.local.batch_size
-    work = Worker(
-        run.data, run.data.load(), run.model, run.seeds, "cpu", job.engine, size
-    )
+    work = Worker(run.cells, run.data.load(), run.model, "cpu", job.engine, size)
     yield _stepper(Simulation(run, work))
 
 
@@ -74,36 +72,25 @@ def on_actors(job: Job) -> Iterator[Step]:
     """Provide the rounds of raysafl on client actors, without trials or logging."""
     import ray
 
-    from raysafl.runtime import Hardware, OnActors, Worker
-    from raysafl.runtime.messages import RunSetup
-    from raysafl.runtime.on_actors import should_piggyback, start_actors
+    from raysafl.runtime import Hardware
+    from raysafl.runtime.messages import PackSetup
+    from raysafl.runtime.on_actors import host_pack, start_actors
     from raysafl.runtime.ray_session import ray_session
 
     run = job.runs[0]
-    dataset = run.data.load()
     with ray_session(None):
+        ref = ray.put(run.data.load())
+        size = run.local.batch_size
+        setup = PackSetup(run.cells, ref, run.model, job.engine, size)
         actors = start_actors(Hardware(actors=job.actors))
-        ref = ray.put(dataset)
-        batch_size = run.local.batch_size
-        actors.configure(
-            RunSetup(run.data, ref, run.model, run.seeds, job.engine, batch_size)
-        )
-        reference = Worker(run.data, dataset, run.model, run.seeds)
-        _, engine = actors.ready()[0]
-        yield _stepper(
-            Simulation(run, OnActors(actors, reference, should_piggyback(engine)))
-        )
+        work, _, _ = host_pack(actors, setup)
+        yield _stepper(Simulation(run, work))
 
 
 def _stepper(simulation: Simulation) -> Step:
     def step() -> float | None:
-        records = simulation.advance()
-        first = simulation.round == 1
-        # The first round is not timed, so its evaluation must not be left to rounds
-        # that are.
-        records += simulation.finish_evaluations() if first or simulation.done else []
-        last = [r.test_accuracy for r in records if r.round == records[-1].round]
-        return _mean(last) if last else None
+        records = simulation.step()
+        return _mean([r.test_accuracy for r in records]) if records else None
 
     return step
 
@@ -135,7 +122,7 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
         if run.data.source_key not in datasets:
             datasets[run.data.source_key] = run.data.load()
         dataset = datasets[run.data.source_key]
-        simulation = Simulation(run, Worker(run.data, dataset, run.model, run.seeds))
+        simulation = Simulation(run, Worker(run.cells, dataset, run.model))
         records = list[Record]()
         while not simulation.done:
             records = simulation.step() or records

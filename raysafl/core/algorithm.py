@@ -126,8 +126,7 @@ class State:
     Checkpoints store it, so a run that is interrupted continues from it.
 
     Args:
-        w_P: The global model's parameters. The next round must not change this tensor
-            in place, because its evaluation may still be under way.
+        w_P: The global model's parameters.
         server: Named tensors that the server keeps: momentum, a control variate and so
             on.
         clients: One vector [P] for each client that has taken part and has memory.

@@ -1,26 +1,43 @@
 """What a simulation asks of the machine that trains and evaluates.
 
-In each round the simulation turns the requests of all replicates' algorithms into
-`Task`s, one per client, and gives them to `Work.train` as one batch; it gives the new
-parameters to `Work.evaluate`. Two classes of `raysafl.runtime` are a `Work`: `Worker`
+A simulation has one or more cells: one for each of its replicates. In each round it
+yields three kinds of requests, which are data: `Training`, `TrainAccuracy` and
+`Evaluation`. All of them name cells by their numbers, and so do the answers. Therefore
+the requests of many simulations can be merged into one, and each simulation finds its
+own cells in the answer.
+
+Two classes of `raysafl.runtime` are a `Work`, which carries requests out: `Worker`
 computes in this process and is the readable reference, `OnActors` computes on Ray
 actors, with the same results.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining, MeanUpdate, Update
+from raysafl.core.problem import FederatedData
+
+
+class Cell(NamedTuple):
+    """One replicate of one run, as far as its data are concerned.
+
+    Args:
+        data: How the dataset is split among clients and server.
+        seed: The replicate's seed.
+    """
+
+    data: FederatedData
+    seed: int
 
 
 class Task(NamedTuple):
-    """One local training of one client in one replicate: the unit of work.
+    """One local training of one client in one cell: the unit of work.
 
     Args:
-        replicate: The number of the replicate.
+        cell: The number of the cell.
         client: The client's id, SERVER or EVERYONE.
         w_P: The parameters [P] that the training starts from.
         local: The local training.
@@ -32,7 +49,7 @@ class Task(NamedTuple):
         prox: Weight of the pull towards the start.
     """
 
-    replicate: int
+    cell: int
     client: int
     w_P: Tensor
     local: LocalTraining
@@ -43,57 +60,116 @@ class Task(NamedTuple):
     prox: float
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The answer to `Work.train`.
-
-    Args:
-        rows: One row for each task of the replicates that are not in `averaged`, in the
-            order of the tasks.
-        means: For each averaged replicate, the mean over its tasks.
-    """
-
-    rows: Update
-    means: Mapping[int, MeanUpdate]
-
+Trained: TypeAlias = dict[int, Update | MeanUpdate]
+"""For each cell, its mean if it is averaged, else one row for each of its tasks."""
 
 Scores: TypeAlias = dict[int, tuple[float, float]]
-"""Test accuracy (a fraction) and mean test loss of each replicate."""
+"""Test accuracy (a fraction) and mean test loss of each cell."""
 
 
 class Work(Protocol):
     """What a simulation asks of the machine: in one process, or on Ray actors."""
 
-    def init(self) -> list[Tensor]:
-        """Return the initial parameters w_P of each replicate."""
+    def init(self, cell: int) -> Tensor:
+        """Return a cell's initial parameters w_P."""
 
-    def sizes(self) -> list[tuple[list[int], int]]:
-        """Return each replicate's sample counts: of every client, and of the server."""
+    def sizes(self, cell: int) -> tuple[list[int], int]:
+        """Return a cell's sample counts: of every client, and of the server."""
 
-    def shared_bytes(self) -> list[int]:
+    def shared_bytes(self, cell: int) -> int:
         """Return the bytes of the server's samples that each client is sent.
 
-        There is one number for each replicate; it is 0 unless the run shares data.
+        They are 0 unless the run shares data.
         """
 
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
-        """Carry out the tasks, which may be of any clients and replicates.
+        """Carry out the tasks, which may be of any clients and cells.
 
         Args:
-            tasks: The tasks; those of one replicate stand together.
-            averaged: Numbers of the replicates of which only the mean over their tasks
-                is needed. For the others, every task's own update is returned.
-        """
-
-    def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
-        """Begin to evaluate each replicate's parameters on the test set.
-
-        Returns:
-            A function that waits for the scores and returns them. Training may be asked
-            for before it is called; the scores are those of the parameters given here.
+            tasks: The tasks, at least one; those of one cell stand together.
+            averaged: The cells of which only the mean over their tasks is needed. For
+                the others, every task's own update is returned.
         """
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
-        """Return each replicate's accuracy (in [0, 1]) on some clients' samples."""
+        """Return each cell's accuracy (in [0, 1]) on some clients' samples."""
+
+    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
+        """Evaluate each cell's parameters on the test set."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A request to carry out tasks; see `Work.train`, whose answer it gets.
+
+    Args:
+        tasks: The tasks; those of one cell stand together.
+        averaged: The cells of which only the mean over their tasks is needed.
+    """
+
+    tasks: Sequence[Task]
+    averaged: Collection[int]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """Return one request for several, which are of different cells."""
+        tasks = [task for part in parts for task in part.tasks]
+        return cls(tasks, {cell for part in parts for cell in part.averaged})
+
+    def carry_out(self, work: Work) -> Trained:
+        """Have the tasks carried out."""
+        return work.train(self.tasks, self.averaged)
+
+
+@dataclass(frozen=True)
+class TrainAccuracy:
+    """A request for accuracies on training samples; see `Work.train_accuracy`.
+
+    Args:
+        w: The parameters of each cell.
+        ids: The clients whose samples are looked at, of the same cells.
+    """
+
+    w: Mapping[int, Tensor]
+    ids: Mapping[int, Sequence[int]]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """Return one request for several, which are of different cells."""
+        return cls(
+            {cell: w_P for part in parts for cell, w_P in part.w.items()},
+            {cell: ids for part in parts for cell, ids in part.ids.items()},
+        )
+
+    def carry_out(self, work: Work) -> dict[int, float]:
+        """Have the accuracies measured."""
+        return work.train_accuracy(self.w, self.ids)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A request for test scores; see `Work.evaluate`.
+
+    Args:
+        w: The parameters of each cell.
+    """
+
+    w: Mapping[int, Tensor]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """Return one request for several, which are of different cells."""
+        return cls({cell: w_P for part in parts for cell, w_P in part.w.items()})
+
+    def carry_out(self, work: Work) -> Scores:
+        """Have the parameters evaluated."""
+        return work.evaluate(self.w)
+
+
+WorkRequest: TypeAlias = Training | TrainAccuracy | Evaluation
+
+
+class WorkLostError(RuntimeError):
+    """The machine lost a call of `Work` again and again, perhaps for lack of memory."""

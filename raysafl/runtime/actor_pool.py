@@ -22,6 +22,7 @@ from ray.exceptions import (
 )
 
 from raysafl.core.text import redacted
+from raysafl.core.work import WorkLostError
 from raysafl.runtime.hardware import Hardware
 
 # What Ray raises when an actor was lost, rather than code in it.
@@ -31,7 +32,7 @@ RETRIES = 3
 log = logging.getLogger(__name__)
 
 
-class LostActorsError(RuntimeError):
+class LostActorsError(WorkLostError):
     """Client actors died again and again."""
 
 

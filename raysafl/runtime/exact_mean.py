@@ -12,6 +12,7 @@ are passed on.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,61 +33,68 @@ class ShareResult:
 
     Args:
         columns_5T: The columns of an `Update` except delta, one per task of the share.
-        rows_TP: The delta of each task whose replicate is not averaged, in order.
-        means_or_sums: For each averaged replicate of the share, in the order of its
-            first task: the mean [P] in float32 if the share holds all tasks of the
-            replicate, else the share's `exact_sum` [P] in float64.
+        rows: The delta [P] of each task whose cell is not averaged, in order.
+        means: The mean [P], in float32, of each averaged cell of which the share holds
+            all tasks.
+        sums: The sum [P] of each other averaged cell of the share, in units of 2^-40:
+            whole numbers, as float64.
     """
 
     columns_5T: Array
-    rows_TP: Array
-    means_or_sums: Sequence[Array]
-
-
-def exact_sum(rows_MP: Tensor, members: Iterable[int] | None = None) -> Tensor:
-    """Return the sum of float32 rows in units of 2^-40: [P] whole numbers, as float64.
-
-    Args:
-        rows_MP: The rows.
-        members: Indices of the rows to add; None means all of them.
-    """
-    rows = rows_MP.numpy()
-    sum_P = np.zeros(rows_MP.shape[1])
-    for i in range(len(rows)) if members is None else members:
-        add_row(sum_P, rows[i])
-    return torch.from_numpy(sum_P)
+    rows: Sequence[Array]
+    means: Mapping[int, Array]
+    sums: Mapping[int, Array]
 
 
 def count_averaged(tasks: Iterable[Task], averaged: Collection[int]) -> dict[int, int]:
-    """Count the tasks of each averaged replicate, in the order of their first tasks."""
-    return Counter(task.replicate for task in tasks if task.replicate in averaged)
+    """Count the tasks of each averaged cell, in the order of their first tasks."""
+    return Counter([task.cell for task in tasks if task.cell in averaged])
 
 
-def reduce_share(
-    tasks: Sequence[Task], update: Update, counts: Mapping[int, int]
-) -> ShareResult:
-    """Sum the updates of the averaged replicates and keep the rows of the others.
+def complete_cells(
+    tasks: Iterable[Task], counts: Mapping[int, int]
+) -> tuple[list[int], list[int]]:
+    """Return the averaged cells of which all tasks are here, and the other ones.
 
     Args:
         tasks: A share of a round's tasks.
-        update: One row for each of them.
         counts: The `count_averaged` of all of the round's tasks.
     """
-    delta_TP, *columns = update
-    unaveraged = [i for i, task in enumerate(tasks) if task.replicate not in counts]
-    members = _members(tasks, counts)
+    here = count_averaged(tasks, counts)
+    complete = [cell for cell, count in here.items() if count == counts[cell]]
+    return complete, [cell for cell, count in here.items() if count < counts[cell]]
 
-    means = []
-    for replicate, indices in members.items():
-        sum_P = exact_sum(delta_TP, indices).numpy()
-        complete = len(indices) == counts[replicate]
-        means.append(_mean_of_sum(sum_P, counts[replicate]) if complete else sum_P)
 
-    return ShareResult(
-        columns_5T=torch.stack([column.double() for column in columns]).numpy(),
-        rows_TP=delta_TP[unaveraged].numpy(),
-        means_or_sums=means,
-    )
+def reduce_share(
+    tasks: Sequence[Task],
+    stacks: Iterable[tuple[Sequence[int], Update]],
+    counts: Mapping[int, int],
+) -> ShareResult:
+    """Sum the updates of the averaged cells and keep the rows of the others.
+
+    Beside the result, only one stack's rows need to be in memory.
+
+    Args:
+        tasks: A share of a round's tasks.
+        stacks: The positions of some of these tasks, and their updates, until each task
+            has come once.
+        counts: The `count_averaged` of all of the round's tasks.
+    """
+    complete, partial = complete_cells(tasks, counts)
+    num_parameters = tasks[0].w_P.numel()
+    sums = {cell: np.zeros(num_parameters) for cell in (*complete, *partial)}
+    row_of = _rows(tasks, counts)
+    rows = [np.empty(0, np.float32)] * len(row_of)
+    columns_5T = np.empty((5, len(tasks)))
+    for positions, (delta_TP, *columns) in stacks:
+        columns_5T[:, positions] = torch.stack([c.double() for c in columns]).numpy()
+        for i, delta_P in zip(positions, delta_TP.numpy(), strict=True):
+            if i in row_of:
+                rows[row_of[i]] = delta_P.copy()
+            else:
+                add_row(sums[tasks[i].cell], delta_P)
+    means = {cell: _mean_of_sum(sums.pop(cell), counts[cell]) for cell in complete}
+    return ShareResult(columns_5T, rows, means, sums)
 
 
 def combine_shares(
@@ -97,69 +105,58 @@ def combine_shares(
 ) -> Trained:
     """Put the results of all shares together.
 
+    The vectors are copies: those that were sent lie in read-only memory, and an
+    algorithm may change them, or keep one for a long time.
+
     Args:
-        tasks: All of the round's tasks; those of one replicate stand together.
+        tasks: All of the round's tasks; those of one cell stand together.
         counts: Their `count_averaged`.
         shares: For each share, the indices of its tasks in ascending order.
         results: The result of each share.
     """
+    row_of = _rows(tasks, counts)
+    rows = [np.empty(0, np.float32)] * len(row_of)
     columns_5T = np.empty((5, len(tasks)))
-    unaveraged = [i for i, task in enumerate(tasks) if task.replicate not in counts]
-    row_of = {i: row for row, i in enumerate(unaveraged)}
-    delta_TP = np.empty((len(unaveraged), results[0].rows_TP.shape[1]), np.float32)
     means: dict[int, Array] = {}
     sums: dict[int, Array] = {}
-
     for share, result in zip(shares, results, strict=True):
         columns_5T[:, share] = result.columns_5T
-        for i, row_P in zip(
-            (i for i in share if i in row_of), result.rows_TP, strict=True
-        ):
-            delta_TP[row_of[i]] = row_P
+        mine = (row_of[i] for i in share if i in row_of)
+        for row, delta_P in zip(mine, result.rows, strict=True):
+            rows[row] = delta_P
+        means |= {cell: mean_P.copy() for cell, mean_P in result.means.items()}
+        for cell, sum_P in result.sums.items():
+            sums[cell] = sums[cell] + sum_P if cell in sums else sum_P
+    means |= {cell: _mean_of_sum(sums[cell], counts[cell]) for cell in sums}
 
-        present = count_averaged((tasks[i] for i in share), counts)
-        for (replicate, count), mean_P in zip(
-            present.items(), result.means_or_sums, strict=True
-        ):
-            if count == counts[replicate]:
-                means[replicate] = mean_P
-            elif replicate in sums:
-                sums[replicate] = sums[replicate] + mean_P
-            else:
-                sums[replicate] = mean_P
-
-    for replicate, sum_P in sums.items():
-        means[replicate] = _mean_of_sum(sum_P, counts[replicate])
-
-    columns = _typed_columns(columns_5T)
-    mean_updates = {}
-    for replicate, indices in _members(tasks, counts).items():
-        # A mean that was sent lies in read-only memory, and an algorithm may change it.
-        delta_P = torch.from_numpy(means[replicate].copy())
-        own = slice(indices[0], indices[-1] + 1)
-        mean_updates[replicate] = MeanUpdate(
-            delta_P, *(column[own] for column in columns)
-        )
-    if counts:
-        columns = _typed_columns(columns_5T[:, unaveraged])
-    return Trained(Update(torch.from_numpy(delta_TP), *columns), mean_updates)
+    trained: Trained = {}
+    left = iter(rows)
+    for cell, own in _columns_of(tasks, columns_5T).items():
+        if cell in counts:
+            trained[cell] = MeanUpdate(torch.from_numpy(means[cell]), *own)
+        else:
+            delta_MP = np.stack(list(islice(left, len(own[0]))))
+            trained[cell] = Update(torch.from_numpy(delta_MP), *own)
+    return trained
 
 
-def _members(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return the indices of each averaged replicate's tasks."""
-    members: dict[int, list[int]] = {}
-    for i, task in enumerate(tasks):
-        if task.replicate in counts:
-            members.setdefault(task.replicate, []).append(i)
-    return members
+def _rows(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, int]:
+    """Number the tasks whose cells are not averaged: the row of each, by position."""
+    kept = [i for i, task in enumerate(tasks) if task.cell not in counts]
+    return {i: row for row, i in enumerate(kept)}
+
+
+def _columns_of(
+    tasks: Sequence[Task], columns_5T: Array
+) -> dict[int, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Return each cell's columns of an `Update` after delta, with their types."""
+    sizes = Counter([task.cell for task in tasks])
+    steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
+    columns = (steps_T.long(), rate_T.float(), samples_T.long(), loss_T, accuracy_T)
+    split = [column.split(list(sizes.values())) for column in columns]
+    return dict(zip(sizes, zip(*split, strict=True), strict=True))
 
 
 def _mean_of_sum(sum_P: Array, count: int) -> Array:
     """Return the mean as float32 from a sum in units of 2^-40."""
     return (sum_P / (UNITS * count)).astype(np.float32)
-
-
-def _typed_columns(columns_5T: Array) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the columns of an `Update` after delta, with their types."""
-    steps_T, rate_T, samples_T, loss_T, accuracy_T = torch.from_numpy(columns_5T)
-    return steps_T.long(), rate_T.float(), samples_T.long(), loss_T, accuracy_T

@@ -1,17 +1,15 @@
-"""What travels between a run's coordinator and its client actors, and in which form.
+"""What travels between a pack's coordinator and its client actors, and in which form.
 
-- `RunSetup` goes to every actor once per run.
-- `TaskMessage` goes to an actor once per round: its share of the round's tasks, and,
-  where that saves a message, what it is to evaluate after them (an
-  `EvaluationRequest`).
-- `TaskReply` comes back: the share's result, and the `EvaluationSums` of the evaluation
-  that came with the round before.
+- `PackSetup` goes to every actor once per pack.
+- `TaskMessage` goes to an actor with its share of the tasks of a round.
+- `TaskReply` comes back: the share's result.
 
 `TaskMessage` and `TaskReply` are encoded by hand, because a round of small models takes
 a few milliseconds, of which pickling would be the larger part. A message consists of
-one pickled header, the offsets, and each start vector once, however many tasks start
-from it. Arrays of up to `LARGE` bytes are sent as `bytes`, which Ray packs in a third
-of the time that an array takes. Larger arrays go through Ray's object store.
+one pickled header and of vectors: each start once, however many tasks start from it,
+and the offsets. Ray takes about a millisecond to store an array and to find it again,
+so vectors are sent as `bytes` of up to `LARGE`, each of them inside a message, unless
+they are too many or too large.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,33 +18,34 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import ray
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.problem import Dataset, FederatedData, Model
-from raysafl.core.work import Task
-from raysafl.runtime.exact_mean import ShareResult, count_averaged
+from raysafl.core.problem import Dataset, Model
+from raysafl.core.work import Cell, Task
+from raysafl.runtime.exact_mean import ShareResult, complete_cells
 from raysafl.training.inputs import as_tensor
 
 Array = NDArray[Any]
+# The form in which some vectors are sent: as bytes, or as one array in Ray's store.
 Sent: TypeAlias = Array | bytes
 # Ray sends larger arguments and results through its object store.
 LARGE = 100_000
+# Vectors of up to so many bytes together are cut into parts that are not large.
+MOST_IN_PARTS = 10 * LARGE
 START = Task._fields.index("w_P")
 OFFSET = Task._fields.index("offset_P")
 
 
 @dataclass(frozen=True)
-class RunSetup:
-    """What a client actor needs to know of a run before its first round.
+class PackSetup:
+    """What a client actor needs to know of a pack's runs before their first round.
 
     Args:
-        data: How the dataset is split among clients and server.
+        cells: The cells, one for each replicate of each run.
         dataset: The training and test samples, or a reference to them in Ray's object
             store.
         model: The recipe of the model.
-        seeds: One seed for each replicate.
         engine: The engine's name, or "auto" to measure which is the fastest.
         batch_size: The usual batch size, for which an engine is chosen with "auto".
         frozen: The values of the model's frozen parameters by name, or a reference to
@@ -54,10 +53,9 @@ class RunSetup:
             in the last digits on another kind of processor.
     """
 
-    data: FederatedData
+    cells: Sequence[Cell]
     dataset: "Dataset | ray.ObjectRef[Dataset]"
     model: Model
-    seeds: list[int]
     engine: str
     batch_size: int = 32
     frozen: "Mapping[str, Tensor] | ray.ObjectRef[Mapping[str, Tensor]]" = field(
@@ -66,195 +64,158 @@ class RunSetup:
 
 
 @dataclass(frozen=True)
-class EvaluationRequest:
-    """Models that an actor is to evaluate on spans of the test set.
-
-    Args:
-        number: Tells this evaluation apart from every other one.
-        spans: Where the spans begin (see `raysafl.training.evaluation`).
-        w: The parameters [P] of each model.
-    """
-
-    number: int
-    spans: Sequence[int]
-    w: Sequence[Tensor]
-
-
-@dataclass(frozen=True)
-class EvaluationSums:
-    """The answer to an `EvaluationRequest`.
-
-    Args:
-        number: The request's number.
-        sums: For each span and model the number of correct samples and the summed loss
-            (see `Evaluator.span_sums`): [spans, 2, R], or flat after it was sent.
-    """
-
-    number: int
-    sums: Array
-
-
-@dataclass(frozen=True)
 class TaskMessage:
     """An actor's share of a round.
 
     Args:
         tasks: The tasks to train.
-        counts: For each replicate that is averaged, its number of tasks on all actors.
-        evaluation: What to evaluate once the tasks are trained, if anything.
+        counts: For each cell that is averaged, its number of tasks on all actors.
     """
 
     tasks: Sequence[Task]
     counts: Mapping[int, int]
-    evaluation: EvaluationRequest | None = None
 
     @property
     def num_reply_parts(self) -> int:
-        """The number of parts of the reply: columns, rows, and one for each mean."""
-        return 2 + len(count_averaged(self.tasks, self.counts))
+        """The number of parts of the reply."""
+        return 1 + sum(_reply_parts(self))
 
-    def tensors(self) -> list[Tensor]:
-        """Return the parameters that the message refers to, with repetitions."""
-        models = self.evaluation.w if self.evaluation else ()
-        return [*(task.w_P for task in self.tasks), *models]
-
-    def encode(self, sendable: Mapping[int, Any]) -> tuple[Any, ...]:
+    def encode(self, stored: dict[Any, Any]) -> tuple[Any, ...]:
         """Return the arguments of `Clients.train`.
 
         Args:
-            sendable: The form in which each of `tensors()` is sent, by Python's id of
-                it.
+            stored: See `sent_models`.
         """
-        used = list(dict.fromkeys(map(id, self.tensors())))
-        index_of = {name: index for index, name in enumerate(used)}
+        starts = {id(task.w_P): task.w_P for task in self.tasks}
+        index_of = {name: index for index, name in enumerate(starts)}
 
         # A task is pickled as a plain tuple with its vectors replaced: the start by its
         # index among those sent, the offset by whether there is one.
         bare_tasks = []
+        offsets = []
         for task in self.tasks:
             bare = list(task)
             bare[START] = index_of[id(task.w_P)]
             bare[OFFSET] = task.offset_P is not None
             bare_tasks.append(tuple(bare))
+            if task.offset_P is not None:
+                offsets.append(task.offset_P)
 
-        evaluation = None
-        if self.evaluation:
-            models = [index_of[id(w_P)] for w_P in self.evaluation.w]
-            evaluation = (self.evaluation.number, self.evaluation.spans, models)
-
-        header = ray.cloudpickle.dumps((bare_tasks, self.counts, evaluation))
-        offsets = [
-            task.offset_P.numpy() for task in self.tasks if task.offset_P is not None
-        ]
-        offset_TP = sent_form(np.stack(offsets)) if offsets else b""
-        return header, offset_TP, *(sendable[name] for name in used)
+        sent = sent_models(list(starts.values()), stored)
+        header = ray.cloudpickle.dumps((bare_tasks, self.counts, len(sent)))
+        return header, *sent, *(sent_models(offsets, stored) if offsets else ())
 
     @classmethod
-    def decode(cls, header: bytes, offset_TP: Sent, w: Sequence[Sent]) -> "TaskMessage":
+    def decode(
+        cls, header: bytes, vectors: Sequence[Sent], num_parameters: int
+    ) -> "TaskMessage":
         """Return the message from the arguments of `Clients.train`."""
-        starts = [as_tensor(array_of(w_P)) for w_P in w]
-        offsets = iter(as_tensor(array_of(offset_TP).reshape(-1, len(starts[0]))))
-        bare_tasks, counts, evaluation = ray.cloudpickle.loads(header)
-
+        bare_tasks, counts, num_starts = ray.cloudpickle.loads(header)
+        starts = models_of(vectors[:num_starts], num_parameters)
+        offsets = iter(models_of(vectors[num_starts:], num_parameters))
         tasks = list[Task]()
         for bare in bare_tasks:
             fields = list(bare)
             fields[START] = starts[bare[START]]
             fields[OFFSET] = next(offsets) if bare[OFFSET] else None
             tasks.append(Task._make(fields))
-
-        if evaluation is None:
-            return cls(tasks, counts)
-        number, spans, models = evaluation
-        request = EvaluationRequest(number, spans, [starts[index] for index in models])
-        return cls(tasks, counts, request)
+        return cls(tasks, counts)
 
 
-@dataclass(frozen=True)
-class TaskReply:
-    """An actor's answer to a `TaskMessage`.
+def encode_reply(result: ShareResult) -> tuple[Sent, ...]:
+    """Return the parts of an actor's answer to a `TaskMessage`."""
+    float32s = [*result.rows, *result.means.values()]
+    return (
+        _sent(result.columns_5T),
+        *_parts(np.stack(float32s) if float32s else np.empty((0, 1), np.float32)),
+        *_parts(np.stack([*result.sums.values()]) if result.sums else np.empty((0, 1))),
+    )
+
+
+def decode_reply(message: TaskMessage, parts: Sequence[Sent]) -> ShareResult:
+    """Return the answer to a message from its parts."""
+    complete, partial = complete_cells(message.tasks, message.counts)
+    num_parameters = message.tasks[0].w_P.numel()
+    num_float32_parts, _ = _reply_parts(message)
+    columns, *vectors = parts
+    float32s = _vectors(vectors[:num_float32_parts], num_parameters, np.float32)
+    float64s = _vectors(vectors[num_float32_parts:], num_parameters, np.float64)
+    num_rows = len(float32s) - len(complete)
+    return ShareResult(
+        columns_5T=_array(columns, np.float64).reshape(5, -1),
+        rows=float32s[:num_rows],
+        means=dict(zip(complete, float32s[num_rows:], strict=True)),
+        sums=dict(zip(partial, float64s, strict=True)),
+    )
+
+
+def sent_models(
+    models: Sequence[Tensor], stored: dict[tuple[int, ...], list[Any]]
+) -> list[Any]:
+    """Return float32 vectors [P] in the form in which an actor is sent them.
 
     Args:
-        result: The result of the share of tasks.
-        evaluation: The sums of the evaluation that came with the message before, if
-            any.
+        models: The vectors, at least one.
+        stored: What was sent before, to another actor, by the vectors' Python ids. The
+            same vectors are not put into Ray's store twice.
     """
-
-    result: ShareResult
-    evaluation: EvaluationSums | None
-
-    def encode(self) -> tuple[Sent, ...]:
-        """Return the parts of the reply; small ones each travel inside a message."""
-        columns = self.result.columns_5T
-        if self.evaluation:
-            columns = np.append(
-                columns, [self.evaluation.number, *self.evaluation.sums.ravel()]
-            )
-        return tuple(
-            map(sent_form, (columns, self.result.rows_TP, *self.result.means_or_sums))
-        )
-
-    @classmethod
-    def decode(cls, message: TaskMessage, parts: Sequence[Sent]) -> "TaskReply":
-        """Return the reply to a message from its parts."""
-        columns, rows, *means = parts
-        num_tasks = len(message.tasks)
-        num_parameters = message.tasks[0].w_P.numel()
-        columns_5T, evaluation = np.split(
-            array_of(columns, np.float64), [5 * num_tasks]
-        )
-
-        present = count_averaged(message.tasks, message.counts)
-        complete = [count == message.counts[r] for r, count in present.items()]
-        result = ShareResult(
-            columns_5T=columns_5T.reshape(5, -1),
-            rows_TP=array_of(rows).reshape(-1, num_parameters),
-            means_or_sums=[
-                array_of(mean, np.float32 if whole else np.float64)
-                for mean, whole in zip(means, complete, strict=True)
-            ],
-        )
-        if not evaluation.size:
-            return cls(result, None)
-        return cls(result, EvaluationSums(int(evaluation[0]), evaluation[1:]))
+    key = tuple(map(id, models))
+    if key not in stored:
+        parts = _parts(np.stack([w_P.numpy() for w_P in models]))
+        stored[key] = [
+            part if isinstance(part, bytes) else ray.put(part) for part in parts
+        ]
+    return stored[key]
 
 
-class SentParameters:
-    """Parameters in the form in which Ray sends them.
+def models_of(vectors: Sequence[Sent], num_parameters: int) -> list[Tensor]:
+    """Return the vectors that `sent_models` has sent; nobody may write to them."""
+    return [
+        w_P
+        for part in vectors
+        for w_P in as_tensor(_array(part, np.float32)).view(-1, num_parameters)
+    ]
 
-    Large vectors are put into Ray's object store, where all actors of a machine read
-    them. The vectors of the last call are remembered, so that one that is sent again at
-    once (with another actor's tasks, or to be evaluated) is not stored twice.
+
+def _reply_parts(message: TaskMessage) -> tuple[int, int]:
+    """Return into how many parts float32 and float64 vectors of the reply are cut."""
+    complete, partial = complete_cells(message.tasks, message.counts)
+    rows = sum(task.cell not in message.counts for task in message.tasks)
+    num_parameters = message.tasks[0].w_P.numel()
+    return (
+        _num_parts(rows + len(complete), 4 * num_parameters),
+        _num_parts(len(partial), 8 * num_parameters),
+    )
+
+
+def _num_parts(rows: int, row_bytes: int) -> int:
+    """Return into how many parts vectors of some length are cut."""
+    rows_per_part = LARGE // row_bytes
+    if rows_per_part and rows * row_bytes <= MOST_IN_PARTS:
+        return -(-rows // rows_per_part)
+    return min(rows, 1)
+
+
+def _parts(array_VP: Array) -> list[Sent]:
+    """Cut vectors into parts that are sent; each has about as many."""
+    count = _num_parts(len(array_VP), array_VP[:1].nbytes or 1)
+    step = -(-len(array_VP) // max(count, 1))
+    return [_sent(array_VP[i : i + step]) for i in range(0, len(array_VP), step or 1)]
+
+
+def _vectors(parts: Sequence[Sent], length: int, dtype: type) -> Sequence[Array]:
+    """Return the vectors that `_parts` has cut."""
+    return [row for part in parts for row in _array(part, dtype).reshape(-1, length)]
+
+
+def _sent(array: Array) -> Sent:
+    """Return an array in the form in which it travels: a small one as its bytes.
+
+    Ray packs bytes in a third of the time that an array takes.
     """
-
-    def __init__(self) -> None:
-        # By Python's id; the tensor is held too, so that its id stays its own.
-        self._last: dict[int, tuple[Tensor, Any]] = {}
-
-    def of(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Return the form in which each of these vectors is sent."""
-        before = self._last
-        self._last = {}
-        for w_P in tensors:
-            if id(w_P) not in self._last:
-                self._last[id(w_P)] = before.get(id(w_P)) or (w_P, self._stored(w_P))
-        return [self._last[id(w_P)][1] for w_P in tensors]
-
-    def forget(self) -> None:
-        """Forget the last call, as algorithms may change their tensors in place."""
-        self._last = {}
-
-    def _stored(self, w_P: Tensor) -> Any:
-        assert w_P.dtype == torch.float32
-        sent = sent_form(w_P.numpy())
-        return sent if isinstance(sent, bytes) else ray.put(sent)
-
-
-def sent_form(array: Array) -> Sent:
-    """Return an array in the form in which it travels: small ones as their bytes."""
     return array if array.nbytes > LARGE else array.tobytes()
 
 
-def array_of(sent: Sent, dtype: type = np.float32) -> Array:
+def _array(sent: Sent, dtype: type) -> Array:
     """Return the array that was sent, flat; `dtype` says what bytes are to become."""
     return np.frombuffer(sent, dtype) if isinstance(sent, bytes) else sent.reshape(-1)

@@ -39,12 +39,9 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
     """Return the whole state of a simulation as the content of a file.
 
     Args:
-        simulation: The simulation, with no record pending.
+        simulation: The simulation.
         extra: JSON-like values that `restore` gives back.
     """
-    assert simulation.nothing_pending, (
-        "records that wait for an evaluation would be lost"
-    )
     tensors: dict[str, torch.Tensor] = {}
     replicates = []
     for r, replicate in enumerate(simulation.replicates):

@@ -6,6 +6,7 @@ from raysafl.core.algorithm import Algorithm, LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import FederatedData, Model
+from raysafl.core.work import Cell
 
 
 class Run(Component):
@@ -84,3 +85,8 @@ class Run(Component):
     def seeds(self) -> list[int]:
         """The seed of each replicate."""
         return [self.seed + r for r in range(self.replicates)]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cell of each replicate: its data and its seed."""
+        return [Cell(self.data, seed) for seed in self.seeds]

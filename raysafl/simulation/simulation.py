@@ -1,24 +1,26 @@
 """The rounds of a run, independent of where its tasks are computed.
 
-One round (`Simulation.advance`) goes as follows, for all replicates (seeds) together:
+One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) together:
 
 1. `Participation.pick` chooses each replicate's cohort, and `Algorithm.round` is
    started with it as a generator.
 2. Every generator yields a request, `Train` or `TrainMean`. The requests of all
-   replicates become one batch of tasks, `Work.train` carries it out, and each generator
-   is sent its answer. This repeats until every generator has returned its replicate's
-   new state.
-3. Replicates whose parameters are no longer finite are stopped.
-4. If the round is due to be evaluated, `Work.evaluate` begins to evaluate the new
-   parameters. Their test scores complete the round's `Record`s, which become rows of
-   the results.
+   replicates become one request for `Training`, and each generator is sent its answer.
+   This repeats until every generator has returned its replicate's new state.
+3. If the policy wants it, the new parameters' `TrainAccuracy` is measured.
+4. Replicates whose parameters are no longer finite are stopped.
+5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
+   complete the round's `Record`s, which become rows of the results.
+
+A round is itself a generator. It yields what the machine is to compute
+(`raysafl.core.work`) and is sent the answer. So whoever advances it may merge the
+requests of many simulations; `raysafl.simulation.lockstep` does.
 """
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,7 +38,16 @@ from raysafl.core.participation import Cohort
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.record import Record
-from raysafl.core.work import Scores, Task, Work
+from raysafl.core.work import (
+    Evaluation,
+    Scores,
+    Task,
+    TrainAccuracy,
+    Trained,
+    Training,
+    Work,
+    WorkRequest,
+)
 from raysafl.simulation.checks import (
     checked_pick,
     checked_request,
@@ -50,6 +61,9 @@ from raysafl.simulation.run import Run
 BYTES_PER_PARAMETER = 4
 # Who trained, if it was not a client.
 KINDS = {SERVER: "server", EVERYONE: "central"}
+
+RoundOfRun: TypeAlias = Generator[WorkRequest, Any, list[Record]]
+"""One round of a run: yields requests, is sent answers, returns the round's records."""
 
 
 @dataclass
@@ -109,31 +123,23 @@ class _RoundInProgress:
     kinds: set[str] = field(default_factory=set)
 
 
-class _PendingEvaluation(NamedTuple):
-    """An evaluation that has begun, and the records that still lack its scores."""
-
-    round: int
-    scores: Callable[[], Scores]
-    drafts: list[Record]
-
-
 class Simulation:
     """The rounds of a run, with all of its replicates in lock-step.
 
     The attributes `round` (the number of the next round) and `replicates` are its whole
-    state. `advance` runs a round without waiting for its evaluation, which goes on
-    beside the next round; `step` waits. Before a checkpoint, `finish_evaluations` must
-    have been called, since a checkpoint holds no records.
+    state, which checkpoints store.
 
     Args:
         run: The configuration.
         work: The machine that trains and evaluates.
+        first_cell: The number of the first replicate's cell in `work`; those of the
+            other replicates follow it.
 
     Example:
         >>> from raysafl.quickstart import BASE
         >>> from raysafl.runtime.in_process import Worker
         >>> run = BASE.replace(rounds=2, replicates=1)
-        >>> work = Worker(run.data, run.data.load(), run.model, run.seeds)
+        >>> work = Worker(run.cells, run.data.load(), run.model)
         >>> simulation = Simulation(run, work)
         >>> while not simulation.done:
         ...     (record,) = simulation.step()
@@ -141,47 +147,32 @@ class Simulation:
         (1, 'client', 5)
     """
 
-    def __init__(self, run: Run, work: Work) -> None:
+    def __init__(self, run: Run, work: Work, first_cell: int = 0) -> None:
         self.run = run
         self.work = work
+        self.first_cell = first_cell
         self.round = 0
         self._last_record_time = time.monotonic()
-        # In the order of their rounds.
-        self._pending: list[_PendingEvaluation] = []
-        # Records with scores that have not been returned yet.
-        self._complete: list[Record] = []
-        self.algorithms = [
-            run.algorithm.prepare(
-                Setting(len(sizes), sum(sizes) / len(sizes), server_size, run.local)
+        cells = range(first_cell, first_cell + run.replicates)
+        self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
+        self.algorithms = []
+        self.replicates = []
+        for cell, seed in zip(cells, run.seeds, strict=True):
+            sizes, server_size = work.sizes(cell)
+            setting = Setting(
+                len(sizes), sum(sizes) / len(sizes), server_size, run.local
             )
-            for sizes, server_size in work.sizes()
-        ]
-        self._shared_bytes = work.shared_bytes()
-        self.replicates = [
-            Replicate(
-                seed,
-                checked_state(
-                    algorithm,
-                    algorithm.init(w_P, run.data.clients),
-                    w_P.numel(),
-                    "init",
-                ),
-                run.participation.init(),
-            )
-            for seed, algorithm, w_P in zip(
-                run.seeds, self.algorithms, work.init(), strict=True
-            )
-        ]
+            algorithm = run.algorithm.prepare(setting)
+            w_P = work.init(cell)
+            state = algorithm.init(w_P, run.data.clients)
+            state = checked_state(algorithm, state, w_P.numel(), "init")
+            self.algorithms.append(algorithm)
+            self.replicates.append(Replicate(seed, state, run.participation.init()))
 
     @property
     def done(self) -> bool:
         """Whether all rounds have been run, or every replicate has diverged."""
         return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
-
-    @property
-    def nothing_pending(self) -> bool:
-        """Whether every record was returned, so that none waits for its evaluation."""
-        return not self._pending and not self._complete
 
     @property
     def last_round_evaluated(self) -> bool:
@@ -190,56 +181,35 @@ class Simulation:
 
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
-        return [*self.advance(), *self.finish_evaluations()]
+        round = self.next_round()
+        answer = None
+        while True:
+            try:
+                answer = round.send(answer).carry_out(self.work)
+            except StopIteration as end:
+                records: list[Record] = end.value
+                return records
 
-    def advance(self) -> list[Record]:
-        """Run one round of every replicate, and begin its evaluation if it is due.
+    def next_round(self) -> RoundOfRun:
+        """Run one round of every replicate, as the module's docstring describes.
 
         Returns:
-            Records of rounds before the last one; their evaluations are waited for.
-            Those of the last two rounds come later: on actors, the evaluation of a
-            round goes on while the next one trains.
+            A generator that yields requests, which name this simulation's cells, and
+            returns the records of the round, none if it is not evaluated.
         """
         rounds = self._start_rounds()
-        self._train(rounds)
-        self._measure_accuracy(rounds)
-
-        records = self._records_before(self.round - 1)
+        yield from self._train(rounds)
+        yield from self._measure_accuracy(rounds)
         for r, in_progress in rounds.items():
             self._finish_round(r, in_progress)
+        records = []
         if self._is_evaluated(self.round):
-            self._evaluate(rounds)
+            records = yield from self._evaluate(rounds)
         self.round += 1
         return records
 
-    def finish_evaluations(self) -> list[Record]:
-        """Wait for the evaluations that have begun, and return their records."""
-        return self._records_before(self.round)
-
     def _is_evaluated(self, round: int) -> bool:
         return (round + 1) % self.run.eval_every == 0 or round + 1 == self.run.rounds
-
-    def _records_before(self, round: int) -> list[Record]:
-        """Return the records of all rounds before this one; wait for their evaluations.
-
-        If an evaluation fails, its error is raised. The records before it come with the
-        next call; those after it are dropped.
-        """
-        while self._pending and self._pending[0].round < round:
-            _, wait_for_scores, drafts = self._pending.pop(0)
-            try:
-                scores = wait_for_scores()
-            except Exception:
-                self._pending.clear()
-                raise
-            for draft in drafts:
-                accuracy, loss = scores[draft.replicate]
-                self._complete.append(
-                    replace(draft, test_accuracy=accuracy, test_loss=loss)
-                )
-        records = self._complete
-        self._complete = []
-        return records
 
     def _start_rounds(self) -> dict[int, _RoundInProgress]:
         """Choose the cohort and start the algorithm's round in each live replicate."""
@@ -263,7 +233,9 @@ class Simulation:
             rounds[r] = _RoundInProgress(generator, cohort)
         return rounds
 
-    def _train(self, rounds: Mapping[int, _RoundInProgress]) -> None:
+    def _train(
+        self, rounds: Mapping[int, _RoundInProgress]
+    ) -> Generator[Training, Trained, None]:
         """Answer the requests of all replicates until every round has returned."""
         # A generator is started by sending None.
         answers: dict[int, Update | MeanUpdate | None] = dict.fromkeys(rounds)
@@ -274,7 +246,9 @@ class Simulation:
                     requests[r] = rounds[r].generator.send(answer)
                 except StopIteration as end:
                     self._finish_training(r, end.value, rounds[r])
-            answers = self._answer(requests, rounds) if requests else {}
+            answers = {}
+            if requests:
+                answers = yield from self._answer(requests, rounds)
 
     def _finish_training(
         self, r: int, returned: Any, in_progress: _RoundInProgress
@@ -292,33 +266,26 @@ class Simulation:
 
     def _answer(
         self, requests: Mapping[int, Request], rounds: Mapping[int, _RoundInProgress]
-    ) -> dict[int, Update | MeanUpdate | None]:
-        """Carry out the requests of several replicates as one batch of tasks."""
-        tasks = {
-            r: self._tasks(r, request, rounds[r]) for r, request in requests.items()
-        }
+    ) -> Generator[Training, Trained, dict[int, Update | MeanUpdate | None]]:
+        """Have the requests of several replicates carried out as one `Training`."""
+        tasks = [
+            task
+            for r, request in requests.items()
+            for task in self._tasks(r, request, rounds[r])
+        ]
         # If a request names one client, its row is the mean, so no mean is computed.
         averaged = [
-            r
+            self.first_cell + r
             for r, request in requests.items()
             if isinstance(request, TrainMean) and len(request.ids) > 1
         ]
-        trained = self.work.train(
-            [task for own in tasks.values() for task in own], averaged
-        )
+        trained = yield Training(tasks, averaged)
 
         answers: dict[int, Update | MeanUpdate | None] = {}
-        start = 0
         for r, request in requests.items():
-            answer: Update | MeanUpdate
-            if r in trained.means:
-                answer = trained.means[r]
-            else:
-                stop = start + len(tasks[r])
-                answer = Update(*(column[start:stop] for column in trained.rows))
-                start = stop
-                if isinstance(request, TrainMean):
-                    answer = MeanUpdate(answer.delta_MP[0], *answer[1:])
+            answer = trained[self.first_cell + r]
+            if isinstance(request, TrainMean) and isinstance(answer, Update):
+                answer = MeanUpdate(answer.delta_MP[0], *answer[1:])
             self._count(r, request, answer)
             answers[r] = answer
         return answers
@@ -349,7 +316,7 @@ class Simulation:
 
         return [
             Task(
-                replicate=r,
+                cell=self.first_cell + r,
                 client=i,
                 w_P=w_P,
                 local=request.local or self.run.local,
@@ -396,17 +363,20 @@ class Simulation:
             )
             replicate.train_loss = float((answer.loss_M * weight_M).sum() / total)
 
-    def _measure_accuracy(self, rounds: Mapping[int, _RoundInProgress]) -> None:
+    def _measure_accuracy(
+        self, rounds: Mapping[int, _RoundInProgress]
+    ) -> Generator[TrainAccuracy, dict[int, float], None]:
         """Measure the new parameters' training accuracy, if the policy wants that."""
         ids = {}
         for r, in_progress in rounds.items():
             clients = self.run.participation.measured_on(in_progress.cohort.ids)
             if clients is not None:
-                ids[r] = clients
+                ids[self.first_cell + r] = clients
         if ids:
-            w = {r: self.replicates[r].state.w_P.float() for r in ids}
-            for r, accuracy in self.work.train_accuracy(w, ids).items():
-                self.replicates[r].train_accuracy = accuracy
+            accuracies = yield TrainAccuracy(self._parameters(ids), ids)
+            for cell in ids:
+                replicate = self.replicates[cell - self.first_cell]
+                replicate.train_accuracy = accuracies[cell]
 
     def _finish_round(self, r: int, in_progress: _RoundInProgress) -> None:
         """Count the round, and stop the replicate if its parameters are not finite."""
@@ -420,42 +390,54 @@ class Simulation:
                 f"{replicate.train_loss}); lower the learning rates"
             )
 
-    def _evaluate(self, rounds: Mapping[int, _RoundInProgress]) -> None:
-        """Begin to evaluate the live replicates, and draft their records."""
-        live = {
-            r: self.replicates[r] for r in rounds if not self.replicates[r].diverged
-        }
+    def _evaluate(
+        self, rounds: Mapping[int, _RoundInProgress]
+    ) -> Generator[Evaluation, Scores, list[Record]]:
+        """Have the live replicates evaluated, and return their records."""
+        live = [r for r in rounds if not self.replicates[r].diverged]
         if not live:
-            return
-        scores = self.work.evaluate(
-            {r: rep.state.w_P.float() for r, rep in live.items()}
-        )
+            return []
+        scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
         now = time.monotonic()
         seconds = now - self._last_record_time
         self._last_record_time = now
+        return [
+            self._record(r, rounds[r], scores[self.first_cell + r], seconds)
+            for r in live
+        ]
 
-        drafts = list[Record]()
-        for r, replicate in live.items():
-            cohort = rounds[r].cohort
-            drafts.append(
-                Record(
-                    replicate=r,
-                    seed=replicate.seed,
-                    round=self.round,
-                    kind="+".join(sorted(rounds[r].kinds)),
-                    cohort=cohort.ids,
-                    # Until the evaluation has ended.
-                    test_accuracy=math.nan,
-                    test_loss=math.nan,
-                    train_accuracy=replicate.train_accuracy,
-                    train_loss=replicate.train_loss,
-                    q=cohort.snapshot_prob,
-                    seconds=seconds,
-                    **vars(replicate.counts),
-                )
-            )
-            replicate.counts = Counts()
-        self._pending.append(_PendingEvaluation(self.round, scores, drafts))
+    def _record(
+        self,
+        r: int,
+        in_progress: _RoundInProgress,
+        scores: tuple[float, float],
+        seconds: float,
+    ) -> Record:
+        """Return replicate r's record of this round, and count anew from here on."""
+        replicate = self.replicates[r]
+        counts, replicate.counts = replicate.counts, Counts()
+        accuracy, loss = scores
+        return Record(
+            replicate=r,
+            seed=replicate.seed,
+            round=self.round,
+            kind="+".join(sorted(in_progress.kinds)),
+            cohort=in_progress.cohort.ids,
+            test_accuracy=accuracy,
+            test_loss=loss,
+            train_accuracy=replicate.train_accuracy,
+            train_loss=replicate.train_loss,
+            q=in_progress.cohort.snapshot_prob,
+            seconds=seconds,
+            **vars(counts),
+        )
+
+    def _parameters(self, cells: Iterable[int]) -> dict[int, Tensor]:
+        """Return the present parameters of some cells, in float32."""
+        return {
+            cell: self.replicates[cell - self.first_cell].state.w_P.float()
+            for cell in cells
+        }
 
 
 def _all_finite(w_P: Tensor) -> bool:

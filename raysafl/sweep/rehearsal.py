@@ -7,7 +7,7 @@ an algorithm, a policy, a model or a dataset costs seconds and not a night.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -75,7 +75,7 @@ def rehearse(
 
 
 class BriefWorker(Worker):
-    """A `Worker` whose answers have the right shapes and cost next to nothing.
+    """A `Worker` with one cell, whose answers have the right shapes and cost next to nothing.
 
     A few clients take a few steps, and the others are answered alike. Nothing is
     evaluated.
@@ -84,7 +84,7 @@ class BriefWorker(Worker):
     def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
         """Train the first few tasks briefly, and answer the others like them."""
         for task in tasks:
-            self.held(task.replicate, task.client)
+            self.population.held(task.cell, task.client)
         few = [
             task._replace(local=_a_few_steps(task.local)) for task in tasks[:CLIENTS]
         ]
@@ -92,13 +92,13 @@ class BriefWorker(Worker):
         alike_M = torch.arange(len(tasks)) % len(few)
         _, *numbers = (column[alike_M] for column in trained)
         if averaged:
-            mean = MeanUpdate(trained.delta_MP.mean(0), *numbers)
-            return Trained(trained, {tasks[0].replicate: mean})
-        return Trained(Update(trained.delta_MP[alike_M], *numbers), {})
+            mean_P = trained.delta_MP.mean(0)
+            return {tasks[0].cell: MeanUpdate(mean_P, *numbers)}
+        return {tasks[0].cell: Update(trained.delta_MP[alike_M], *numbers)}
 
-    def evaluate(self, w: Mapping[int, Tensor]) -> Callable[[], Scores]:
+    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
         """Return an accuracy and a loss without an evaluation."""
-        return lambda: dict.fromkeys(w, (0.5, 1.0))
+        return dict.fromkeys(w, (0.5, 1.0))
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
@@ -115,10 +115,9 @@ def _a_few_steps(local: LocalTraining) -> LocalTraining:
 def _try(run: Run, dataset: Dataset, engine: str) -> None:
     """Run a round of one replicate, and make the checkpoint after it."""
     work = BriefWorker(
-        run.data,
+        run.cells,
         dataset,
         run.model,
-        run.seeds,
         engine="loop" if engine == "auto" else engine,
     )
     simulation = Simulation(run, work)

@@ -122,7 +122,7 @@ def advise(run: Run, rounds: int = 20) -> Advice:
     if rounds < 1:
         raise ValueError(f"advice needs at least one round, not {rounds}")
     run = run.replace(replicates=1)
-    work = Worker(run.data, run.data.load(), run.model, run.seeds)
+    work = Worker(run.cells, run.data.load(), run.model)
     sim = Simulation(run, work)
     last = min(rounds, run.rounds)
     # The rounds in which estimates are made lie evenly between the first and the last.
@@ -189,14 +189,14 @@ def paths(
         noise_N: the variance of one mini-batch gradient of each client.
     """
     clients = range(run.data.clients)
-    update = work.train(
+    update = work.trainer.train(
         [Task(0, i, w_P, run.local, run.seed, at, CALL, None, 0.0) for i in clients]
-    ).rows
+    )
     rate = run.local.rate(at)
     extra = [
         path_noise(float(noise), int(steps), n, run.local.batch_size)
         for noise, steps, n in zip(
-            noise_N, update.steps_M, work.sizes()[0][0], strict=True
+            noise_N, update.steps_M, work.sizes(0)[0], strict=True
         )
     ]
     return update.delta_MP / rate, torch.tensor(extra)
@@ -228,7 +228,7 @@ def server_update(run: Run) -> LocalTraining | None:
 
 def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> Advice:
     """Derive premises and bounds, at the run's learning rates and at the largest allowed."""
-    sizes = work.sizes()[0][0]
+    sizes = work.sizes(0)[0]
     K = sum(run.local.num_steps(n) for n in sizes) / len(sizes)
     local = server_update(run)
     eta_c = run.local.lr

@@ -94,17 +94,25 @@ class Evaluator:
         w_RP = w_RP.to(self.device)
         sums_2R = torch.zeros(2, len(w_RP), dtype=torch.float64, device=self.device)
         batch_size = EVAL_BATCH[self.device.type]
+        # The memory that is needed must not grow with the number of models.
+        stack = self.engine.max_stack(batch_size)
         for at in range(start, stop, batch_size):
             x_B, y_B = self.test.span(at, min(at + batch_size, stop))
-            logits_RBC = self.engine.logits(w_RP, x_B)
-            sums_2R[0] += (logits_RBC.max(-1).indices == y_B).sum(-1)
-
-            # cross-entropy = logsumexp(logits) - the logit of the sample's own class
-            y_RB1 = y_B.expand(len(w_RP), -1).unsqueeze(-1)
-            own_RB = logits_RBC.gather(-1, y_RB1).squeeze(-1)
-            loss_RB = logits_RBC.logsumexp(-1) - own_RB
-            sums_2R[1] += loss_RB.sum(-1, dtype=torch.float64)
+            for first in range(0, len(w_RP), stack):
+                some = slice(first, first + stack)
+                sums_2R[:, some] += self._sums(w_RP[some], x_B, y_B)
         return sums_2R.cpu()
+
+    def _sums(self, w_RP: Tensor, x_B: Tensor, y_B: Tensor) -> Tensor:
+        """Compute what `span_sums` returns for one batch and a few models, [2, R]."""
+        logits_RBC = self.engine.logits(w_RP, x_B)
+        correct_R = (logits_RBC.max(-1).indices == y_B).sum(-1)
+
+        # cross-entropy = logsumexp(logits) - the logit of the sample's own class
+        y_RB1 = y_B.expand(len(w_RP), -1).unsqueeze(-1)
+        own_RB = logits_RBC.gather(-1, y_RB1).squeeze(-1)
+        loss_RB = logits_RBC.logsumexp(-1) - own_RB
+        return torch.stack([correct_R, loss_RB.sum(-1, dtype=torch.float64)])
 
     @torch.no_grad()
     def count_correct(self, w_P: Tensor, indices: NDArray[np.int64]) -> int:

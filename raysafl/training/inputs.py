@@ -20,16 +20,24 @@ Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float3
 WIDTH_STEP = 8
 
 
+def batch_width(num_samples: int, local: LocalTraining) -> int:
+    """Return the width B of the mini-batches of a client with so many samples.
+
+    It depends on this client alone: it is the batch size, or for a client with less
+    than one batch the number of its samples rounded up to a multiple of 8. So a
+    client's matrix products have the same shapes, and the same rounding, whichever
+    clients it is stacked with.
+    """
+    return min(local.batch_size, -(-num_samples // WIDTH_STEP) * WIDTH_STEP)
+
+
 def draw_batches(
     num_samples: int, local: LocalTraining, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw the mini-batches of one client's local training.
 
     Each pass over the data is a fresh permutation that is cut into batches; the last
-    batch of a pass may be short. The width B of the result depends on this client
-    alone: the batch size, or for a client with less than one batch the number of its
-    samples rounded up to a multiple of 8. So a client's matrix products have the same
-    shapes, and the same rounding, whichever clients it is stacked with.
+    batch of a pass may be short.
 
     Args:
         num_samples: the number of samples that the client holds, at least 1.
@@ -37,8 +45,8 @@ def draw_batches(
         rng: the client's random stream for this round.
 
     Returns:
-        [K, B] positions among the client's samples, for each of K local steps; -1 where
-        a batch is short.
+        [K, B] positions among the client's samples, for each of K local steps of width
+        `batch_width`; -1 where a batch is short.
 
     Example:
         >>> import raysafl as fl
@@ -47,14 +55,9 @@ def draw_batches(
         [[2, 0], [1, -1]]
     """
     steps = local.num_steps(num_samples)
-    batch_size = local.batch_size
-    steps_per_pass = -(-num_samples // batch_size)
+    width = batch_width(num_samples, local)
+    steps_per_pass = -(-num_samples // local.batch_size)
     passes = -(-steps // steps_per_pass)
-
-    width = batch_size
-    if num_samples < batch_size:
-        width = min(batch_size, -(-num_samples // WIDTH_STEP) * WIDTH_STEP)
-
     positions = np.full((passes, steps_per_pass * width), -1)
     for one_pass in positions:
         one_pass[:num_samples] = rng.permutation(num_samples)

@@ -1,7 +1,7 @@
 """Local training of many tasks at once.
 
 A task is one client's (or the server's) local training from its start parameters. Tasks
-of many clients and of many replicates are stacked and take their local steps together;
+of many clients and of many cells are stacked and take their local steps together;
 what differs between them (samples, number of steps, rate, offset, proximal weight) is
 data.
 
@@ -10,7 +10,7 @@ and their results are not affected: where a batch is short, the absent samples h
 weight 0, and a task that has taken all its steps is left as it is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -26,12 +26,14 @@ from raysafl.models import FlatModel
 from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.engines import Engine
 from raysafl.training.evaluation import Evaluator
-from raysafl.training.inputs import Inputs, draw_batches
+from raysafl.training.inputs import Inputs, batch_width, draw_batches
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
 
 # Samples of a task in one pass of `LocalTrainer.gradients`.
 GRADIENT_BATCH = 250
+# Tasks that are given to the compiled loop at a time, which bounds memory.
+COMPILED_STACK = 256
 
 
 class LocalTrainer:
@@ -40,7 +42,7 @@ class LocalTrainer:
     Args:
         model: the model as a function of its flat parameters.
         dataset: the training samples of all clients and the test set.
-        indices_of: maps (replicate, client) to the indices of the client's training
+        indices_of: maps (cell, client) to the indices of the client's training
             samples; the client may be SERVER or EVERYONE.
         device: "cpu" or "cuda".
         engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
@@ -105,30 +107,42 @@ class LocalTrainer:
         """The evaluation with this engine, made at the first access."""
         return Evaluator(self.engine, self.inputs, self.test)
 
-    @torch.no_grad()
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train every task from its start parameters.
 
         Args:
-            tasks: tasks of any clients and replicates.
+            tasks: tasks of any clients and cells.
 
         Returns:
             One row per task, on the CPU, in the order of the tasks.
 
         Raises:
-            ValueError: the model drew from torch's global generator (F.dropout in its
-                forward), so that runs could not be repeated.
+            ValueError: see `train_stacks`.
+        """
+        stacks, updates = zip(*self.train_stacks(tasks), strict=True)
+        order = np.argsort(np.concatenate(stacks))
+        return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
+
+    @torch.no_grad()
+    def train_stacks(
+        self, tasks: Sequence[Task]
+    ) -> Iterator[tuple[Sequence[int], Update]]:
+        """Train tasks as `train` does, one stack after the other.
+
+        Yields:
+            The positions of a stack's tasks, and their rows on the CPU, in this order.
+
+        Raises:
+            ValueError: a client holds no samples; or the model drew from torch's global
+                generator (F.dropout in its forward), so that runs could not be
+                repeated.
         """
         generator_before = self._generator_state()
-        plans = [self._plan(task) for task in tasks]
-        stacks = _stacks(tasks, plans, self._max_stack(tasks))
-        parts = (
-            self._train([tasks[i] for i in s], [plans[i] for i in s]) for s in stacks
-        )
-        if len(stacks) == 1:
-            update = Update(*(column.cpu() for column in next(parts)))
-        else:
-            update = _concatenated(parts, len(tasks), self.model.num_parameters)
+        held = [self.indices_of(task.cell, task.client) for task in tasks]
+        for stack in _stacks(tasks, list(map(len, held)), self._max_stack(tasks)):
+            plans = [_plan(tasks[i], held[i]) for i in stack]
+            update = self._train([tasks[i] for i in stack], plans)
+            yield stack, Update(*(column.cpu() for column in update))
 
         if not torch.equal(self._generator_state(), generator_before):
             raise ValueError(
@@ -136,11 +150,6 @@ class LocalTrainer:
                 "torch.rand in its forward?), so its runs could not be repeated; use "
                 "nn.Dropout layers, which raysafl seeds for every client"
             )
-
-        order = [i for stack in stacks for i in stack]
-        if order == sorted(order):
-            return update
-        return Update(*(column[np.argsort(order)] for column in update))
 
     @torch.no_grad()
     def gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
@@ -173,7 +182,7 @@ class LocalTrainer:
         if self._fused and all(self._fused.covers(task.local) for task in tasks):
             # The compiled loop takes the tasks one after the other, without stacking
             # them.
-            return lambda width: len(tasks)
+            return lambda width: COMPILED_STACK
         return self.engine.max_stack
 
     def _generator_state(self) -> Tensor:
@@ -181,18 +190,6 @@ class LocalTrainer:
         if self.device.type == "cuda":
             return torch.cuda.get_rng_state(self.device)
         return torch.random.get_rng_state()
-
-    def _plan(self, task: Task) -> NDArray[np.int64]:
-        """Return the training samples [K, B] of a task's steps, padded with -1."""
-        indices = self.indices_of(task.replicate, task.client)
-        rng = Key(task.seed, task.round)(f"batches {task.call}", task.client)
-        positions = draw_batches(len(indices), task.local, rng)
-        plan = indices[positions]
-        if len(indices) % positions.shape[1]:
-            # The last batch of a pass is short. There the position -1 has picked the
-            # last sample, as numpy does; it becomes -1 again.
-            plan[positions < 0] = -1
-        return plan
 
     def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
         """Train one stack: tasks of one batch width and optimizer, the longest first.
@@ -281,61 +278,49 @@ class LocalTrainer:
         return total_TP
 
 
-def _concatenated(
-    parts: Iterable[Update], num_tasks: int, num_parameters: int
-) -> Update:
-    """Copy the rows of all parts into one update on the CPU.
+def _plan(task: Task, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the training samples [K, B] of a task's steps, padded with -1.
 
-    The parts are made one at a time, so that only one is in memory beside the whole.
+    Args:
+        task: the task.
+        indices: the samples that its client holds.
     """
-    update = Update(
-        torch.empty(num_tasks, num_parameters),
-        torch.empty(num_tasks, dtype=torch.int64),
-        torch.empty(num_tasks),
-        torch.empty(num_tasks, dtype=torch.int64),
-        torch.empty(num_tasks, dtype=torch.float64),
-        torch.empty(num_tasks, dtype=torch.float64),
-    )
-    start = 0
-    for part in parts:
-        stop = start + len(part.delta_MP)
-        for column, new in zip(update, part, strict=True):
-            column[start:stop] = new
-        start = stop
-    return update
+    rng = Key(task.seed, task.round)(f"batches {task.call}", task.client)
+    positions = draw_batches(len(indices), task.local, rng)
+    plan = indices[positions]
+    if len(indices) % positions.shape[1]:
+        # The last batch of a pass is short. There the position -1 has picked the
+        # last sample, as numpy does; it becomes -1 again.
+        plan[positions < 0] = -1
+    return plan
 
 
 def _stacks(
-    tasks: Sequence[Task],
-    plans: Sequence[NDArray[np.int64]],
-    max_stack: Callable[[int], int],
+    tasks: Sequence[Task], samples: Sequence[int], max_stack: Callable[[int], int]
 ) -> list[list[int]]:
     """Group tasks that take their steps together.
 
     Args:
         tasks: the tasks.
-        plans: the samples [K, B] of each task.
+        samples: the number of samples that each task's client holds.
         max_stack: the maximum number of tasks in a stack of a given batch width.
 
     Returns:
         The positions of each stack's tasks: equal in batch width and optimizer, sorted
         by their numbers of steps, the longest first.
     """
+    groups: dict[tuple[int, str, bool], list[int]] = {}
+    for i, (task, count) in enumerate(zip(tasks, samples, strict=True)):
+        local = task.local
+        kind = batch_width(count, local), local.optimizer, local.momentum > 0
+        groups.setdefault(kind, []).append(i)
 
-    def kind(i: int) -> tuple[int, str, bool]:
-        return plans[i].shape[1], tasks[i].local.optimizer, tasks[i].local.momentum > 0
-
-    def longest_first(i: int) -> tuple[tuple[int, str, bool], int]:
-        return kind(i), -len(plans[i])
+    def longest_first(i: int) -> int:
+        return -tasks[i].local.num_steps(samples[i])
 
     stacks: list[list[int]] = []
-    for i in sorted(range(len(plans)), key=longest_first):
-        last = stacks[-1] if stacks else []
-        if (
-            not last
-            or len(last) == max_stack(plans[i].shape[1])
-            or kind(last[0]) != kind(i)
-        ):
-            stacks.append([])
-        stacks[-1].append(i)
+    for (width, *_), group in sorted(groups.items()):
+        group.sort(key=longest_first)
+        size = max_stack(width)
+        stacks += [group[i : i + size] for i in range(0, len(group), size)]
     return stacks

@@ -38,7 +38,7 @@ FOREIGN = SHORT.replace({"local.lr": 0.02})
 
 
 def worker(run: Run) -> Worker:
-    return Worker(run.data, run.data.load(), run.model, run.seeds, engine="fused")
+    return Worker(run.cells, run.data.load(), run.model, engine="fused")
 
 
 def sweep_of(base: Run) -> Sweep:

@@ -131,7 +131,7 @@ def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = Store(tmp_path_factory.mktemp("fuzz") / "sweep")
     store.create()
     store.write_manifest(Sweep("sweep", {("a", 1): run}, axes=("x", "y")).manifest())
-    run_in_process(run, store, Worker(run.data, run.data.load(), run.model, run.seeds))
+    run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
     write_runs_table(store)
     return store
 
@@ -281,7 +281,7 @@ def test_rows_of_other_types_or_runs_are_left_out_with_the_name_of_their_file(
 def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
     run: Run, tmp_path: Path, data: st.DataObject
 ) -> None:
-    work = Worker(run.data, run.data.load(), run.model, run.seeds)
+    work = Worker(run.cells, run.data.load(), run.model)
     simulation = Simulation(run, work)
     simulation.step()
     good = dump(simulation, spent=1.0, started="then")

@@ -195,9 +195,7 @@ def check_rows(out: Path, name: str) -> None:
     for run in sweep(name, str(out / "seen")).labelled().values():
         quick = run.replace({"algorithm.seconds": 0.0})
         dataset = quick.data.load()
-        run_in_process(
-            quick, reference, Worker(quick.data, dataset, quick.model, quick.seeds)
-        )
+        run_in_process(quick, reference, Worker(quick.cells, dataset, quick.model))
         mine, expected = store.rounds(run.id), reference.rounds(quick.id)
         assert len(expected) == run.rounds * run.replicates
         pd.testing.assert_frame_equal(mine[FACTS], expected[FACTS])

@@ -217,7 +217,7 @@ def checkpoint_of_another_run(folder: Path) -> Path:
     run = run.replace({"data.share": 0.5, "local.lr": 0.9})
     store = Store(folder)
     store.create()
-    work = Worker(run.data, run.data.load(), run.model, run.seeds)
+    work = Worker(run.cells, run.data.load(), run.model)
     session = Session(run, store, work, {})
     session.advance(0.0)
     session.flush()

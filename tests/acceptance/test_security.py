@@ -165,9 +165,7 @@ def finished(tiny: Run, tmp_path: Path) -> Store:
     store = Store(tmp_path / "s")
     store.create()
     store.write_manifest(Sweep("s", [tiny]).manifest())
-    run_in_process(
-        tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
-    )
+    run_in_process(tiny, store, Worker(tiny.cells, tiny.data.load(), tiny.model))
     write_runs_table(store)
     write_report(store)
     return store

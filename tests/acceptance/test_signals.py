@@ -52,7 +52,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     store.create()
     for run in load_sweep(folder / "mine.py").labelled().values():
         data = run.data.load()
-        run_in_process(run, store, Worker(run.data, data, run.model, run.seeds))
+        run_in_process(run, store, Worker(run.cells, data, run.model))
     return rows(store)
 
 

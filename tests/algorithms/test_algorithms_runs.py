@@ -83,7 +83,7 @@ RUN = Run(
     eval_every=8,
     replicates=2,
 )
-WORKER = Worker(RUN.data, RUN.data.load(), RUN.model, RUN.seeds)
+WORKER = Worker(RUN.cells, RUN.data.load(), RUN.model)
 
 
 def simulation(algorithm: Algorithm) -> Simulation:
@@ -183,7 +183,7 @@ def test_centralised_trains_on_the_union_sends_nothing_and_is_recorded_as_centra
     None
 ):
     record = steps(simulation(Centralised()), RUN.rounds)[0]
-    split = WORKER.splits[0]
+    split = WORKER.population.splits[0]
     union = split.of(EVERYONE)
     assert sorted(union) == sorted(i for held in split.clients for i in held)
     assert record.kind == "central" and record.train_accuracy is not None

@@ -34,7 +34,7 @@ def play(sim: Simulation) -> list[Record]:
 
 
 def simulation(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)

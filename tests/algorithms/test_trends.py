@@ -40,7 +40,7 @@ SERVER = LocalTraining(lr=0.1, batch_size=16, epochs=5)
 
 def last10(run: Run) -> Accuracies:
     """Mean test accuracy of the last ten rounds, per seed, in per cent."""
-    sim = Simulation(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
     rows: list[list[float]] = [[] for _ in run.seeds]
     while not sim.done:
         for record in sim.step():

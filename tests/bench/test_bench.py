@@ -115,7 +115,7 @@ def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(
     run = SMALL.replace(model=model)
     dataset = run.data.load()
     loop = PlainLoop(run, dataset, seeded(run))
-    simulation = Simulation(run, Worker(run.data, dataset, run.model, run.seeds))
+    simulation = Simulation(run, Worker(run.cells, dataset, run.model))
     for _ in range(run.rounds):
         accuracy = loop.step()
         (record,) = simulation.step()

@@ -85,7 +85,7 @@ def undisturbed(seed: int, folder: Path) -> pd.DataFrame:
     store = Store(folder)
     store.create()
     for run in sweep(seed).runs.values():
-        worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+        worker = Worker(run.cells, run.data.load(), run.model)
         run_in_process(run, store, worker)
     return rows(store)
 

@@ -21,7 +21,7 @@ def finished(sweep: Sweep, folder: Path, report: bool = False) -> Store:
     store.create()
     store.write_manifest(sweep.manifest())
     for run in sweep.labelled().values():
-        worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+        worker = Worker(run.cells, run.data.load(), run.model)
         run_in_process(run, store, worker)
     write_runs_table(store)
     if report:

@@ -31,7 +31,7 @@ class HereRunner(Runner):
         datasets = ready()
         for run in todo.values():
             data = datasets[run.data.source_key]
-            work = Worker(run.data, data, run.model, run.seeds, engine="fused")
+            work = Worker(run.cells, data, run.model, engine="fused")
             code = digests.of_run(run)
             Session(run, self.store, work, provenance(), code=code).advance(np.inf)
         write_runs_table(self.store)

@@ -51,9 +51,7 @@ class World:
         key = run.data.source_key
         if key not in self.datasets:
             self.datasets[key] = run.data.load()
-        run_in_process(
-            run, self.done, Worker(run.data, self.datasets[key], run.model, run.seeds)
-        )
+        run_in_process(run, self.done, Worker(run.cells, self.datasets[key], run.model))
         self.ran.add(run.id)
 
     def folder(self, sweep: Sweep) -> Store:

@@ -59,9 +59,7 @@ def assert_comes_out_again(
     """
     short, again = run.replace(rounds=min(run.rounds, 40)), Store(path)
     again.create()
-    run_in_process(
-        short, again, Worker(run.data, run.data.load(), run.model, run.seeds)
-    )
+    run_in_process(short, again, Worker(run.cells, run.data.load(), run.model))
     rows = again.rounds(short.id).drop(columns=["run_id", "seconds"])
     old = kept.rounds(run.id).drop(columns=["run_id", "seconds"])
     old = old[old["round"] < short.rounds].reset_index(drop=True)

@@ -154,7 +154,7 @@ def test_a_state_that_went_through_json_has_the_same_future(
 
 
 def simulation_of(run: Run) -> Simulation:
-    return Simulation(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
 
 
 def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
@@ -199,7 +199,7 @@ def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> 
     samples, work = tiny.data.load().train, simulation.work
     for record in (r for _ in range(4) for r in simulation.step() if r.replicate == 0):
         split, (w_P, *_) = (
-            work.splits[0],
+            work.population.splits[0],
             [rep.state.w_P for rep in simulation.replicates],
         )
         ids = record.cohort if accuracy == "cohort" else range(10)

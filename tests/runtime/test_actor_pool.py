@@ -5,7 +5,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from raysafl import SAFARI, Hardware, Logistic, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
-from raysafl.runtime import Clients, OnActors, Worker, actor_pool
+from raysafl.runtime import actor_pool
 from raysafl.runtime.actor_pool import ActorPool, LostActorsError
-from raysafl.runtime.messages import Array, RunSetup
-from raysafl.runtime.on_actors import agree_on_engine, start_actors
+from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.on_actors import agree_on_engine, host_pack, start_actors
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
 
@@ -79,22 +79,17 @@ def deadly(tiny: Run, folder: Path, times: int) -> Run:
     )
 
 
-def setup_of(run: Run, dataset: Dataset, engine: str) -> RunSetup:
-    return RunSetup(run.data, ray.put(dataset), run.model, run.seeds, engine)
+def setup_of(run: Run, dataset: Dataset, engine: str) -> PackSetup:
+    return PackSetup(run.cells, ray.put(dataset), run.model, engine)
 
 
 def play(run: Run, actors: int, engine: str) -> tuple[list[float], list[Tensor]]:
     """Accuracies and final parameters, on fresh client actors."""
     dataset, pool = run.data.load(), start_actors(Hardware(actors=actors, cpus=0.5))
     try:
-        pool.configure(setup_of(run, dataset, engine))
-        assert [reply[1] for reply in pool.ready()] == [engine] * actors
-        simulation, accuracies = (
-            Simulation(
-                run, OnActors(pool, Worker(run.data, dataset, run.model, run.seeds))
-            ),
-            list[float](),
-        )
+        work, _, used = host_pack(pool, setup_of(run, dataset, engine))
+        assert used == engine
+        simulation, accuracies = Simulation(run, work), list[float]()
         while not simulation.done:
             accuracies += [record.test_accuracy for record in simulation.step()]
         return accuracies, [rep.state.w_P for rep in simulation.replicates]
@@ -121,13 +116,12 @@ def test_actors_that_die_in_mid_round_change_no_bit(
 def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
     dataset, pool = tiny.data.load(), start_actors(Hardware(actors=2, cpus=0.5))
     try:
-        pool.configure(setup_of(tiny, dataset, "auto"))
-        pool.ready()
-        work = OnActors(pool, Worker(tiny.data, dataset, tiny.model, tiny.seeds))
-        before = work.evaluate(dict(enumerate(work.init())))()
+        work, *_ = host_pack(pool, setup_of(tiny, dataset, "auto"))
+        w = {cell: work.init(cell) for cell in (0, 1)}
+        before = work.evaluate(w)
         first, second = pool.actors
         kill_actor(first)
-        assert work.evaluate(dict(enumerate(work.init())))() == before
+        assert work.evaluate(w) == before
         assert pool.actors[0] is not first and pool.actors[1] is second
         assert pool.ready() == [("cpu", "fused")]  # of the new one
         kill_actor(second)  # while nothing is asked: noticed by the next configure
@@ -137,40 +131,12 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         pool.kill()
 
 
-class Mistaken(Clients):
-    """Fails in its third evaluation, and in those after it."""
-
-    made = 0
-
-    def _sums(self, spans: Sequence[int], w: Sequence[torch.Tensor]) -> Array:
-        self.made += 1
-        if self.made >= 3:
-            raise RuntimeError("a user's mistake")
-        return super()._sums(spans, w)
-
-
-def test_an_evaluation_that_fails_beside_trainings_costs_no_record_before_it(
-    tiny: Run,
-) -> None:
-    dataset, pool = tiny.data.load(), ActorPool(Mistaken, Hardware(cpus=0.5))
-    pool.configure(setup_of(tiny, dataset, "fused"))
-    pool.ready()
-    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
-    sim = Simulation(tiny.replace(rounds=9), OnActors(pool, reference, piggyback=True))
-    records = [record for _ in range(4) for record in sim.advance()]
-    assert sorted({record.round for record in records}) == [0, 1]
-    with pytest.raises(RuntimeError, match="a user's mistake"):
-        sim.advance()
-    assert sim.finish_evaluations() == []
-    pool.kill()
-
-
 class Choosy:
     """Chooses another engine than any other actor does."""
 
     def __init__(self, threads: int) -> None: ...
 
-    def configure(self, setup: RunSetup) -> tuple[str, str]:
+    def configure(self, setup: PackSetup) -> tuple[str, str]:
         self.engine = (
             f"engine {os.getpid()}" if setup.engine == "auto" else setup.engine
         )
@@ -212,7 +178,7 @@ class Stillborn:
 
     def __init__(self, threads: int) -> None: ...
 
-    def configure(self, setup: RunSetup) -> None:
+    def configure(self, setup: PackSetup) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,18 +1,20 @@
 """The code of a client actor, run in this process, and the messages that it gets."""
 
+import numpy as np
+import pytest
 import torch
 
 from raysafl import LocalTraining, Run
 from raysafl.core.work import Task
 from raysafl.runtime import Clients, Worker
+from raysafl.runtime.exact_mean import ShareResult
 from raysafl.runtime.messages import (
-    EvaluationRequest,
-    EvaluationSums,
-    RunSetup,
+    LARGE,
+    PackSetup,
     TaskMessage,
-    TaskReply,
+    decode_reply,
+    encode_reply,
 )
-from raysafl.training.inputs import as_tensor
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:
@@ -23,12 +25,11 @@ def test_a_message_arrives_as_it_was_sent() -> None:
         Task(0, 5, w[0], local, 7, 2, 1, torch.tensor([1.0, 2.0, 3.0]), 0.5),
         Task(1, 4, w[1], local, 8, 2, 3, torch.zeros(3), 0.0),
     ]
-    message = TaskMessage(tasks, {0: 2}, EvaluationRequest(9, [0, 2500], [w[1]]))
-    header, offsets, *starts = message.encode(
-        {id(w_P): w_P.numpy().tobytes() for w_P in w}
-    )
-    assert len(starts) == 2  # a start goes once, however many tasks have it
-    received = TaskMessage.decode(header, offsets, starts)
+    message = TaskMessage(tasks, {0: 2})
+    header, *vectors = message.encode({})
+    # A start goes once, however many tasks have it.
+    assert list(map(len, vectors)) == [2 * 12, 2 * 12]
+    received = TaskMessage.decode(header, vectors, 3)
     for task, original in zip(received.tasks, tasks, strict=True):
         for value, expected in zip(task, original, strict=True):
             same = (
@@ -37,66 +38,61 @@ def test_a_message_arrives_as_it_was_sent() -> None:
                 else lambda a, b: a == b
             )
             assert same(value, expected)
-    assert received.counts == {0: 2} and message.num_reply_parts == 3
-    assert received.evaluation
-    assert (received.evaluation.number, received.evaluation.spans) == (9, [0, 2500])
-    assert torch.equal(received.evaluation.w[0], w[1])
+    assert received.counts == {0: 2} and message.num_reply_parts == 2
 
 
-def test_client_actors_evaluate_once_what_came_with_a_training(tiny: Run) -> None:
-    clients, dataset = Clients(), tiny.data.load()
-    clients.configure(RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto"))
-    assert clients.worker is not None
-    reference, made = Worker(tiny.data, dataset, tiny.model, tiny.seeds), list[int]()
-    sums = clients.worker.trainer.evaluator.span_sums
-
-    def noted(w_RP: torch.Tensor, start: int) -> torch.Tensor:
-        made.append(len(w_RP))
-        return sums(w_RP, start)
-
-    clients.worker.trainer.evaluator.span_sums = noted  # type: ignore[method-assign]
-    w = reference.init()
-    expected = reference.trainer.evaluator.span_sums(torch.stack(w), 0).numpy()
-    tasks = [
-        Task(r, 3, w_P, tiny.local, tiny.seeds[r], 0, 1, None, 0.0)
-        for r, w_P in enumerate(w)
-    ]
-    sent = {id(w_P): w_P.numpy().tobytes() for w_P in w}
-
-    def train(number: int) -> EvaluationSums | None:
-        message = TaskMessage(tasks, {}, EvaluationRequest(number, [0], w))
-        reply = TaskReply.decode(message, clients.train(*message.encode(sent)))
-        rows_TP = as_tensor(reply.result.rows_TP)
-        torch.testing.assert_close(rows_TP, reference.train(tasks).rows.delta_MP)
-        return reply.evaluation
-
-    assert train(1) is None
-    found = train(2)
-    assert found and found.number == 1 and (found.sums.reshape(2, 2) == expected).all()
-    (asked,) = clients.evaluate(2, [0], *sent.values())
-    assert (asked == expected).all() and made == [2, 2]
-    # another actor had it, and is lost
-    (anew,) = clients.evaluate(1, [0], *sent.values())
-    assert (anew == expected).all() and made == [2, 2, 2]
-    assert train(3) is None
-    assert clients.count_correct({0: [3]}, 0, 1, sent[id(w[0])])
-    found = train(4)
-    # counting samples has not taken it
-    assert found and found.number == 3
-    clients.configure(RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto"))
-    assert train(1) is None  # another run's evaluation is none of ours
+@pytest.mark.parametrize("num_parameters", [5, 7850, LARGE // 4, LARGE // 4 + 1])
+@pytest.mark.parametrize("clients", [1, 3, 40])
+def test_a_reply_arrives_as_it_was_sent_in_as_many_parts_as_are_expected(
+    num_parameters: int, clients: int
+) -> None:
+    local, w_P = (
+        LocalTraining(lr=0.1, batch_size=8, epochs=1),
+        torch.ones(num_parameters),
+    )
+    cells = [cell for cell in range(3) for _ in range(clients)]
+    tasks = [Task(cell, 0, w_P, local, 0, 0, 1, None, 0.0) for cell in cells]
+    rng = np.random.default_rng(0)
+    # All of cell 0, none of cell 1, and a part of cell 2 is averaged here.
+    message = TaskMessage(tasks, {0: clients, 2: clients + 1})
+    result = ShareResult(
+        columns_5T=rng.random((5, len(tasks))),
+        rows=list(rng.random((clients, num_parameters), np.float32)),
+        means={0: rng.random(num_parameters, np.float32)},
+        sums={2: rng.random(num_parameters)},
+    )
+    parts = encode_reply(result)
+    assert len(parts) == message.num_reply_parts
+    received = decode_reply(message, parts)
+    assert (received.columns_5T == result.columns_5T).all()
+    assert (np.stack(received.rows) == np.stack(result.rows)).all()
+    for name in ("means", "sums"):
+        mine, theirs = getattr(received, name), getattr(result, name)
+        assert mine.keys() == theirs.keys()
+        assert all((mine[cell] == theirs[cell]).all() for cell in theirs)
 
 
 def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None:
     clients = Clients()  # the actor's body, here
     dataset = tiny.data.load()
     device, engine = clients.configure(
-        RunSetup(tiny.data, dataset, tiny.model, tiny.seeds, "auto")
+        PackSetup(tiny.cells, dataset, tiny.model, "auto")
     )
     assert (device, engine) == ("cpu", "fused")
-    reference = Worker(tiny.data, dataset, tiny.model, tiny.seeds)
-    w = reference.init()
+    reference = Worker(tiny.cells, dataset, tiny.model)
+    w = [reference.init(cell) for cell in (0, 1)]
+    tasks = [
+        Task(cell, 3, w_P, tiny.local, tiny.seeds[cell], 0, 1, None, 0.0)
+        for cell, w_P in enumerate(w)
+    ]
+    message = TaskMessage(tasks, {})
+    reply = decode_reply(message, clients.train(*message.encode({})))
+    for mine, theirs in zip(reply.rows, reference.train(tasks).values(), strict=True):
+        assert torch.equal(torch.from_numpy(mine.copy()), theirs[0][0])
     # one span is the whole test set here
-    (sums_2R,) = clients.evaluate(1, [0], w[1].numpy())
+    (sums_2R,) = clients.evaluate([0], w[1].numpy())
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
-    assert {1: (correct, loss)} == reference.evaluate({1: w[1]})()
+    assert {1: (correct, loss)} == reference.evaluate({1: w[1]})
+    assert clients.count_correct({0: [3]}, 0, 1, w[0].numpy()) == [
+        reference.count_correct(0, w[0], [3])
+    ]

@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import SERVER, LocalTraining, Run
+from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.work import Task
-from raysafl.kernels.sums import UNITS
+from raysafl.kernels.sums import UNITS, add_row
 from raysafl.runtime import Worker
-from raysafl.runtime.exact_mean import combine_shares, count_averaged, exact_sum
+from raysafl.runtime.exact_mean import combine_shares, count_averaged
 
 numbers = st.floats(-8, 8, width=32)
+
+
+def exact_sum(rows_MP: torch.Tensor) -> torch.Tensor:
+    """The sum of float32 rows in units of 2^-40."""
+    sum_P = np.zeros(rows_MP.shape[1])
+    for row_P in rows_MP.numpy():
+        add_row(sum_P, row_P)
+    return torch.from_numpy(sum_P)
 
 
 @given(
@@ -53,37 +62,42 @@ AVERAGED = (0, 2)
 
 
 def tasks(worker: Worker) -> list[Task]:
-    """Seven clients of replicate 0, the server of replicate 1, two clients of replicate 2."""
+    """Seven clients of cell 0, the server of cell 1, two clients of cell 2."""
     who = [*((0, i) for i in range(7)), (1, SERVER), (2, 1), (2, 4)]
-    w, local = worker.init(), LocalTraining(lr=0.1, batch_size=32, epochs=2)
+    w, local = (
+        [worker.init(cell) for cell in range(3)],
+        LocalTraining(lr=0.1, batch_size=32, epochs=2),
+    )
     return [Task(r, i, w[r], local, r, 0, 1, None, 0.0) for r, i in who]
 
 
 @pytest.fixture
 def worker(tiny: Run) -> Worker:
-    return Worker(tiny.data, tiny.data.load(), tiny.model, [0, 1, 2])
+    cells = tiny.replace(replicates=3).cells
+    return Worker(cells, tiny.data.load(), tiny.model)
 
 
-def test_the_mean_of_a_replicates_updates_is_that_of_their_rows(worker: Worker) -> None:
+def test_the_mean_of_a_cells_updates_is_that_of_their_rows(worker: Worker) -> None:
     asked = tasks(worker)
-    rows = worker.train(asked).rows
+    rows = worker.trainer.train(asked)
     trained = worker.train(asked, AVERAGED)
-    assert sorted(trained.means) == [0, 2] and torch.equal(
-        trained.rows.delta_MP, rows.delta_MP[7:8]
-    )
-    for replicate, of in ((0, slice(0, 7)), (2, slice(8, 10))):
-        delta_P, *columns = trained.means[replicate]
+    assert list(trained) == [0, 1, 2]
+    assert isinstance(trained[1], Update)
+    assert all(map(torch.equal, trained[1], Update(*(part[7:8] for part in rows))))
+    for cell, of in ((0, slice(0, 7)), (2, slice(8, 10))):
+        mean = trained[cell]
+        assert isinstance(mean, MeanUpdate)
         torch.testing.assert_close(
-            delta_P, rows.delta_MP[of].mean(0), rtol=0, atol=1e-6
+            mean.delta_P, rows.delta_MP[of].mean(0), rtol=0, atol=1e-6
         )
-        for mine, theirs in zip(columns, rows[1:], strict=True):
+        for mine, theirs in zip(mean[1:], rows[1:], strict=True):
             assert torch.equal(mine, theirs[of]) and mine.dtype == theirs.dtype
 
 
 @pytest.mark.parametrize("averaged", [AVERAGED, ()])
 @pytest.mark.parametrize(
     "shares",
-    [[[0, 2, 4, 6, 9], [1, 3, 5, 7, 8]], [[7], [9, 8], [*range(7)]]],
+    [[[0, 2, 4, 6, 9], [1, 3, 5, 7, 8]], [[7], [8, 9], [*range(7)]]],
     ids=["2", "3"],
 )
 def test_an_update_does_not_depend_on_the_shares_bitwise(
@@ -98,18 +112,23 @@ def test_an_update_does_not_depend_on_the_shares_bitwise(
         combine_shares(asked, counts, shares, results),
         worker.train(asked, averaged),
     )
-    assert all(map(torch.equal, mine.rows, theirs.rows))
-    assert mine.means.keys() == theirs.means.keys() == set(averaged)
-    for replicate in averaged:
-        assert all(map(torch.equal, mine.means[replicate], theirs.means[replicate]))
+    assert mine.keys() == theirs.keys() == {0, 1, 2}
+    for cell, update in mine.items():
+        assert type(update) is type(theirs[cell])
+        assert isinstance(update, MeanUpdate) == (cell in averaged)
+        assert all(map(torch.equal, update, theirs[cell]))
 
 
 def test_an_update_that_is_not_finite_makes_a_mean_that_is_not(worker: Worker) -> None:
     asked = tasks(worker)
     asked[3] = asked[3]._replace(w_P=torch.full((650,), math.nan))
-    trained = worker.train(asked, AVERAGED)
-    assert (
-        trained.means[0].delta_P.isnan().all()
-        and trained.means[2].delta_P.isfinite().all()
-    )
-    assert trained.rows.delta_MP.isfinite().all()
+    bad, row, good = (update[0] for update in worker.train(asked, AVERAGED).values())
+    assert bad.isnan().all() and row.isfinite().all() and good.isfinite().all()
+
+
+def test_vectors_that_an_algorithm_keeps_do_not_keep_those_of_other_cells(
+    worker: Worker,
+) -> None:
+    for averaged in (AVERAGED, ()):
+        for delta, *_ in worker.train(tasks(worker), averaged).values():
+            assert delta.untyped_storage().nbytes() == delta.nbytes

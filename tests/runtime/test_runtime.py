@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import ray
@@ -28,10 +27,9 @@ from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
 from raysafl.runtime import OnActors, Worker
-from raysafl.runtime.actor_pool import Call
-from raysafl.runtime.messages import LARGE, RunSetup
-from raysafl.runtime.on_actors import start_actors
-from raysafl.runtime.placement import assign_longest_first, assign_replicates
+from raysafl.runtime.messages import LARGE, PackSetup
+from raysafl.runtime.on_actors import host_pack, start_actors
+from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.simulation.simulation import Simulation
 
 CPU = {"CPU": 2.0}
@@ -51,17 +49,11 @@ class Doubled(FedAvg):
 
 
 @contextmanager
-def on_actors(
-    run: Run, hardware: Hardware, piggyback: bool = True
-) -> Iterator[OnActors]:
-    dataset = run.data.load()
-    local = Worker(run.data, dataset, run.model, run.seeds)
+def on_actors(run: Run, hardware: Hardware) -> Iterator[OnActors]:
     actors = start_actors(hardware)
-    ref = ray.put(dataset)
-    actors.configure(RunSetup(run.data, ref, run.model, run.seeds, "auto", 32))
-    actors.ready()
     try:
-        yield OnActors(actors, local, piggyback)
+        ref = ray.put(run.data.load())
+        yield host_pack(actors, PackSetup(run.cells, ref, run.model, "auto"))[0]
     finally:
         actors.kill()
 
@@ -69,8 +61,7 @@ def on_actors(
 def play(run: Run, work: OnActors | Worker) -> tuple[list[float], list[torch.Tensor]]:
     sim, records = Simulation(run, work), []
     while not sim.done:
-        records += sim.advance()
-    records += sim.finish_evaluations()
+        records += sim.step()
     return [record.test_accuracy for record in records], [
         rep.state.w_P for rep in sim.replicates
     ]
@@ -87,13 +78,13 @@ class InPlace(FedAvg):
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(("actors", "piggyback"), [(1, True), (3, True), (2, False)])
+@pytest.mark.parametrize("actors", [1, 2, 3])
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
-    tiny: Run, actors: int, piggyback: bool
+    tiny: Run, actors: int
 ) -> None:
     run = tiny.replace(replicates=5)
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
-    with on_actors(run, Hardware(actors=actors, cpus=0.5), piggyback) as work:
+    reference = Worker(run.cells, run.data.load(), run.model)
+    with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
         for algorithm in (*ALGORITHMS, Doubled(), InPlace()):
             accuracies, w = play(run.replace(algorithm=algorithm), work)
             expected, w_expected = play(run.replace(algorithm=algorithm), reference)
@@ -101,73 +92,20 @@ def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
             assert all(torch.equal(a, b) for a, b in zip(w, w_expected, strict=True))
 
 
-@pytest.mark.usefixtures("ray_local")
-def test_an_evaluation_goes_with_the_next_training_or_when_its_scores_are_asked_for(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_actors(tiny, Hardware(actors=1, cpus=0.5)) as work:
-        sent, send = list[str](), work.actors.send
-
-        def noted(index: int, method: str, *arguments: Any, parts: int = 1) -> Call:
-            sent.append(method)
-            return send(index, method, *arguments, parts=parts)
-
-        monkeypatch.setattr(work.actors, "send", noted)
-        sim = Simulation(tiny.replace(rounds=3, algorithm=FedAvg()), work)
-        sim.advance()
-        assert sent == ["train"]
-        assert sim.advance() == []
-        assert {record.round for record in sim.advance()} == {0}
-        assert sent == ["train"] * 3
-        assert {record.round for record in sim.finish_evaluations()} == {
-            1,
-            2,
-        } and sim.nothing_pending
-        assert sent == ["train"] * 3 + ["evaluate"] * 2
-
-
-@pytest.mark.usefixtures("ray_local")
-def test_no_evaluation_is_waited_for_before_the_last_one_is_sent(
-    tiny: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with on_actors(tiny, Hardware(actors=1, cpus=0.5), piggyback=False) as work:
-        sim, done = (
-            Simulation(tiny.replace(rounds=2, algorithm=FedAvg()), work),
-            list[str](),
-        )
-        sim.advance()
-        sim.advance()
-        send, get = work.actors.send, work.actors.get
-
-        def noted(index: int, method: str, *arguments: Any) -> Call:
-            done.append("send")
-            return send(index, method, *arguments)
-
-        def waited(calls: Sequence[Call]) -> list[Any]:
-            done.append("wait")
-            return get(calls)
-
-        monkeypatch.setattr(work.actors, "send", noted)
-        monkeypatch.setattr(work.actors, "get", waited)
-        assert {record.round for record in sim.finish_evaluations()} == {0, 1}
-    assert done == ["send", "wait", "wait"]
-
-
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("actors", [1, 2])
-def test_evaluations_that_are_lost_with_their_actors_are_made_again(
+def test_rounds_that_are_lost_with_their_actors_are_made_again(
     tiny: Run, actors: int
 ) -> None:
     run = tiny.replace(rounds=3, algorithm=InPlace())
-    expected, _ = play(run, Worker(run.data, run.data.load(), run.model, run.seeds))
+    expected, _ = play(run, Worker(run.cells, run.data.load(), run.model))
     with on_actors(run, Hardware(actors=actors, cpus=0.5)) as work:
         sim, records = Simulation(run, work), []
         while not sim.done:
-            records += sim.advance()
             for actor in work.actors.actors if sim.round == 2 else ():
                 kill_actor(actor)
-        records += sim.finish_evaluations()
+            records += sim.step()
     assert [record.test_accuracy for record in records] == expected
 
 
@@ -177,8 +115,8 @@ def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None
     run = tiny.replace(
         model=MLP(hidden=[512]), algorithm=FedAvg(), replicates=1, rounds=2
     )
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
-    assert reference.init()[0].nbytes > LARGE
+    reference = Worker(run.cells, run.data.load(), run.model)
+    assert reference.init(0).nbytes > LARGE
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
         accuracies, (w_P,) = play(run, work)
     expected, (w_expected_P,) = play(run, reference)
@@ -191,7 +129,7 @@ def test_large_parameters_go_to_two_actors_and_back_unchanged(tiny: Run) -> None
 def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
     small = {"rounds": 2, "local": LocalTraining(lr=0.1, batch_size=32, steps=2)}
     run = tiny.replace(model=CNN(channels=[4], hidden=8), **small)
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    reference = Worker(run.cells, run.data.load(), run.model)
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
         accuracies, w = play(run, work)
     expected, w_expected = play(run, reference)
@@ -205,9 +143,9 @@ def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> Non
     run = tiny.replace(
         participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0)
     )
-    reference = Worker(run.data, run.data.load(), run.model, run.seeds)
+    reference = Worker(run.cells, run.data.load(), run.model)
     ids = {0: [EVERYONE], 1: [2, 7]}
-    w = dict(enumerate(reference.init()))
+    w = {cell: reference.init(cell) for cell in ids}
     with on_actors(run, Hardware(actors=2, cpus=0.5)) as work:
         assert work.train_accuracy(w, ids) == reference.train_accuracy(w, ids)
         for accuracy in ("cohort", "clients"):
@@ -215,21 +153,15 @@ def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> Non
             assert play(measured, work)[0] == play(measured, reference)[0]
 
 
-@given(
-    costs=st.lists(st.integers(1, 100), max_size=30),
-    before=st.lists(st.integers(0, 50), min_size=1, max_size=5),
-)
+@given(costs=st.lists(st.integers(1, 100), max_size=30), actors=st.integers(1, 5))
 def test_placement_gives_every_task_once_and_balances(
-    costs: list[int], before: list[int]
+    costs: list[int], actors: int
 ) -> None:
-    shares = assign_longest_first(costs, before)
+    shares = assign_longest_first(costs, actors)
     assert sorted(i for share in shares for i in share) == list(range(len(costs)))
-    loads = [
-        load + sum(costs[i] for i in share)
-        for load, share in zip(before, shares, strict=True)
-    ]
-    largest = max(*costs, *before, 0)
-    assert max(loads) - min(loads) <= largest  # longest first guarantees that
+    loads = [sum(costs[i] for i in share) for share in shares]
+    assert len(loads) == actors
+    assert max(loads) - min(loads) <= max([0, *costs])  # longest first guarantees that
 
 
 @given(
@@ -238,23 +170,23 @@ def test_placement_gives_every_task_once_and_balances(
     ),
     actors=st.integers(1, 4),
 )
-def test_replicates_stay_together_where_that_is_about_as_even(
+def test_cells_stay_together_where_that_is_about_as_even(
     tasks: list[tuple[int, int]], actors: int
 ) -> None:
-    replicates, costs = [r for r, _ in tasks], [cost for _, cost in tasks]
-    shares = assign_replicates(replicates, costs, [0] * actors)
+    cells, costs = [cell for cell, _ in tasks], [cost for _, cost in tasks]
+    shares = assign_cells(cells, costs, actors)
     assert sorted(i for share in shares for i in share) == list(range(len(tasks)))
-    evenest = assign_longest_first(costs, [0] * actors)
+    evenest = assign_longest_first(costs, actors)
     longest = [
         max(sum(costs[i] for i in share) for share in s) for s in (shares, evenest)
     ]
     assert longest[0] <= 1.1 * longest[1]
-    where = [{replicates[i] for i in share} for share in shares]
-    assert shares == evenest or sum(map(len, where)) == len(set(replicates))
+    where = [{cells[i] for i in share} for share in shares]
+    assert shares == evenest or sum(map(len, where)) == len(set(cells))
 
 
-def test_equal_replicates_are_not_torn_apart() -> None:
-    assert assign_replicates([0, 1, 2, 3] * 2, [5] * 8, [0, 0]) == [
+def test_equal_cells_are_not_torn_apart() -> None:
+    assert assign_cells([0, 1, 2, 3] * 2, [5] * 8, 2) == [
         [0, 2, 4, 6],
         [1, 3, 5, 7],
     ]

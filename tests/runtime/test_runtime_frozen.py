@@ -11,9 +11,9 @@ from helpers.frozen import Backbone, FrozenBias
 
 from raysafl import Hardware, Run
 from raysafl.core.algorithm import LocalTraining, State
-from raysafl.runtime import Clients, OnActors, Worker
-from raysafl.runtime.messages import RunSetup
-from raysafl.runtime.on_actors import start_actors
+from raysafl.runtime import Clients, Worker
+from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
@@ -31,7 +31,7 @@ def frozen(tiny: Run) -> Run:
 
 def worker(run: Run) -> Worker:
     """The run's work in this process, with the engine that is the same everywhere."""
-    return Worker(run.data, run.data.load(), run.model, run.seeds, engine="loop")
+    return Worker(run.cells, run.data.load(), run.model, engine="loop")
 
 
 def rows(simulation: Simulation) -> list[dict[str, Any]]:
@@ -69,10 +69,8 @@ def test_frozen_models_on_actors_give_the_rows_of_one_process(
     pool = start_actors(Hardware(actors=actors, cpus=0.5))
     try:
         data = ray.put(frozen.data.load())
-        setup = RunSetup(frozen.data, data, frozen.model, frozen.seeds, "loop")
-        pool.configure(setup)
-        pool.ready()
-        simulation = Simulation(frozen, OnActors(pool, worker(frozen)))
+        setup = PackSetup(frozen.cells, data, frozen.model, "loop")
+        simulation = Simulation(frozen, host_pack(pool, setup)[0])
         assert rows(simulation) == expected_rows
     finally:
         pool.kill()
@@ -99,10 +97,7 @@ def test_client_actors_take_the_frozen_parameters_that_they_are_sent(
     run = frozen.replace(model=FrozenBias())
     sent = {"1.bias": torch.arange(10.0) * 2}
     clients, dataset = Clients(), run.data.load()
-    clients.configure(
-        RunSetup(run.data, dataset, run.model, run.seeds, "loop", frozen=sent)
-    )
-    assert clients.worker is not None
+    clients.configure(PackSetup(run.cells, dataset, run.model, "loop", frozen=sent))
     (found_P,) = clients.worker.trainer.model.frozen.values()
     assert torch.equal(found_P, sent["1.bias"])
 

@@ -4,7 +4,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,7 +25,6 @@ from raysafl.core.algorithm import (
 )
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.record import Record
-from raysafl.core.work import Scores
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import _checksum, dump, restore, saved_extra
 from raysafl.simulation.simulation import Simulation, _all_finite
@@ -34,7 +33,7 @@ SERVER_SGD = LocalTraining(lr=0.1, batch_size=16, epochs=2)
 
 
 def simulation(run: Run) -> Simulation:
-    worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+    worker = Worker(run.cells, run.data.load(), run.model)
     return Simulation(run, worker)
 
 
@@ -107,85 +106,6 @@ def test_a_run_resumed_from_a_checkpoint_equals_the_undisturbed_one_bitwise(
     ]
     for a, b in zip(whole.replicates, second.replicates, strict=True):
         assert torch.equal(a.state.w_P, b.state.w_P)
-
-
-class Late(Worker):
-    """Evaluates when the scores are asked for: as late as any actor could."""
-
-    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
-        return lambda: super(Late, self).evaluate(w)()
-
-
-def late(run: Run) -> Simulation:
-    return Simulation(run, Late(run.data, run.data.load(), run.model, run.seeds))
-
-
-@pytest.mark.parametrize("eval_every", [1, 3])
-def test_records_of_evaluations_that_end_later_are_the_same_in_the_same_order(
-    tiny: Run, eval_every: int
-) -> None:
-    run = tiny.replace(
-        rounds=7, eval_every=eval_every, algorithm=SAFARI(client_prob=0.5)
-    )
-    sim, records = late(run), list[Record]()
-    while not sim.done:
-        records += sim.advance()
-        # not of this round
-        assert all(record.round < sim.round - 1 for record in records)
-    records += sim.finish_evaluations()
-    expected = finish(simulation(run))
-    assert [(x.round, x.replicate) for x in records] == [
-        (x.round, x.replicate) for x in expected
-    ]
-    assert [facts(records, r) for r in (0, 1)] == [facts(expected, r) for r in (0, 1)]
-
-
-def test_a_checkpoint_waits_for_the_records_before_it_and_then_resumes_bitwise(
-    tiny: Run,
-) -> None:
-    run = tiny.replace(rounds=6, eval_every=2)
-    undisturbed = finish(simulation(run))
-    first, second = late(run), late(run)
-    records = [record for _ in range(4) for record in first.advance()]
-    with pytest.raises(AssertionError, match="would be lost"):
-        dump(first)
-    records += first.finish_evaluations()
-    assert first.nothing_pending and first.finish_evaluations() == []
-    restore(second, dump(first))
-    records += finish(second)
-    assert [facts(records, r) for r in (0, 1)] == [
-        facts(undisturbed, r) for r in (0, 1)
-    ]
-
-
-class Failing(Worker):
-    """Its evaluations fail from the third on."""
-
-    count = 0
-
-    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
-        self.count += 1
-        return super().evaluate(w) if self.count < 3 else lambda: {}[self.count]
-
-
-def test_failed_evaluations_do_not_take_the_records_before_them_along(
-    tiny: Run,
-) -> None:
-    run = tiny.replace(rounds=4)
-    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
-    assert [r.round for _ in range(3) for r in sim.advance()] == [0] * run.replicates
-    sim.advance()
-    with pytest.raises(KeyError):
-        sim.finish_evaluations()
-    assert sim.nothing_pending and not sim.finish_evaluations()
-    sim = Simulation(run, Failing(run.data, run.data.load(), run.model, run.seeds))
-    for _ in range(3):
-        sim.advance()
-    with pytest.raises(KeyError):
-        sim.finish_evaluations()
-    assert {record.round for record in sim.finish_evaluations()} == {
-        1
-    } and sim.nothing_pending
 
 
 def test_a_checkpoint_of_other_seeds_or_a_damaged_one_is_refused(tiny: Run) -> None:

@@ -22,7 +22,7 @@ def only_run(folder: Path, code: str, changes: str) -> Run:
 
 def play(run: Run) -> list[object]:
     """All records of a run in this process."""
-    work = Worker(run.data, run.data.load(), run.model, run.seeds, engine="loop")
+    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
     simulation = Simulation(run, work)
     records: list[object] = []
     while not simulation.done:

@@ -32,7 +32,7 @@ DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 
 
 def worker(run: Run) -> Worker:
-    return Worker(run.data, run.data.load(), run.model, run.seeds)
+    return Worker(run.cells, run.data.load(), run.model)
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
         with store.lock():
             store.write_manifest(Sweep("sweep", [tiny]).manifest())
             run_in_process(
-                tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
+                tiny, store, Worker(tiny.cells, tiny.data.load(), tiny.model)
             )
         write_runs_table(store)
         assert [s.path for s in find_sweeps(parse_location(root))] == [store.path]
@@ -165,7 +165,7 @@ from raysafl.runtime import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 run, store = Run.from_json(sys.argv[2]), Store(parse_location(sys.argv[1]))
-work = Worker(run.data, run.data.load(), run.model, run.seeds)
+work = Worker(run.cells, run.data.load(), run.model)
 Session(run, store, work, {}, flush_seconds=0.0).advance(float("inf"))
 """
 
@@ -187,7 +187,7 @@ def test_a_run_killed_in_mid_upload_goes_on_to_the_undisturbed_rows(
         kills += trial.wait() == -signal.SIGKILL
         line.close()
     whole, cut = Store(tmp_path), Store(parse_location(bucket))
-    run_in_process(run, whole, Worker(run.data, run.data.load(), run.model, run.seeds))
+    run_in_process(run, whole, Worker(run.cells, run.data.load(), run.model))
     assert kills == 3 and trial.returncode == 0
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
     assert cut.ledger_entry(run.id).status == "finished"
@@ -221,9 +221,7 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
     store.create()
     line.close()
     with pytest.raises(StorageError, match="NETWORK_CONNECTION"):
-        run_in_process(
-            tiny, store, Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
-        )
+        run_in_process(tiny, store, Worker(tiny.cells, tiny.data.load(), tiny.model))
     assert Store(parse_location(bucket)).ledger() == {}
 
 
@@ -262,9 +260,7 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
     assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
     whole = Store(tmp_path)
     for run in runs.values():
-        run_in_process(
-            run, whole, Worker(run.data, run.data.load(), run.model, run.seeds)
-        )
+        run_in_process(run, whole, Worker(run.cells, run.data.load(), run.model))
     pd.testing.assert_frame_equal(store.rounds()[FACTS], whole.rounds()[FACTS])
 
 
@@ -436,7 +432,5 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         Store(parse_location(f"{bucket}/k")),
     )
     for run in (BASE.replace(seed=i, rounds=500) for i in range(8)):
-        run_in_process(
-            run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
-        )
+        run_in_process(run, reference, Worker(run.cells, run.data.load(), run.model))
     pd.testing.assert_frame_equal(store.rounds()[FACTS], reference.rounds()[FACTS])

@@ -46,7 +46,7 @@ FORMS = ["parts", "pack", "compacted"]
 
 
 def worker(run: Run) -> Worker:
-    return Worker(run.data, run.data.load(), run.model, run.seeds)
+    return Worker(run.cells, run.data.load(), run.model)
 
 
 def computed(path: Path) -> Store:

@@ -125,7 +125,7 @@ def test_reset_for_another_run_equals_a_fresh_start(
     run_in_process(
         other,
         reference,
-        Worker(other.data, other.data.load(), other.model, other.seeds),
+        Worker(other.cells, other.data.load(), other.model),
     )
     facts = ["replicate", "round", "test_accuracy", "test_loss"]
     pd.testing.assert_frame_equal(
@@ -216,9 +216,7 @@ def check_chains(store: Store, tiny: Run) -> None:
     run = tiny.replace(participation=CHAINS)
     reference = Store(store.path.parent / "reference")
     reference.create()
-    run_in_process(
-        run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
-    )
+    run_in_process(run, reference, Worker(run.cells, run.data.load(), run.model))
     facts = ["replicate", "round", "test_accuracy", "test_loss"]
     pd.testing.assert_frame_equal(store.rounds()[facts], reference.rounds()[facts])
 

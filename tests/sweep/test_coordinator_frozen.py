@@ -40,7 +40,7 @@ def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
     stores = Store(tmp_path / "actors"), Store(tmp_path / "here")
     for store in stores:
         store.create()
-    worker = Worker(run.data, run.data.load(), run.model, run.seeds, engine="loop")
+    worker = Worker(run.cells, run.data.load(), run.model, engine="loop")
     run_in_process(run, stores[1], worker)
 
     context = Context(

@@ -36,7 +36,7 @@ def finished(sweep: Sweep, tmp_path: Path) -> Iterator[Store]:
     store.create()
     store.write_manifest(sweep.manifest())
     for run in sweep.labelled().values():
-        work = Worker(run.data, run.data.load(), run.model, run.seeds)
+        work = Worker(run.cells, run.data.load(), run.model)
         run_in_process(run, store, work)
     yield store
 

@@ -231,7 +231,7 @@ def test_a_try_trains_few_clients_briefly_and_evaluates_nothing(
     tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = []
-    train = Worker(tiny.data, tiny.data.load(), tiny.model, [0]).trainer.__class__.train
+    train = Worker(tiny.cells[:1], tiny.data.load(), tiny.model).trainer.__class__.train
 
     def counted(self: Any, tasks: Any) -> Any:
         steps.append([task.local.num_steps(10**6) for task in tasks])

@@ -13,7 +13,7 @@ from raysafl.sweep.session import Session, run_in_process
 
 
 def work(run: Run) -> Worker:
-    return Worker(run.data, run.data.load(), run.model, run.seeds)
+    return Worker(run.cells, run.data.load(), run.model)
 
 
 def interrupted(run: Run, store: Store) -> Path:

@@ -108,7 +108,7 @@ def interrupt(sweep: Sweep, out: Path) -> None:
     run = next(iter(sweep.labelled().values()))
     store = Store(out)
     store.create()
-    worker = Worker(run.data, run.data.load(), run.model, run.seeds)
+    worker = Worker(run.cells, run.data.load(), run.model)
     code = CodeDigests().of_run(run)
     Session(run, store, worker, {}, flush_seconds=0.0, code=code).advance(0.0)
     assert store.checkpoint(run.id).is_file() and not store.ledger()

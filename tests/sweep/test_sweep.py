@@ -157,9 +157,7 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
     reference = Store(tmp_path / "reference")
     reference.create()
     for run in sweep.labelled().values():
-        run_in_process(
-            run, reference, Worker(run.data, run.data.load(), run.model, run.seeds)
-        )
+        run_in_process(run, reference, Worker(run.cells, run.data.load(), run.model))
     pd.testing.assert_frame_equal(
         outcome.store.rounds()[FACTS], reference.rounds()[FACTS]
     )
@@ -517,7 +515,7 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
 def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
     tiny: Run, tmp_path: Path
 ) -> None:
-    worker = Worker(tiny.data, tiny.data.load(), tiny.model, tiny.seeds)
+    worker = Worker(tiny.cells, tiny.data.load(), tiny.model)
     whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store in (whole, cut):
         store.create()
@@ -572,9 +570,7 @@ def test_reports_that_no_scheduler_reads_lag_but_rise_and_the_last_is_of_the_las
     run = tiny.replace(rounds=5)
     store = Store(tmp_path / "a")
     store.create()
-    session = Session(
-        run, store, Late(run.data, run.data.load(), run.model, run.seeds), {}
-    )
+    session = Session(run, store, Late(run.cells, run.data.load(), run.model), {})
     reports = [session.metrics()]
     while not session.advance(1e-9):
         reports.append(session.metrics())

@@ -51,8 +51,8 @@ def made_up(**fields: float) -> Probe:
 def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
     advice = advise(tiny, 4)
     assert [p.round for p in advice.probes] == [0, 1, 2, 3, 4]
-    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
-    (w_P,) = work.init()
+    work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
+    w_P = work.init(0)
     clients_NP = work.gradients(0, w_P.expand(10, -1))
     first = advice.probes[0]
     assert first.grad2 == pytest.approx(square(clients_NP.mean(0)))
@@ -69,8 +69,8 @@ def test_the_estimates_at_the_start_are_their_definitions(tiny: Run) -> None:
 
 def test_one_full_batch_step_makes_the_path_the_gradient(tiny: Run) -> None:
     run = tiny.replace(local=LocalTraining(lr=0.05, batch_size=500, steps=1))
-    work = Worker(run.data, run.data.load(), run.model, [0])
-    (w_P,) = work.init()
+    work = Worker(run.cells[:1], run.data.load(), run.model)
+    w_P = work.init(0)
     rows_NP, noise_N = paths(run, work, w_P, 0, torch.ones(10))
     expected = work.gradients(0, w_P.expand(10, -1))
     torch.testing.assert_close(rows_NP, expected, rtol=1e-3, atol=1e-5)
@@ -86,14 +86,14 @@ def test_a_whole_pass_has_no_noise_and_a_part_of_one_has(tiny: Run) -> None:
         (LocalTraining(lr=0.1, batch_size=32, steps=2), True),
     ):
         run = tiny.replace(local=local)
-        work = Worker(run.data, run.data.load(), run.model, [0])
-        assert min(work.sizes()[0][0]) > 64
-        _, noise_N = paths(run, work, work.init()[0], 0, torch.ones(10))
+        work = Worker(run.cells[:1], run.data.load(), run.model)
+        assert min(work.sizes(0)[0]) > 64
+        _, noise_N = paths(run, work, work.init(0), 0, torch.ones(10))
         assert bool((noise_N > 0).all()) is noisy and noise_N.any() == noisy
 
 
 def test_the_probed_rounds_are_those_of_the_run_itself(tiny: Run) -> None:
-    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
+    work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     sim = Simulation(tiny.replace(replicates=1), work)
     for _ in range(4):
         sim.step()
@@ -121,13 +121,13 @@ def test_the_rates_and_q_are_those_of_the_run(tiny: Run) -> None:
     )
     advice = advise(safari, 1)
     assert advice.eta_s_given and advice.eta_s == 0.3 and advice.q == 0.7
-    work = Worker(safari.data, safari.data.load(), safari.model, [0])
-    sizes = work.sizes()[0][0]
+    work = Worker(safari.cells[:1], safari.data.load(), safari.model)
+    sizes = work.sizes(0)[0]
     assert advice.K == pytest.approx(sum(-(-n // 32) for n in sizes) / 10)
 
 
 def test_maxima_and_means_go_into_the_bounds(tiny: Run) -> None:
-    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
+    work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
     probes = [made_up(grad2=1.0, sigma_g2=2.0), made_up(grad2=3.0, sigma_g2=1.0)]
     run = tiny.replace(local=LocalTraining(lr=0.2, batch_size=32, steps=2))
     advice = conclude(run, work, probes)
@@ -167,8 +167,8 @@ def test_it_is_refused_without_rounds(tiny: Run) -> None:
 
 
 def test_the_noise_stream_is_its_own(tiny: Run) -> None:
-    work = Worker(tiny.data, tiny.data.load(), tiny.model, [0])
-    (w_P,) = work.init()
+    work = Worker(tiny.cells[:1], tiny.data.load(), tiny.model)
+    w_P = work.init(0)
     first, again, other = (
         work.batch_gradients(0, client, w_P, 4, 3, Key(0))
         for client in (SERVER, SERVER, 0)

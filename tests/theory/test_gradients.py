@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raysafl import CNN, MLP, Dataset, Key, Logistic, Model, Run, Samples
 from raysafl.core.problem import SERVER
+from raysafl.core.work import Cell
 from raysafl.models import FlatModel
 from raysafl.runtime import Worker
 from raysafl.theory.bounds import Condition, fast_q, fast_rates, safari_q, safari_rates
@@ -64,11 +65,11 @@ def test_full_gradients_equal_autograd_on_all_samples(
 
 
 def test_a_worker_gives_the_gradients_of_clients_and_server(tiny: Run) -> None:
-    work = Worker(tiny.data, tiny.data.load(), Logistic(zero_init=False), [0])
-    (w_P,) = work.init()
+    work = Worker(tiny.cells[:1], tiny.data.load(), Logistic(zero_init=False))
+    w_P = work.init(0)
     clients_NP = work.gradients(0, w_P.expand(10, -1))
     # each client weighed by its samples: the gradient over all samples together
-    held = work.splits[0].clients
+    held = work.population.splits[0].clients
     weight_N = torch.tensor([float(len(rows)) for rows in held])
     expected = by_autograd(work.trainer, w_P, np.concatenate(held))
     torch.testing.assert_close(
@@ -78,11 +79,13 @@ def test_a_worker_gives_the_gradients_of_clients_and_server(tiny: Run) -> None:
     assert server_P is not None
     torch.testing.assert_close(
         server_P,
-        by_autograd(work.trainer, w_P, work.splits[0].server),
+        by_autograd(work.trainer, w_P, work.population.splits[0].server),
         rtol=1e-4,
         atol=1e-6,
     )
-    without = Worker(tiny.data.replace(server=None), tiny.data.load(), tiny.model, [0])
+    without = Worker(
+        [Cell(tiny.data.replace(server=None), 0)], tiny.data.load(), tiny.model
+    )
     assert without.server_gradient(0, w_P) is None
     whole = work.batch_gradients(0, SERVER, w_P, 10**6, 2, Key(0))
     torch.testing.assert_close(whole, server_P.expand(2, -1))
@@ -131,8 +134,8 @@ def test_the_noise_of_a_path_by_enumerating_all_orders() -> None:
 
 
 def test_the_workers_batches_have_the_noise_of_enumeration(tiny: Run) -> None:
-    work = Worker(tiny.data, tiny.data.load(), Logistic(zero_init=False), [0])
-    (w_P,), held = work.init(), work.splits[0].server
+    work = Worker(tiny.cells[:1], tiny.data.load(), Logistic(zero_init=False))
+    w_P, held = work.init(0), work.population.splits[0].server
     each_nP = work.trainer.gradients(
         w_P.expand(len(held), -1), [held[[i]] for i in range(50)]
     )

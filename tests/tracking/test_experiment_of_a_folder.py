@@ -317,7 +317,7 @@ def test_real_sweeps_of_one_name_and_one_configuration_are_tracked_apart(
         # The second time, each sweep is run again from its beginning.
         store.forget(None)
         for run in runs:
-            work = Worker(run.data, run.data.load(), run.model, run.seeds)
+            work = Worker(run.cells, run.data.load(), run.model)
             run_in_process(run, store, work)
             tracker.submit(run.id)
         assert tracker.finish(60)

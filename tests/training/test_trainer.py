@@ -65,7 +65,7 @@ def tasks(
     rng = torch.Generator().manual_seed(1)
     return [
         Task(
-            replicate=r,
+            cell=r,
             client=client,
             w_P=flat.init(Key(r)),
             local=sgd,
@@ -347,8 +347,6 @@ def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
         lambda model, x, y: seen.append(y.shape) or "loop",
     )
     dataset = run.data.load()
-    worker = Worker(
-        run.data, dataset, run.model, run.seeds, batch_size=run.local.batch_size
-    )
+    worker = Worker(run.cells, dataset, run.model, batch_size=run.local.batch_size)
     assert worker.trainer.engine_name == "loop"
-    assert seen == [(1, max(worker.sizes()[0][0]))]
+    assert seen == [(1, max(worker.sizes(0)[0]))]

@@ -1,0 +1,91 @@
+"""Who holds which samples, in each cell."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData
+from raysafl.core.users_parts import method_name, users_parts
+from raysafl.core.work import Cell, Task
+from raysafl.data.partitions import Partition
+
+
+class Population:
+    """The clients and the server of each cell, and the samples that they hold.
+
+    It is all that the coordinator must know of the data, since it trains nothing.
+
+    Args:
+        cells: The cells. They may differ in how the dataset is split.
+        dataset: The training and test samples.
+
+    Raises:
+        ValueError: The partition or the server data does not fit the dataset.
+
+    Example:
+        >>> from raysafl.quickstart import BASE
+        >>> population = Population(BASE.cells, BASE.data.load())
+        >>> population.held(cell=0, client=3).shape
+        (120,)
+    """
+
+    def __init__(self, cells: Sequence[Cell], dataset: Dataset) -> None:
+        self.cells = cells
+        self._sample_bytes = dataset.train.sample_bytes
+        # Cells may share a split; each distinct one is made once.
+        keys = [(data.to_json(), data.split_seed(seed)) for data, seed in cells]
+        distinct = dict(zip(keys, cells, strict=True))
+        by_key = {
+            key: data.split(dataset, seed) for key, (data, seed) in distinct.items()
+        }
+        self.splits = [by_key[key] for key in keys]
+
+    def held(self, cell: int, client: int) -> NDArray[np.int64]:
+        """Return the indices of the samples that a client trains on.
+
+        Raises:
+            ValueError: there are none.
+        """
+        held = self.splits[cell].of(client)
+        if not len(held):
+            raise ValueError(_why_empty(self.cells[cell].data, client))
+        return held
+
+    def sizes(self, cell: int) -> tuple[list[int], int]:
+        """Return a cell's sample counts: of every client, and of the server."""
+        split = self.splits[cell]
+        return split.clients.sizes.tolist(), len(split.server)
+
+    def largest(self) -> int:
+        """Return the number of samples of the client that holds the most."""
+        return max(int(split.clients.sizes.max()) for split in self.splits)
+
+    def shared_bytes(self, cell: int) -> int:
+        """Return the bytes of shared samples per client; see `Work.shared_bytes`."""
+        return self.splits[cell].shared * self._sample_bytes
+
+    def samples(self, cell: int, ids: Sequence[int]) -> int:
+        """Return the number of training samples that these clients hold together."""
+        return sum(self.splits[cell].size(i) for i in ids)
+
+    def cost(self, task: Task) -> int:
+        """Return about how many samples a task will see."""
+        samples = self.splits[task.cell].size(task.client)
+        return task.local.num_steps(samples) * min(samples, task.local.batch_size)
+
+
+def _why_empty(data: FederatedData, client: int) -> str:
+    """Say that a client, SERVER or EVERYONE has no samples, and what to change."""
+    if client == SERVER:
+        return (
+            "the algorithm trains on the server's data, but the server holds none; give "
+            "data.server, for example IidServer(n0=100), and let the property "
+            "uses_server_data of the algorithm be True"
+        )
+    who = "the clients hold" if client == EVERYONE else f"client {client} holds"
+    method = "spread" if users_parts(data, Partition) else "split"
+    return (
+        f"{method_name(data, Partition, method)} leaves a client empty that is to "
+        f"train: {who} no samples. Give it at least one, or let the policy never pick it"
+    )
