@@ -44,7 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of tests/acceptance/test_chaos.py and test_faults.py."""
     parser.addoption("--chaos", type=int, default=12, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
-    parser.addoption("--many", type=int, default=1000, help="runs that are killed in packs")
+    parser.addoption(
+        "--many", type=int, default=1000, help="runs that are killed in packs"
+    )
     parser.addoption("--faults", type=int, default=2000, help="faults in folders")
 
 

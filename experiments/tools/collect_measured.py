@@ -30,7 +30,7 @@ from experiments.tools.measured import MEASURED, experiment_file
 from raysafl.report.write import write_report
 from raysafl.storage.compaction import compact
 from raysafl.storage.manifest import PAPER
-from raysafl.storage.rows import run_of
+from raysafl.storage.rows import run_of, table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
@@ -70,7 +70,9 @@ def copy(source, target):
     for entry in manifest.entries:
         rows = source.rounds(entry.run_id)
         first_round = int(rows["round"].min())
-        target.write_part(entry.run_id, first_round, rows.to_dict("records"))
+        target.write_part(
+            entry.run_id, first_round, table_of(entry.run_id, rows.to_dict("records"))
+        )
         target.write_ledger(entry.run_id, source.ledger_entry(entry.run_id))
     compact(target, rows_of=small_enough(target))
     for entry in manifest.entries:

@@ -1,8 +1,8 @@
 """AFL: anarchic federated learning (docs/papers.md#afl)."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field

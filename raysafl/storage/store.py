@@ -35,7 +35,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa

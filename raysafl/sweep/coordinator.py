@@ -16,11 +16,9 @@ from filelock import FileLock
 from ray import tune
 
 from raysafl.core.problem import Dataset
-from raysafl.models import FlatModel
-from raysafl.runtime import Hardware, OnActors
+from raysafl.runtime import Hardware
 from raysafl.runtime.messages import PackSetup
-from raysafl.runtime.on_actors import agree_on_engine, start_actors
-from raysafl.runtime.population import Population
+from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
@@ -176,32 +174,20 @@ class Coordinator(tune.Trainable):
         self, runs: Sequence[Run], code: Mapping[str, Mapping[str, str]]
     ) -> Session:
         first = runs[0]
-        ref = self.context.datasets.get(first.data.source_key) or ray.put(
-            first.data.load()
-        )
-        dataset = ray.get(ref)
-        model = FlatModel(
-            first.model, dataset.train.x.shape[1:], dataset.num_classes
-        )
-        cells = [cell for run in runs for cell in run.cells]
+        dataset = self.context.datasets.get(first.data.source_key)
         setup = PackSetup(
-            cells=cells,
-            dataset=ref,
+            cells=[cell for run in runs for cell in run.cells],
+            dataset=dataset or ray.put(first.data.load()),
             model=first.model,
             engine=self.context.engine,
             batch_size=first.local.batch_size,
-            frozen=ray.put(model.frozen),
         )
-        self.actors.configure(setup)
-        # The actors get ready while this process makes its own copy of the splits.
-        population = Population(cells, dataset)
-        device, engine = agree_on_engine(self.actors, setup)
-        origin = {**self.context.origin, "device": device, "engine": engine}
+        work, device, engine = host_pack(self.actors, setup)
         return Session(
             runs,
             self.store,
-            OnActors(self.actors, population, model),
-            origin,
+            work,
+            {**self.context.origin, "device": device, "engine": engine},
             self.context.flush_seconds,
             code,
             self.pack.id,

@@ -169,7 +169,9 @@ class OpenRun:
             "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
         }
 
-    def entry(self, sums: Mapping[int, RowSum], origin: Mapping[str, str]) -> LedgerEntry:
+    def entry(
+        self, sums: Mapping[int, RowSum], origin: Mapping[str, str]
+    ) -> LedgerEntry:
         """Return the ledger entry of the run, all of whose rounds have been run.
 
         Args:

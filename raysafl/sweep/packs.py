@@ -177,9 +177,7 @@ def _cohort_size(run: Run) -> int:
     """Return the number of clients that the policy picks in the first round."""
     policy = run.participation
     try:
-        _, cohort = policy.pick(
-            policy.init(), run.data.clients, Key(run.seed, 0), None
-        )
+        _, cohort = policy.pick(policy.init(), run.data.clients, Key(run.seed, 0), None)
         return max(1, len(cohort.ids))
     except Exception:
         # The policy is the user's own and fails. The run will say so in its trial.

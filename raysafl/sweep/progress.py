@@ -260,7 +260,8 @@ def _accuracy_text(accuracy: float) -> str:
 
 def _show_in_notebook(text: str) -> Callable[[str], None]:
     """Show a text in the notebook, and return a function that changes it."""
-    from IPython.display import display
+    # A notebook has IPython; other programs need not.
+    from IPython.display import display  # type: ignore[import-not-found]
 
     def plain(text: str) -> dict[str, str]:
         return {"text/plain": text}

@@ -22,6 +22,7 @@ from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
+from raysafl.storage.compaction import compact_locked
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import (

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from raysafl.core.record import Record
 from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
 from raysafl.simulation.lockstep import Lockstep
@@ -80,7 +79,7 @@ class Session:
         self.origin = dict(origin)
         self.flush_seconds = flush_seconds
         self.pack_id = pack_id or Pack(tuple(runs)).id
-        self.lockstep = Lockstep(work)
+        self.lockstep = Lockstep[str](work)
         # The runs that have not ended, by id.
         self.open: dict[str, OpenRun] = {}
         # Runs all of whose rounds were run, but that have not been written yet.
@@ -89,8 +88,8 @@ class Session:
         self._ends: list[End] = []
         self._written: list[str] = []
 
-        files = [*store.parts(), *store.checkpoints()]
-        begun = {run_of(f) if f.suffix == ".parquet" else f.stem for f in files}
+        begun = {run_of(part) for part in store.parts()}
+        begun |= {checkpoint.stem for checkpoint in store.checkpoints()}
         first_cell = 0
         for run in runs:
             own_code = (code or {}).get(run.id, {})

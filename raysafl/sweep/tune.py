@@ -25,7 +25,7 @@ from raysafl.runtime.ray_session import watched_head
 from raysafl.simulation.run import Run
 from raysafl.storage.locks import lock
 from raysafl.storage.manifest import Entry, Label
-from raysafl.storage.paths import StorageError, local_folder
+from raysafl.storage.paths import Location, StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Context, Coordinator, PackOf
@@ -139,9 +139,7 @@ class Tuning:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once = self.hardware.trials_at_once(nodes)
         memory = self.hardware.memory_of_trial(nodes) * MEMORY_OF_PACK
-        return form_packs(
-            self.todo.values(), datasets, self.hardware, at_once, memory
-        )
+        return form_packs(self.todo.values(), datasets, self.hardware, at_once, memory)
 
     def _fit(self, context: Context, packs: Sequence[Pack]) -> list[Pack]:
         """Run a trial for each pack, or let Tune sample its trials.
@@ -245,7 +243,8 @@ def _wait_for_earlier_trials(store: Store) -> None:
 
     A trial holds a lock for as long as it may write.
     """
-    for file in sorted(store.path.glob("tune/*.lock"), key=str):
+    files: list[Location] = sorted(store.path.glob("tune/*.lock"), key=str)
+    for file in files:
         held = lock(file)
         held.acquire()
         held.release()

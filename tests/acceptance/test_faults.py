@@ -53,7 +53,7 @@ def computed(path: Path, base: Run, whole: bool) -> Store:
     sweep = sweep_of(base)
     store.write_manifest(sweep.manifest())
     for run in sweep.labelled().values():
-        session = Session(run, store, worker(run), {})
+        session = Session([run], store, worker(run), {})
         session.advance(0)
         session.advance(0)
         session.flush()

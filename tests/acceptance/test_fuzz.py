@@ -292,9 +292,9 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
     file.write_bytes(bad)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        session = Session(run, store, work, {})
+        session = Session([run], store, work, {})
     assert file.read_bytes() == bad
-    begun = session.simulation
+    begun = session.open[run.id].simulation
     if begun.round:
         assert told(dump(begun, spent=1.0, started="then")) == told(good)
     else:

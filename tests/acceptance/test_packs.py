@@ -18,10 +18,10 @@ from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.quickstart import SWEEP as QUICKSTART
 from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import progress
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
-from raysafl.simulation.checkpoint import progress
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import run_in_process
 
@@ -46,7 +46,9 @@ class Explodes(Algorithm):
         return State(state.w_P * factor, state.server, state.clients)
 
 
-def alone(runs: Mapping[str, Run] | Sequence[Run], folder: Path, engine: str) -> pd.DataFrame:
+def alone(
+    runs: Mapping[str, Run] | Sequence[Run], folder: Path, engine: str
+) -> pd.DataFrame:
     """The rows of runs that this process computes one after the other."""
     store = Store(folder)
     store.create()
@@ -89,7 +91,9 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
         run.id: run
         for policy in policies(tmp_path).values()
         for algorithm in ALGORITHMS
-        for run in [tiny.replace(algorithm=algorithm, participation=policy, replicates=1)]
+        for run in [
+            tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
+        ]
     }
     expected = alone(runs, tmp_path / "alone", engine)
     for pack, actors in [(64, 1), (3, 2)]:
@@ -121,7 +125,9 @@ def test_two_cells_of_table_8_in_one_pack_have_the_rows_of_each_alone(
     runs = [cells[4, method, 1].replace(rounds=20) for method in ("FedAvg", "SAFARI")]
     expected = alone(runs, tmp_path / "alone", "fused")
     for pack, actors in SIZES[1:]:
-        found = rows(together(sweep_of(runs), tmp_path / f"{pack}{actors}", pack, actors))
+        found = rows(
+            together(sweep_of(runs), tmp_path / f"{pack}{actors}", pack, actors)
+        )
         pd.testing.assert_frame_equal(found, expected)
 
 
@@ -197,5 +203,7 @@ def test_a_sweep_of_many_small_runs_that_is_killed_ten_times_loses_and_doubles_n
     assert chaos.lost == chaos.doubled == 0
     assert verify(store, progress) == []
     files = [file for file in out.rglob("*") if file.is_file()]
-    record_property(CHAOS, f"{count} runs in packs: {chaos.summary()}; {len(files)} files")
+    record_property(
+        CHAOS, f"{count} runs in packs: {chaos.summary()}; {len(files)} files"
+    )
     assert len(files) < 300

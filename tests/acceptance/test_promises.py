@@ -218,7 +218,7 @@ def checkpoint_of_another_run(folder: Path) -> Path:
     store = Store(folder)
     store.create()
     work = Worker(run.cells, run.data.load(), run.model)
-    session = Session(run, store, work, {})
+    session = Session([run], store, work, {})
     session.advance(0.0)
     session.flush()
     return folder / "checkpoints" / f"{run.id}.safetensors"

@@ -26,6 +26,7 @@ from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 
+
 def play(sim: Simulation) -> list[Record]:
     records = []
     while not sim.done:
@@ -81,7 +82,9 @@ def test_an_algorithm_that_keeps_vectors_of_clients_says_so(
     assert algorithm.remembers_clients or not sim.replicates[0].state.clients
 
 
-def test_every_built_in_algorithm_is_in_the_matrix_so_add_one_that_needs_arguments() -> None:
+def test_every_built_in_algorithm_is_in_the_matrix_so_add_one_that_needs_arguments() -> (
+    None
+):
     wrappers = {SAFARI, FSL, FSLParallel}
     assert {*built_in(Algorithm)} == {type(a) for a in ALGORITHMS} | wrappers
 

@@ -33,7 +33,9 @@ class HereRunner(Runner):
             data = datasets[run.data.source_key]
             work = Worker(run.cells, data, run.model, engine="fused")
             code = digests.of_run(run)
-            Session(run, self.store, work, provenance(), code=code).advance(np.inf)
+            Session([run], self.store, work, provenance(), code={run.id: code}).advance(
+                np.inf
+            )
         write_runs_table(self.store)
         write_report(self.store)
         return True

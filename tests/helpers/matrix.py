@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.families import built_in
-
 from raysafl import (
     AFL,
     FSL,

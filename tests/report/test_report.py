@@ -24,6 +24,7 @@ from raysafl.report.pages.origin import duration
 from raysafl.report.pages.screen import screen
 from raysafl.report.write import read_sweep, write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
+from raysafl.storage.rows import table_of
 from raysafl.storage.statistics import summarise
 from raysafl.storage.store import Store
 
@@ -110,7 +111,9 @@ def stored(path: Path, sweep: Manifest, done: int | None = None) -> Store:
     frame, made = pd.DataFrame(rounds_of(sweep)), []
     for entry in sweep.entries[:done]:
         rows = frame[frame["run_id"] == entry.run_id]
-        store.write_part(entry.run_id, 0, rows.to_dict("records"))
+        store.write_part(
+            entry.run_id, 0, table_of(entry.run_id, rows.to_dict("records"))
+        )
         base = run_rows(entry.run_id, [0.0] * 3)
         made += [
             b | summarise(own)

@@ -25,7 +25,7 @@ from raysafl.storage.checked import read_checked
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Remote, parse_location
-from raysafl.storage.rows import sorted_rows
+from raysafl.storage.rows import sorted_rows, table_of
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
@@ -57,7 +57,7 @@ def files(store: Store) -> list[str]:
 def begin(store: Store, run: Run, draw: int = 0, through: int | None = None) -> None:
     """Leave what a run in flight leaves: its rows so far, and a checkpoint."""
     rows = rows_of(run, draw, through).drop_columns("run_id").to_pylist()
-    store.write_part(run.id, 0, rows)
+    store.write_part(run.id, 0, table_of(run.id, rows))
     store.checkpoint(run.id).parent.mkdir(exist_ok=True)
     store.checkpoint(run.id).write_bytes(b"where it goes on")
 

@@ -23,6 +23,7 @@ from raysafl.storage import locks
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Remote, parse_location
+from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep.definition import Sweep
@@ -62,7 +63,7 @@ def original(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Store
 
 def cut_off(run: Run, store: Store) -> None:
     """Run until rows and a checkpoint are written, and no further."""
-    session = Session(run, store, worker(run), {}, flush_seconds=0.0)
+    session = Session([run], store, worker(run), {}, flush_seconds=0.0)
     session.advance(0.0)
     session.flush()
 
@@ -71,8 +72,12 @@ def split(store: Store, run_id: str) -> None:
     """Write the rows of a run as two parts."""
     (part,) = store.parts(run_id)
     rows = store.rounds(run_id).drop(columns="run_id")
-    store.write_part(run_id, 0, rows[rows["round"] < 2].to_dict("records"))
-    store.write_part(run_id, 2, rows[rows["round"] >= 2].to_dict("records"))
+    store.write_part(
+        run_id, 0, table_of(run_id, rows[rows["round"] < 2].to_dict("records"))
+    )
+    store.write_part(
+        run_id, 2, table_of(run_id, rows[rows["round"] >= 2].to_dict("records"))
+    )
     assert len(store.parts(run_id)) == 2 and part in store.parts(run_id)
 
 

@@ -166,7 +166,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 run, store = Run.from_json(sys.argv[2]), Store(parse_location(sys.argv[1]))
 work = Worker(run.cells, run.data.load(), run.model)
-Session(run, store, work, {}, flush_seconds=0.0).advance(float("inf"))
+Session([run], store, work, {}, flush_seconds=0.0).advance(float("inf"))
 """
 
 

@@ -32,7 +32,7 @@ from raysafl.storage.files import write_parquet
 from raysafl.storage.integrity import RowSum, faults, row_hashes, row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import parse_location
-from raysafl.storage.rows import ROUNDS
+from raysafl.storage.rows import ROUNDS, table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -59,7 +59,9 @@ def computed(path: Path) -> Store:
         run_in_process(run, store, worker(run))
         rows = store.rounds(run.id).drop(columns="run_id")
         for first, inside in ((0, rows["round"] < 2), (2, rows["round"] >= 2)):
-            store.write_part(run.id, first, rows[inside].to_dict("records"))
+            store.write_part(
+                run.id, first, table_of(run.id, rows[inside].to_dict("records"))
+            )
     write_runs_table(store)
     write_report(store)
     return store
@@ -365,7 +367,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damage
         store.create()
         runs = {(run.seed,): run for run in RUNS}
         store.write_manifest(Sweep("sweep", runs, axes=("seed",)).manifest())
-        session = Session(run, store, worker(run), {}, flush_seconds=0.0)
+        session = Session([run], store, worker(run), {}, flush_seconds=0.0)
         session.advance(0.0)
         session.flush()
         if old:
@@ -377,11 +379,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damage
         part.unlink()
         assert bool(verify(store, progress)) != old
         with pytest.warns(UserWarning, match="are damaged .* so the run begins anew"):
-            again = Session(run, store, worker(run), {})
-        assert again.simulation.round == 0
+            again = Session([run], store, worker(run), {})
+        assert again.open[run.id].simulation.round == 0
         part.write_bytes(content)
-        again = Session(run, store, worker(run), {})
-        assert again.simulation.round == 2
+        again = Session([run], store, worker(run), {})
+        assert again.open[run.id].simulation.round == 2
         again.advance(np.inf)
         run_missing(store)
         assert_like_undisturbed(store, original)
@@ -390,14 +392,15 @@ def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damage
 def checkpoint_without_sums(session: Session) -> None:
     from raysafl.simulation.checkpoint import dump
 
-    content = dump(session.simulation, spent=1.0, started=session.started)
-    session.checkpoint.write_bytes(content)
+    (own,) = session.open.values()
+    content = dump(own.simulation, spent=1.0, started=own.started)
+    own.checkpoint.write_bytes(content)
 
 
 def orphan(store: Store) -> None:
     part = store.parts(RUNS[0].id)[0]
     rows = store.rounds(RUNS[0].id).drop(columns="run_id").to_dict("records")
-    store.write_part("abcabcabcabc", 0, rows)
+    store.write_part("abcabcabcabc", 0, table_of("abcabcabcabc", rows))
     assert part.is_file()
 
 

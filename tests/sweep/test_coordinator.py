@@ -18,6 +18,7 @@ from raysafl.runtime import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.check import METRICS
 from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import run_in_process
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -53,13 +54,13 @@ def start(store: Store, tiny: Run) -> Iterator[Any]:
         "chains": tiny.replace(participation=CHAINS),
     }
 
-    def make(config: dict[str, Any]) -> Run:
-        return runs[config["run"]]
+    def pack_of(config: dict[str, Any]) -> Pack:
+        return Pack((runs[config["run"]],))
 
     dataset = ray.put(tiny.data.load())
     context = Context(
         store.path,
-        make,
+        pack_of,
         Hardware(cpus=0.5),
         {tiny.data.source_key: dataset},
         {},
@@ -139,7 +140,7 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
     trial = start("broken")
     results = to_the_end(trial)
     assert np.isnan(results[-1]["test_accuracy"])
-    entry = store.ledger_entry(trial.key)
+    entry = store.ledger_entry(trial.pack.runs[0].id)
     assert entry is not None and entry.status == "failed"
     assert re.fullmatch(
         r"Broken \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",
@@ -203,7 +204,7 @@ def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
     monkeypatch.setattr("raysafl.runtime.actor_pool.RETRIES", 0)
     kill_actor(first.actors.actors[0])
     to_the_end(first)
-    entry = store.ledger_entry(first.key)
+    entry = store.ledger_entry(first.pack.runs[0].id)
     was_lost = "LostActorsError: the client actor that was to (train|evaluate) was lost 1 times"
     assert entry is not None and re.match(was_lost, entry.reason)
     assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept

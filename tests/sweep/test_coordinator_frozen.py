@@ -16,6 +16,7 @@ from raysafl import Hardware, Model, Run
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import run_in_process
 
 
@@ -45,7 +46,7 @@ def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
 
     context = Context(
         store=stores[0].path,
-        make=lambda config: run,
+        pack_of=lambda config: Pack((run,)),
         hardware=Hardware(actors=2, cpus=0.5),
         datasets={},
         origin={},

@@ -39,9 +39,7 @@ def formed(
     memory: float = 1e12,
 ) -> list[Pack]:
     hardware = Hardware(pack=pack)
-    return form_packs(
-        runs, {BASE.data.source_key: dataset}, hardware, trials, memory
-    )
+    return form_packs(runs, {BASE.data.source_key: dataset}, hardware, trials, memory)
 
 
 def seeds(count: int) -> list[Run]:

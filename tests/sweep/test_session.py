@@ -19,7 +19,7 @@ def work(run: Run) -> Worker:
 def interrupted(run: Run, store: Store) -> Path:
     """The checkpoint of a run that was interrupted after its first rounds."""
     store.create()
-    session = Session(run, store, work(run), {})
+    session = Session([run], store, work(run), {})
     session.advance(0.0)
     session.flush()
     path = store.path / "checkpoints" / f"{run.id}.safetensors"
@@ -56,6 +56,6 @@ def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(
     checkpoint = interrupted(tiny, store)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     with pytest.warns(UserWarning, match="so the run begins anew") as warned:
-        session = Session(tiny, store, work(tiny), {})
+        session = Session([tiny], store, work(tiny), {})
     assert str(checkpoint) in str(warned[0].message)
-    assert session.simulation.round == 0 and not store.parts()
+    assert session.open[tiny.id].simulation.round == 0 and not store.parts()

@@ -110,7 +110,9 @@ def interrupt(sweep: Sweep, out: Path) -> None:
     store.create()
     worker = Worker(run.cells, run.data.load(), run.model)
     code = CodeDigests().of_run(run)
-    Session(run, store, worker, {}, flush_seconds=0.0, code=code).advance(0.0)
+    Session([run], store, worker, {}, flush_seconds=0.0, code={run.id: code}).advance(
+        0.0
+    )
     assert store.checkpoint(run.id).is_file() and not store.ledger()
 
 

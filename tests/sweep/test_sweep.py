@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import ray
-import torch
 from helpers.here import HereRunner
 from ray import tune
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -34,9 +33,9 @@ from raysafl import (
     Sweep,
 )
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.core.work import Scores
 from raysafl.runtime import Worker
 from raysafl.storage.compaction import compact
+from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep import runner as driver
@@ -520,64 +519,51 @@ def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
     for store in (whole, cut):
         store.create()
     run_in_process(tiny, whole, worker)
-    first = Session(tiny, cut, worker, {}, flush_seconds=0.0)
+    first = Session([tiny], cut, worker, {}, flush_seconds=0.0)
     # one round and a checkpoint, then rows that no checkpoint covers
     first.advance(0.0)
-    cut.write_part(
-        tiny.id,
-        1,
-        [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")],
-    )
-    second = Session(tiny, cut, worker, {})
-    assert second.simulation.round == 1
+    more = [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")]
+    cut.write_part(tiny.id, 1, table_of(tiny.id, more))
+    second = Session([tiny], cut, worker, {})
+    assert second.open[tiny.id].simulation.round == 1
     second.advance(np.inf)
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
 
 
-class Late(Worker):
-    """Evaluates when the scores are asked for: as late as any actor could."""
-
-    def evaluate(self, w: Mapping[int, torch.Tensor]) -> Callable[[], Scores]:
-        return lambda: super(Late, self).evaluate(w)()
-
-
-@pytest.mark.parametrize("flush_seconds", [0.0, 30.0])
 @pytest.mark.parametrize("seconds", [0.0, np.inf])
-def test_a_session_whose_evaluations_end_later_writes_the_same_rows_and_each_in_time(
-    tiny: Run, tmp_path: Path, seconds: float, flush_seconds: float
+def test_a_session_that_is_cut_after_each_report_writes_the_same_rows_and_each_in_time(
+    tiny: Run, tmp_path: Path, seconds: float
 ) -> None:
     run = tiny.replace(rounds=5, eval_every=2)
-    data = (run.data, run.data.load(), run.model, run.seeds)
+    work = Worker(run.cells, run.data.load(), run.model)
     whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store in (whole, cut):
         store.create()
-    run_in_process(run, whole, Worker(*data))
-    session = Session(run, cut, Late(*data), {}, flush_seconds)
+    run_in_process(run, whole, work)
+    session = Session([run], cut, work, {}, flush_seconds=0.0)
     while not session.advance(seconds):
-        assert cut.rounds()["round"].max() == session.metrics()["round"] - 1
-        session = Session(run, cut, Late(*data), {}, flush_seconds)  # as after a crash
-        assert session.simulation.round == (
-            0 if flush_seconds else cut.rounds()["round"].max() + 1
-        )
-        if flush_seconds:
-            seconds = np.inf
+        last = cut.rounds()["round"].max()
+        assert last == session.metrics()["round"] - 1
+        # As after a crash.
+        session = Session([run], cut, work, {}, flush_seconds=0.0)
+        assert session.open[run.id].simulation.round == last + 1
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
 
 
-def test_reports_that_no_scheduler_reads_lag_but_rise_and_the_last_is_of_the_last_round(
+def test_reports_rise_with_the_rounds_and_the_last_is_of_the_last_round(
     tiny: Run, tmp_path: Path
 ) -> None:
     run = tiny.replace(rounds=5)
     store = Store(tmp_path / "a")
     store.create()
-    session = Session(run, store, Late(run.cells, run.data.load(), run.model), {})
+    session = Session([run], store, Worker(run.cells, run.data.load(), run.model), {})
     reports = [session.metrics()]
     while not session.advance(1e-9):
         reports.append(session.metrics())
     reports.append(session.metrics())
-    assert [report["round"] for report in reports] == [0, 0, 0, 1, 2, 5]
+    assert [report["round"] for report in reports] == [0, 1, 2, 3, 4, 5]
     expected = store.rounds().groupby("round")["test_accuracy"].mean()
-    for report in reports[3:]:
+    for report in reports[1:]:
         assert report["test_accuracy"] == pytest.approx(expected[report["round"] - 1])
 
 

@@ -13,6 +13,7 @@ from helpers.tracked import ENDED, A, B, complete, rows, sweep
 from raysafl import Run, Sweep
 from raysafl.runtime import Worker
 from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
 from raysafl.tracking import Projection, Tracker, default_uri, sync
@@ -112,7 +113,7 @@ def test_runs_that_are_deleted_and_made_anew_in_one_folder_stay_in_the_others_ex
         sync(store.path, uri, quiet)
     before = logged(client)
     theirs.forget([A])
-    theirs.write_part(A, 0, rows(0, 2, test_accuracy=0.9))
+    theirs.write_part(A, 0, table_of(A, rows(0, 2, test_accuracy=0.9)))
     sync(theirs.path, uri, quiet)
     now = logged(client)
     assert now["demo"] == before["demo"]
@@ -142,7 +143,7 @@ def test_sweeps_that_run_at_the_same_time_and_are_continued_keep_their_runs(
     for first in (0, 2):
         for store, accuracy in zip(stores, (0.3, 0.6), strict=True):
             part = rows(first, first + 2, test_accuracy=accuracy)
-            store.write_part(A, first, part)
+            store.write_part(A, first, table_of(A, part))
             with closing(Projection(store, uri)) as projection:
                 projection.sync_run(A)
     found = logged(client)
@@ -281,7 +282,7 @@ def test_a_sweep_that_an_earlier_version_began_is_continued_in_its_experiment(
     tmp_path: Path, uri: str, client: Any
 ) -> None:
     ours = sweep(tmp_path / "a" / "demo")
-    ours.write_part(A, 0, rows(0, 2))
+    ours.write_part(A, 0, table_of(A, rows(0, 2)))
     with closing(Projection(ours, uri)) as projection:
         projection.sync_run(A)
     forget_identities(uri, ours)

@@ -19,6 +19,7 @@ from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking import Projection, Tracker, default_uri, ping, sync
 from raysafl.tracking.client import connect, disconnect
@@ -196,7 +197,7 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
     # of a run that the manifest lacks, unfinished
-    store.write_part("cccccccccccc", 0, rows(0, 2))
+    store.write_part("cccccccccccc", 0, table_of("cccccccccccc", rows(0, 2)))
     assert sync(store.path, None, print) == 3
     before = view()
     assert sync(store.path.parent, None, print) == 3
@@ -212,14 +213,14 @@ def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
 
 
 def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) -> None:
-    store.write_part(A, 0, rows(0, 3))
+    store.write_part(A, 0, table_of(A, rows(0, 3)))
     log(store, A)
     first = view()
     assert [step for step, _ in first.points(A, "test_accuracy")] == [0, 1, 2]
     assert first.children[A].data.tags["raysafl.logged_round"] == "2"
     assert first.children[A].info.status == "RUNNING"
     assert first.children[A].data.params == {"label.q": "0.5"}
-    store.write_part(A, 3, rows(3, 5))
+    store.write_part(A, 3, table_of(A, rows(3, 5)))
     store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A)
     second = view()
@@ -233,7 +234,7 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
 def test_more_points_than_fit_one_request_are_all_logged(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, rows(0, 170))
+    store.write_part(A, 0, table_of(A, rows(0, 170)))
     log(store, A)
     assert [step for step, _ in view().points(A, "test_accuracy")] == list(range(170))
 
@@ -245,7 +246,7 @@ def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
     sync(store.path, None, print)
     first = view()
     store.drop_parts(A)
-    store.write_part(A, 0, rows(0, 2, test_accuracy=0.9))
+    store.write_part(A, 0, table_of(A, rows(0, 2, test_accuracy=0.9)))
     (store.path / "ledger" / f"{A}.json").unlink()
     log(store, A)
     second = view()
@@ -296,7 +297,7 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
     for row in part:
         if row["round"] == 1:
             row |= {"test_accuracy": math.nan, "test_loss": math.inf}
-    store.write_part(A, 0, part)
+    store.write_part(A, 0, table_of(A, part))
     log(store, A)
     now = view()
     assert [step for step, _ in now.points(A, "test_accuracy")] == [0, 2]
@@ -308,7 +309,7 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
 def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) -> None:
     third = "cccccccccccc"
     for run_id in (A, B, third):
-        store.write_part(run_id, 0, rows(0, 1))
+        store.write_part(run_id, 0, table_of(run_id, rows(0, 1)))
     store.write_ledger(A, LedgerEntry(status=Status.FAILED, reason="worker died"))
     diverged = ENDED | {"status": "diverged", "reason": "loss is NaN in round 1"}
     store.write_ledger(B, LedgerEntry.model_validate(diverged))
@@ -324,7 +325,7 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     }
     assert now.children[A].data.tags["reason"] == "worker died"
     assert now.parents[0].info.status == "FAILED"
-    store.write_part(A, 0, rows(0, 5))
+    store.write_part(A, 0, table_of(A, rows(0, 5)))
     store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A, third)
     again = view()
@@ -354,7 +355,7 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
 def test_a_damaged_ledger_entry_counts_as_a_run_that_has_not_ended(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, rows(0, 2))
+    store.write_part(A, 0, table_of(A, rows(0, 2)))
     (store.path / "ledger").mkdir()
     (store.path / "ledger" / f"{A}.json").write_text("{")
     with pytest.warns(UserWarning, match="cannot be read"):
@@ -367,7 +368,7 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
 ) -> None:
     said: list[str] = []
     tracker = Tracker(store, uri_of(store), said.append, configs={A: {"rounds": 5}})
-    store.write_part(A, 0, rows(0, 3))
+    store.write_part(A, 0, table_of(A, rows(0, 3)))
     tracker.submit(A)
     now = first_view(view, A)
     assert [step for step, _ in now.points(A, "test_accuracy")] == [0, 1, 2]
