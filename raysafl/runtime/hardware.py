@@ -1,7 +1,7 @@
 """What a trial runs on; no part of a `Run`, as results do not depend on it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -57,11 +57,11 @@ class Hardware(Component):
             raise ValueError("a GPU is shared as 1/n: 0.5, 0.33, 0.25, ...")
         return gpus
 
-    @field_validator("pack")
+    @field_validator("pack", mode="before")
     @classmethod
-    def _at_least_one(cls, pack: Literal["auto"] | int) -> Literal["auto"] | int:
-        if pack != "auto" and pack < 1:
-            raise ValueError("a pack has at least one run; or give auto")
+    def _auto_or_number(cls, pack: Any) -> Any:
+        if pack != "auto" and not (isinstance(pack, int) and pack > 0):
+            raise ValueError("give auto, or a number of runs of at least 1")
         return pack
 
     def bundle(self) -> dict[str, float]:

@@ -67,15 +67,15 @@ class OpenRun:
         self.begun_anew = ""
         # The records of the last evaluated round, one for each replicate.
         self.latest: list[Record] = []
-        # The rows that earlier attempts have written.
+        # The rows that earlier attempts have written, and those of this attempt.
         self._earlier = ROUNDS.empty_table()
+        self._table = ROUNDS.empty_table()
+        # Rows of this attempt that are not in `_table` yet.
+        self._fresh: list[Record] = []
         if has_files:
             self._resume(work, first_cell)
-        # The first round of this attempt, and the rows of its rounds.
+        # The first round of this attempt.
         self._first = self.simulation.round
-        self._table = ROUNDS.empty_table()
-        # Rows that are not in `_table` yet.
-        self._fresh: list[Record] = []
 
     def _resume(self, work: Work, first_cell: int) -> None:
         """Go on from the checkpoint, if there is one that can be used."""
