@@ -164,7 +164,8 @@ class Bundle:
 
     def remove_entries(self, run_ids: Collection[str]) -> None:
         """Remove the entries of some runs; all other lines stay as they are."""
-        self._keep_lines(lambda line: _run_id_in(line) not in run_ids)
+        if run_ids:
+            self._keep_lines(lambda line: _run_id_in(line) not in run_ids)
 
     def remove_damaged_lines(self) -> None:
         """Remove the lines that hold no ledger entry of a run."""

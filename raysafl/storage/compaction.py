@@ -1,6 +1,6 @@
 """`raysafl compact`: put the files of ended runs together into two."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -8,7 +8,6 @@ import pyarrow as pa
 from raysafl.core.text import format_bytes
 from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.paths import Location
 from raysafl.storage.rows import run_of, sorted_rows, without_runs
 from raysafl.storage.store import Store
 
@@ -86,7 +85,7 @@ def compact_locked(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     moved = ready - entries.keys()
 
     if new:
-        rows = _Rows(store, {i: ledger[i] for i in new})
+        rows = _Rows(store, {i: ledger[i] for i in new}, bytes_before)
         compacted.write_rows(rows.tables(sorted(present | new)))
         moved -= rows.damaged
     if moved:
@@ -112,31 +111,26 @@ class _Rows:
     Args:
         store: the folder of the sweep.
         new: the entries of the runs whose rows are not in that file.
+        size: the number of bytes of all these files.
     """
 
-    def __init__(self, store: Store, new: Mapping[str, LedgerEntry]) -> None:
+    def __init__(self, store: Store, new: Mapping[str, LedgerEntry], size: int) -> None:
         self.store = store
         self.new = new
+        self.turns = 1 + size // BYTES_AT_ONCE
         # Runs with a file that cannot be read, or with rows that are not theirs.
         self.damaged: set[str] = set()
 
     def tables(self, run_ids: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of some runs at a time; damaged new runs have none."""
-        turns = 1 + self.store.size() // BYTES_AT_ONCE
-        at_once = 1 + len(run_ids) // turns
+        at_once = 1 + len(run_ids) // self.turns
         for first in range(0, len(run_ids), at_once):
             some = run_ids[first : first + at_once]
             table, unreadable = self.store.readable(some)
             if self.store.compacted.rows_file in unreadable:
                 raise ValueError(unreadable[self.store.compacted.rows_file])
             new = {run_id: self.new[run_id] for run_id in some if run_id in self.new}
-            lost = self._of_files(unreadable) | faults(new, table).keys()
+            lost = {run_of(file) for file in unreadable} | faults(new, table).keys()
             lost &= new.keys()
             self.damaged |= lost
             yield sorted_rows(without_runs(table, lost))
-
-    def _of_files(self, files: Collection[Location]) -> set[str]:
-        """Return the runs that have rows in some files."""
-        ids = {run_of(file) for file in files}
-        bundles = [b for b in self.store.bundles() if b.rows_file in files]
-        return ids.union(*(bundle.ended() for bundle in bundles))

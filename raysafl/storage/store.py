@@ -250,24 +250,25 @@ class Store:
         Only one process may do this at a time. Damaged lines of a bundle's ledger stay
         as they are. A bundle's rows that cannot be read are set aside.
         """
+        ids = _ids(run_ids)
+        bundles = self.bundles()
         # The ledger goes first: rows and a checkpoint without an entry are those of a
         # run that has not ended, so a crash in between leaves a folder that makes
         # sense.
-        bundles = self.bundles()
         for bundle in bundles:
-            if run_ids is None:
+            if ids is None:
                 bundle.delete()
             else:
-                bundle.remove_entries(run_ids)
-        _delete(self.ledger_files(run_ids), self.checkpoints(run_ids))
+                bundle.remove_entries(ids)
+        _delete(self.ledger_files(ids), self.checkpoints(ids))
         for bundle in bundles:
             try:
-                bundle.remove_rows(run_ids or ())
+                bundle.remove_rows(ids or ())
             except StorageError:
                 raise
             except ValueError:
                 bundle.set_aside()
-        _delete(self.parts(run_ids))
+        _delete(self.parts(ids))
         self.drop_unfinished_bundles()
 
     def tidy(self) -> None:
@@ -395,14 +396,14 @@ class Store:
         for bundle in reversed(self.bundles()):
             own = bundle.ended(ids)
             try:
-                rows = bundle.rows(own if ids is not None else None) if own else None
+                rows = bundle.rows(ids) if own else ROUNDS.empty_table()
             except StorageError:
                 raise
             except ValueError as error:
                 warnings.warn(f"{error}; it is left out", stacklevel=3)
                 damaged[bundle.rows_file] = str(error)
-                rows = None
-            found.append((own, ROUNDS.empty_table() if rows is None else rows))
+                rows = ROUNDS.empty_table()
+            found.append((own, rows))
 
         tables = []
         taken: set[str] = set()

@@ -226,7 +226,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     record_property: Callable[[str, object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`--faults` seeded faults in all, one to eight at a time, in both forms of a folder.
+    """`--faults` seeded faults in all, one to eight at a time, in each form of a folder.
 
     The page and its figures are not drawn: they show `runs.parquet`, which is compared,
     and drawing them takes as long as all the rest.
@@ -246,8 +246,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
             shutil.copytree(original.path, folder)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                if rng.integers(3) == 0:
-                    compact(Store(folder))
+                form(Store(folder), rng)
                 harm(folder, foreign.path, rng, tally)
                 look(Store(folder), statistics, tally)
                 go_on(Store(folder), expected, rng, tally)
@@ -255,6 +254,19 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     finally:
         record_property(CHAOS, str(tally))
     assert tally.lost == tally.doubled == tally.shown_wrong == 0
+
+
+def form(store: Store, rng: Rng) -> None:
+    """Leave the runs their own files, or put them into bundles of packs, or compact them."""
+    number = rng.integers(3)
+    if number == 0:
+        compact(store)
+    if number == 1:
+        entries = store.ledger()
+        packs = [list(entries)] if rng.integers(2) else [[i] for i in entries]
+        for k, ids in enumerate(packs):
+            own = {i: entries[i] for i in ids}
+            store.write_bundle(f"{k:012x}", store.table(ids), own)
 
 
 def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:

@@ -490,7 +490,7 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(steps, max_size=8))
 def test_whatever_is_done_and_wherever_it_is_killed_the_folder_reads_as_it_should(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, set[str], int]]
