@@ -4,15 +4,18 @@ import hashlib
 from collections.abc import Sequence
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import add_verdicts, paired
 from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.part import Part
 from raysafl.report.figures.curves import curves, q_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
-from raysafl.report.figures.participation import rasters
+from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.page import Report, page
@@ -20,6 +23,7 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
+from raysafl.storage.rows import sorted_rows
 from raysafl.storage.store import Store
 
 PAGE = "report.html"
@@ -94,17 +98,22 @@ def write_report(store: Store) -> list[Location]:
     # Taken before anything is read: if a file changes meanwhile, the report is not
     # current.
     digest = _page_end(store)
-    manifest, rounds, runs = read_sweep(store)
+    runs = store.runs()
+    manifest = store.manifest()
     layout = Layout.of(manifest)
     versus, shown = improvements(runs, manifest)
     shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
+    drawn_part = Part.of(own, manifest, layout)
+    rounds = _rounds_to_draw(store, runs, drawn_part.manifest, manifest)
+    curve_inputs = (rounds, drawn_part.manifest, drawn_part.layout, runs)
     cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
+    part = Part.of(cells, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
-        "curves": curves(rounds, manifest, layout, runs),
-        "heatmap": [heatmap(cells, shown, shown_layout)],
+        "curves": curves(*curve_inputs),
+        "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
-        "q": q_curves(rounds, manifest, layout, runs),
+        "q": q_curves(*curve_inputs),
         "participation": [rasters(rounds, runs, manifest, layout)],
     }
     pictures = {
@@ -118,6 +127,7 @@ def write_report(store: Store) -> list[Location]:
         shown_layout=shown_layout,
         versus=versus,
         cells=cells,
+        part=part,
         pairs=paired(runs, manifest, layout),
         pictures=pictures,
     )
@@ -139,6 +149,27 @@ def write_report(store: Store) -> list[Location]:
     for name in sorted(files, key=lambda name: name == PAGE):
         atomic_write(store.path / name, files[name])
     return [store.path / name for name in files]
+
+
+def _rounds_to_draw(
+    store: Store, runs: pd.DataFrame, part: Manifest, manifest: Manifest
+) -> pd.DataFrame:
+    """Return the rows of the runs that figures show, which may be few of very many.
+
+    Args:
+        store: the folder of the sweep.
+        runs: the rows of `runs.parquet`. Runs that it calls damaged are left out.
+        part: the part of the sweep of which curves are drawn.
+        manifest: the whole sweep.
+    """
+    table = store.table()
+    damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
+    there = set(table["run_id"].unique().to_pylist()) - set(damaged)
+    wanted = {entry.run_id for entry in part.entries} & there
+    wanted |= set(raster_runs(runs, manifest, there))
+    chosen = pc.is_in(table["run_id"], pa.array(sorted(wanted), pa.string()))
+    rounds: pd.DataFrame = sorted_rows(table.filter(chosen)).to_pandas()
+    return rounds
 
 
 def is_current(store: Store) -> bool:
