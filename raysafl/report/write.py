@@ -61,6 +61,8 @@ ABOUT = {
         "trained has a cohort as well, which was not asked to train.",
     ),
 }
+# Figures of single cells, of which a part is drawn if there are very many.
+OF_PART = ("curves", "heatmap", "q")
 
 
 def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
@@ -104,20 +106,24 @@ def write_report(store: Store) -> list[Location]:
     versus, shown = improvements(runs, manifest)
     shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
-    drawn_part = Part.of(own, manifest, layout)
-    rounds = _rounds_to_draw(store, runs, drawn_part.manifest, manifest)
-    curve_inputs = (rounds, drawn_part.manifest, drawn_part.layout, runs)
+    lines = Part.of(own, manifest, layout)
+    rounds = _rounds_to_draw(store, runs, lines.manifest, manifest)
+    inside = runs["run_id"].isin(list(lines.cells["run_id"]))
+    of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
     cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
     part = Part.of(cells, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
-        "curves": curves(*curve_inputs),
+        "curves": curves(*of_lines, note=lines.share),
         "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
-        "q": q_curves(*curve_inputs),
+        "q": q_curves(*of_lines, note=lines.share),
         "participation": [rasters(rounds, runs, manifest, layout)],
     }
     pictures = {
-        ABOUT[kind][0]: _named_pictures(kind, pages) for kind, pages in drawn.items()
+        ABOUT[kind][0]: _named_pictures(
+            kind, pages, part.note if kind in OF_PART else ""
+        )
+        for kind, pages in drawn.items()
     }
     report = Report(
         manifest=manifest,
@@ -136,7 +142,7 @@ def write_report(store: Store) -> list[Location]:
         PAGE: page(report).encode() + digest,
     }
     files |= {
-        picture.name: picture.png for part in pictures.values() for picture in part
+        picture.name: picture.png for some in pictures.values() for picture in some
     }
     # The page goes first and comes last, so that a page that is there was made together
     # with the table and the figures beside it, even if an earlier driver was killed.
@@ -197,9 +203,12 @@ def _page_end(store: Store) -> bytes:
     return f"\n<!-- made from {digest.hexdigest()} -->\n".encode()
 
 
-def _named_pictures(kind: str, pages: Sequence[bytes | None]) -> list[Picture]:
+def _named_pictures(
+    kind: str, pages: Sequence[bytes | None], note: str
+) -> list[Picture]:
     """Name the pages of a figure and give them their texts."""
     _, alt, caption = ABOUT[kind]
     names = [f"{kind}.png", *(f"{kind}-{i + 2}.png" for i in range(len(pages)))]
     made = zip(names, pages, strict=False)
-    return [Picture(name, png, alt + ELSEWHERE, caption) for name, png in made if png]
+    text = f"{caption} {note.replace('`', '')}".strip()
+    return [Picture(name, png, alt + ELSEWHERE, text) for name, png in made if png]

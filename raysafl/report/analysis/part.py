@@ -33,12 +33,14 @@ class Part:
         cells: the cells that are shown.
         note: one sentence that says what is left out and where it is; empty if nothing
             is.
+        share: how many of the cells are shown, in a few words; empty if all are.
     """
 
     manifest: Manifest
     layout: Layout
     cells: pd.DataFrame
-    note: str
+    note: str = ""
+    share: str = ""
 
     @classmethod
     def of(
@@ -59,7 +61,7 @@ class Part:
         keys = list(entries)
         shown = thinned(keys, most)
         if len(shown) == len(keys):
-            return cls(manifest, _narrow(manifest, layout), cells, "")
+            return cls(manifest, _narrow(manifest, layout), cells)
         part = manifest.replace(entries=[entries[key] for key in shown])
         there = cells["run_id"].isin([entry.run_id for entry in part.entries])
         own = Layout.of(part)
@@ -69,12 +71,12 @@ class Part:
             if len(own.values[axis]) < len(layout.values[axis])
         ]
         which = f" ({', '.join(values)})" if values else ""
+        share = f"{len(shown):,} of {len(keys):,} cells"
         note = (
-            f"Tables and curves show {len(shown):,} of {len(keys):,} cells, evenly "
-            f"spaced{which}; the numbers of all are in `runs.parquet`, which `raysafl "
-            "results` filters and sorts."
+            f"Tables and curves show {share}, evenly spaced{which}; the numbers of all are "
+            "in `runs.parquet`, which `raysafl results` filters and sorts."
         )
-        return cls(part, _narrow(part, own), cells[there], note)
+        return cls(part, _narrow(part, own), cells[there], note, share)
 
 
 def _narrow(manifest: Manifest, layout: Layout) -> Layout:

@@ -159,6 +159,7 @@ def curves(
     layout: Layout,
     runs: pd.DataFrame | None = None,
     what: Quantity = ACCURACY,
+    note: str = "",
 ) -> list[bytes]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
@@ -173,6 +174,7 @@ def curves(
         runs: if given, replicates that diverged or failed are left out, as in the
             table.
         what: what is drawn over the rounds.
+        note: what the title should say besides.
 
     Returns:
         A PNG file for each page.
@@ -210,7 +212,9 @@ def curves(
         title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
         notes = wrapped(
-            ", ".join(filter(None, [spread, small, left_out, empty, fewer, count])),
+            ", ".join(
+                filter(None, [spread, small, note, left_out, empty, fewer, count])
+            ),
             figure.get_figwidth(),
         )
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
@@ -354,6 +358,7 @@ def q_curves(
     manifest: Manifest,
     layout: Layout,
     runs: pd.DataFrame | None = None,
+    note: str = "",
 ) -> list[bytes]:
     """Draw how q, the probability of an enforced round, moves over the rounds.
 
@@ -362,6 +367,7 @@ def q_curves(
         manifest: the sweep.
         layout: the layout of its axes.
         runs: if given, replicates that diverged or failed are left out.
+        note: what the title should say besides.
 
     Returns:
         PNG files with the runs in which q moves; none if it never does.
@@ -370,4 +376,6 @@ def q_curves(
     spread = q.max() - q.min()
     of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
     known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
-    return curves(of_those, manifest, layout, runs, ENFORCED) if known else []
+    if not known:
+        return []
+    return curves(of_those, manifest, layout, runs, ENFORCED, note)
