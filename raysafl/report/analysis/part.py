@@ -73,8 +73,8 @@ class Part:
         which = f" ({', '.join(values)})" if values else ""
         share = f"{len(shown):,} of {len(keys):,} cells"
         note = (
-            f"Tables and curves show {share}, evenly spaced{which}; the numbers of all are "
-            "in `runs.parquet`, which `raysafl results` filters and sorts."
+            f"Shown one by one are {share}, evenly spaced{which}; the numbers of all are in "
+            "`runs.parquet`, which `raysafl results` filters and sorts."
         )
         return cls(part, _narrow(part, own), cells[there], note, share)
 
