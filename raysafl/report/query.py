@@ -25,6 +25,8 @@ from raysafl.storage.store import find_sweeps
 # A run has the first of these statuses that one of its replicates has.
 WORST = tuple(reversed(Status))
 SHOWN = ("final", "last10", "best")
+# Largest number of runs in a terminal.
+MOST_ROWS = 1_000
 # No query that a person writes is longer.
 MOST_CHARACTERS = 2_000
 # What a query may hold, apart from names and values.
@@ -344,8 +346,15 @@ def as_table(found: pd.DataFrame) -> Table:
     """Write runs as a table for a terminal.
 
     All labels stand in one column, numbers have four digits, and names have no
-    prefixes.
+    prefixes. Of very many runs the first are shown, and the caption says so.
     """
+    caption = f"{count(len(found), 'run')}; accuracies are fractions"
+    if len(found) > MOST_ROWS:
+        caption = (
+            f"the first {MOST_ROWS:,} of {len(found):,} runs (--csv and --json write "
+            "all); accuracies are fractions"
+        )
+        found = found.iloc[:MOST_ROWS]
     names = [str(name) for name in found]
     labels = [name for name in names if name.startswith("label.")]
     others = [name for name in names if name not in labels]
@@ -358,9 +367,7 @@ def as_table(found: pd.DataFrame) -> Table:
         )
         for r in records
     ]
-    out = Table(
-        box=SIMPLE_HEAD, caption=f"{count(len(found), 'run')}; accuracies are fractions"
-    )
+    out = Table(box=SIMPLE_HEAD, caption=caption)
     if labels:
         out.add_column(
             Text("labels"), min_width=min(34, max(map(len, label_texts), default=0))

@@ -4,15 +4,18 @@ import hashlib
 from collections.abc import Sequence
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import add_verdicts, paired
 from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.part import Part
 from raysafl.report.figures.curves import curves, q_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
-from raysafl.report.figures.participation import rasters
+from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.page import Report, page
@@ -20,6 +23,7 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
+from raysafl.storage.rows import sorted_rows
 from raysafl.storage.store import Store
 
 PAGE = "report.html"
@@ -57,6 +61,8 @@ ABOUT = {
         "trained has a cohort as well, which was not asked to train.",
     ),
 }
+# Figures of single cells, of which a part is drawn if there are very many.
+OF_PART = ("curves", "heatmap", "q")
 
 
 def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
@@ -94,21 +100,30 @@ def write_report(store: Store) -> list[Location]:
     # Taken before anything is read: if a file changes meanwhile, the report is not
     # current.
     digest = _page_end(store)
-    manifest, rounds, runs = read_sweep(store)
+    runs = store.runs()
+    manifest = store.manifest()
     layout = Layout.of(manifest)
     versus, shown = improvements(runs, manifest)
     shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
+    lines = Part.of(own, manifest, layout)
+    rounds = _rounds_to_draw(store, runs, lines.manifest, manifest)
+    inside = runs["run_id"].isin(list(lines.cells["run_id"]))
+    of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
     cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
+    part = Part.of(cells, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
-        "curves": curves(rounds, manifest, layout, runs),
-        "heatmap": [heatmap(cells, shown, shown_layout)],
+        "curves": curves(*of_lines, note=lines.share),
+        "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
-        "q": q_curves(rounds, manifest, layout, runs),
+        "q": q_curves(*of_lines, note=lines.share),
         "participation": [rasters(rounds, runs, manifest, layout)],
     }
     pictures = {
-        ABOUT[kind][0]: _named_pictures(kind, pages) for kind, pages in drawn.items()
+        ABOUT[kind][0]: _named_pictures(
+            kind, pages, part.note if kind in OF_PART else ""
+        )
+        for kind, pages in drawn.items()
     }
     report = Report(
         manifest=manifest,
@@ -118,6 +133,7 @@ def write_report(store: Store) -> list[Location]:
         shown_layout=shown_layout,
         versus=versus,
         cells=cells,
+        part=part,
         pairs=paired(runs, manifest, layout),
         pictures=pictures,
     )
@@ -126,7 +142,7 @@ def write_report(store: Store) -> list[Location]:
         PAGE: page(report).encode() + digest,
     }
     files |= {
-        picture.name: picture.png for part in pictures.values() for picture in part
+        picture.name: picture.png for some in pictures.values() for picture in some
     }
     # The page goes first and comes last, so that a page that is there was made together
     # with the table and the figures beside it, even if an earlier driver was killed.
@@ -139,6 +155,27 @@ def write_report(store: Store) -> list[Location]:
     for name in sorted(files, key=lambda name: name == PAGE):
         atomic_write(store.path / name, files[name])
     return [store.path / name for name in files]
+
+
+def _rounds_to_draw(
+    store: Store, runs: pd.DataFrame, part: Manifest, manifest: Manifest
+) -> pd.DataFrame:
+    """Return the rows of the runs that figures show, which may be few of very many.
+
+    Args:
+        store: the folder of the sweep.
+        runs: the rows of `runs.parquet`. Runs that it calls damaged are left out.
+        part: the part of the sweep of which curves are drawn.
+        manifest: the whole sweep.
+    """
+    table = store.table()
+    damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
+    there = set(table["run_id"].unique().to_pylist()) - set(damaged)
+    wanted = {entry.run_id for entry in part.entries} & there
+    wanted |= set(raster_runs(runs, manifest, there))
+    chosen = pc.is_in(table["run_id"], pa.array(sorted(wanted), pa.string()))
+    rounds: pd.DataFrame = sorted_rows(table.filter(chosen)).to_pandas()
+    return rounds
 
 
 def is_current(store: Store) -> bool:
@@ -166,9 +203,12 @@ def _page_end(store: Store) -> bytes:
     return f"\n<!-- made from {digest.hexdigest()} -->\n".encode()
 
 
-def _named_pictures(kind: str, pages: Sequence[bytes | None]) -> list[Picture]:
+def _named_pictures(
+    kind: str, pages: Sequence[bytes | None], note: str
+) -> list[Picture]:
     """Name the pages of a figure and give them their texts."""
     _, alt, caption = ABOUT[kind]
     names = [f"{kind}.png", *(f"{kind}-{i + 2}.png" for i in range(len(pages)))]
     made = zip(names, pages, strict=False)
-    return [Picture(name, png, alt + ELSEWHERE, caption) for name, png in made if png]
+    text = f"{caption} {note.replace('`', '')}".strip()
+    return [Picture(name, png, alt + ELSEWHERE, text) for name, png in made if png]

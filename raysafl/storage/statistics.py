@@ -1,13 +1,21 @@
-"""The statistics of a run: numbers that summarise the rows of one replicate."""
+"""The statistics of runs: numbers that summarise the rows of each replicate.
 
-import math
+Replicates of equally many rows are computed together, as the rows of a matrix.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from raysafl.core.record import COLUMNS, Summary, columns_with
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Number of evaluations over which FSL smooths.
+SMOOTH = 20
 # Name -> how many of the last rows.
 MEANS = {"last5": 5, "last10": 10, "rolling20": 20}
 # Test accuracies in per cent.
@@ -56,72 +64,6 @@ FRACTIONS = (
 )
 
 
-def rounds_until(
-    rows: pd.DataFrame, accuracy: "pd.Series[float]", target: float
-) -> float:
-    """Return how many rounds were run when the accuracy first reached a target.
-
-    Args:
-        rows: the rows of one replicate, in order of rounds.
-        accuracy: one value for each row.
-        target: the accuracy to reach.
-
-    Returns:
-        The number of rounds, exact to the run's `eval_every`; NaN if the target was not
-        reached.
-    """
-    reached = np.flatnonzero(accuracy.to_numpy() >= target)
-    return float(rows["round"].iloc[reached[0]]) + 1 if len(reached) else math.nan
-
-
-def count_client_rounds(rows: pd.DataFrame) -> float:
-    """Return in how many of the rounds that were run clients trained.
-
-    Rounds of the server alone (SAFARI's server rounds) and of centralised training do
-    not count. A row tells who trained in its own round (`kind`), and in how many rounds
-    since the row before the server trained, alone or beside clients (`server_rounds`).
-    The number is therefore exact if every round was evaluated, and also if the server
-    always trained alone, or always beside clients. If it did both (FSL over SAFARI) and
-    not every round was evaluated, the share of the evaluated rounds stands for that of
-    all rounds.
-
-    Args:
-        rows: the rows of one replicate, in order of rounds.
-    """
-    kinds = rows["kind"].astype(str)
-    has_clients = kinds.str.contains("client")
-    # The number of rounds since the row before; round 0 is the first one.
-    spans = rows["round"].diff().fillna(rows["round"] + 1)
-    if (spans == 1).all():
-        return float(has_clients.sum())
-    if (kinds == "client+server").any():
-        return float(spans.sum() * has_clients.mean())
-    server_rounds = rows["server_rounds"].where(kinds != "central", spans)
-    return float((spans - server_rounds).sum())
-
-
-def best_of_every_fifth_round(
-    rows: pd.DataFrame, accuracy: "pd.Series[float]"
-) -> float:
-    """Return the highest accuracy that is seen if only every fifth round is evaluated.
-
-    Which of five rounds is the first to be evaluated, the offset, is not known, so the
-    result is the mean over the offsets. The highest of fewer evaluations is lower, the
-    more so the more the accuracy goes up and down from round to round.
-
-    Args:
-        rows: the rows of one replicate, in order of rounds.
-        accuracy: one value for each row.
-
-    Returns:
-        The mean of five highest accuracies, or of fewer if the run was not evaluated at
-        some offset: a run with `eval_every=5` has one offset, and the result is the
-        highest of all its accuracies. NaN if there is no accuracy.
-    """
-    highest = accuracy.groupby(rows["round"] % 5).max()
-    return float(highest.mean())
-
-
 def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     """Compute the `STATISTICS` of one replicate.
 
@@ -131,6 +73,22 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
 
     Returns:
         Name to value, in the order of `STATISTICS`. What cannot be computed is NaN.
+    """
+    found = summarise_each(rows, np.array([len(rows)]))
+    return {name: found[name].tolist()[0] for name in STATISTICS}
+
+
+def summarise_each(rows: pd.DataFrame, lengths: Ints) -> pd.DataFrame:
+    """Compute the `STATISTICS` of many replicates.
+
+    Args:
+        rows: their rows, one replicate after the other, each in order of rounds, with
+            the columns of `Record`.
+        lengths: how many rows each replicate has; some may have none.
+
+    Returns:
+        One row per replicate, with the `STATISTICS` as columns. What cannot be computed
+        is NaN.
 
     Accuracies are fractions in [0, 1]. With a(t) the test accuracy at evaluated round
     t, and its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to t
@@ -154,39 +112,205 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
                                Ratio as "Rounds with ACP / Total rounds" (section 5),
                                ACP being arbitrary client participation. Rounds in which
                                no client trains are therefore not arbitrary, but are
-                               among all rounds. `count_client_rounds` counts the others
+                               among all rounds. `_count_client_rounds` counts the others
     """
-    accuracy: pd.Series[float] = rows["test_accuracy"].astype(float)
-    smooth = accuracy.rolling(20, min_periods=1).mean()
-    final, smooth_final = (
-        float(x.iloc[-1]) if len(x) else math.nan for x in (accuracy, smooth)
-    )
-    rounds = int(rows["round"].max()) + 1 if len(rows) else 0
-    sums = rows.reindex(columns=TOTALS).sum()
-    totals = {f"total_{name}": int(sums[name]) for name in TOTALS}
-    best = (
-        int(rows["round"].iloc[accuracy.argmax()])
-        if accuracy.notna().any()
-        else math.nan
-    )
-    # An estimate of the client rounds may fall below the snapshots, which are counted.
-    arbitrary = max(0.0, count_client_rounds(rows) - totals["total_snapshots"])
+    numbers = {"rounds": np.int64, **{f"total_{name}": np.int64 for name in TOTALS}}
+    numbers["total_bytes"] = np.int64
     found = {
-        "rounds": rounds,
-        "final": final,
-        **{name: float(accuracy.tail(k).mean()) for name, k in MEANS.items()},
-        "last5_std": float(accuracy.tail(5).std()),
-        "best": float(accuracy.max()),
-        "best5": best_of_every_fifth_round(rows, accuracy),
-        "best_round": float(best),
-        "after_server": float(accuracy[rows["kind"] == "server"].mean()),
-        "rise_time": rounds_until(rows, accuracy, 0.9 * final),
-        "rise_time20": rounds_until(rows, smooth, 0.9 * smooth_final),
-        **{f"rounds_to_{t}": rounds_until(rows, accuracy, t / 100) for t in TARGETS},
-        "rounds_to_50_rolling20": rounds_until(rows, smooth, 0.5),
-        "final_loss": float(rows["test_loss"].iloc[-1]) if len(rows) else math.nan,
-        "arbitrary_ratio": arbitrary / rounds if rounds else math.nan,
+        name: np.zeros(len(lengths), numbers[name])
+        if name in numbers
+        else np.full(len(lengths), np.nan)
+        for name in STATISTICS
+    }
+    columns = _Columns(rows)
+    for some, places in _of_equal_length(lengths):
+        for name, values in _summarise_equal(columns, places).items():
+            found[name][some] = values
+
+    # Of these rounds, each replicate has a number of its own.
+    alone = (rows["kind"] == "server").to_numpy(bool)
+    replicate = np.repeat(np.arange(len(lengths)), lengths)
+    own = np.bincount(replicate[alone], minlength=len(lengths))
+    accuracy = columns.accuracy[alone]
+    for some, places in _of_equal_length(own):
+        found["after_server"][some] = _means(accuracy[places])
+    return pd.DataFrame(found)
+
+
+class _Columns:
+    """The columns of rows as arrays, of which `_summarise_equal` takes matrices."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.round: Ints = rows["round"].to_numpy(np.int64)
+        self.accuracy = _floats(rows["test_accuracy"])
+        self.loss = _floats(rows["test_loss"])
+        codes, names = pd.factorize(rows["kind"], use_na_sentinel=False)
+        kinds = [str(name) for name in names]
+        self.has_clients = np.array(["client" in kind for kind in kinds], bool)[codes]
+        self.both = np.array([kind == "client+server" for kind in kinds], bool)[codes]
+        self.central = np.array([kind == "central" for kind in kinds], bool)[codes]
+        self.server_rounds = _floats(rows["server_rounds"])
+        self.totals = {
+            name: np.nan_to_num(rows[name].to_numpy())
+            if name in rows
+            else np.zeros(len(rows), np.int64)
+            for name in TOTALS
+        }
+
+
+def _floats(values: "pd.Series[Any]") -> Floats:
+    return values.to_numpy(np.float64, na_value=np.nan)
+
+
+def _of_equal_length(lengths: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the groups of equally many rows together; groups without rows are left out.
+
+    Args:
+        lengths: how many rows each group has. Groups follow one another.
+
+    Yields:
+        The numbers of some groups, and the places of their rows, [groups, rows].
+    """
+    firsts = np.cumsum(lengths) - lengths
+    for length in np.unique(lengths[lengths > 0]):
+        some = np.flatnonzero(lengths == length)
+        yield some, firsts[some, None] + np.arange(length)
+
+
+def _summarise_equal(columns: _Columns, places: Ints) -> dict[str, Any]:
+    """Return the statistics of replicates that have equally many rows.
+
+    Args:
+        columns: the columns of all rows.
+        places: the places of the rows of these replicates, [replicates, rows].
+
+    Returns:
+        All statistics but `after_server`, one value per replicate.
+    """
+    rounds = columns.round[places]
+    accuracy = columns.accuracy[places]
+    smooth = _rolling_means(accuracy)
+    known = np.where(np.isnan(accuracy), -np.inf, accuracy)
+    nothing = np.isnan(accuracy).all(axis=1)
+    highest = known.argmax(axis=1)
+    each = np.arange(len(places))
+    totals = {
+        f"total_{name}": values[places].sum(axis=1).astype(np.int64)
+        for name, values in columns.totals.items()
+    }
+    # An estimate of the client rounds may fall below the snapshots, which are counted.
+    arbitrary = np.maximum(
+        0.0, _count_client_rounds(columns, places) - totals["total_snapshots"]
+    )
+    run = rounds.max(axis=1) + 1
+    final, smooth_final = accuracy[:, -1:], smooth[:, -1:]
+    return {
+        "rounds": run,
+        "final": final[:, 0],
+        **{name: _means(accuracy[:, -k:]) for name, k in MEANS.items()},
+        "last5_std": _deviations(accuracy[:, -5:]),
+        "best": np.where(nothing, np.nan, accuracy[each, highest]),
+        "best5": _best_of_every_fifth_round(rounds, known),
+        "best_round": np.where(nothing, np.nan, rounds[each, highest]),
+        "rise_time": _rounds_until(rounds, accuracy, 0.9 * final),
+        "rise_time20": _rounds_until(rounds, smooth, 0.9 * smooth_final),
+        **{f"rounds_to_{t}": _rounds_until(rounds, accuracy, t / 100) for t in TARGETS},
+        "rounds_to_50_rolling20": _rounds_until(rounds, smooth, 0.5),
+        "final_loss": columns.loss[places[:, -1]],
+        "arbitrary_ratio": arbitrary / run,
         **totals,
         "total_bytes": totals["total_bytes_down"] + totals["total_bytes_up"],
     }
-    return {name: found[name] for name in STATISTICS}
+
+
+def _means(values: Floats) -> Floats:
+    """Return the mean of each line, without missing values; NaN if all are missing."""
+    there = ~np.isnan(values)
+    sums = np.where(there, values, 0.0).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        means: Floats = sums / there.sum(axis=1)
+    return means
+
+
+def _deviations(values: Floats) -> Floats:
+    """Return the standard deviation (n - 1) of each line, without missing values."""
+    there = ~np.isnan(values)
+    squares = np.where(there, (_means(values)[:, None] - values) ** 2, 0.0)
+    freedom = there.sum(axis=1) - 1
+    variances = squares.sum(axis=1) / np.where(freedom > 0, freedom, np.nan)
+    deviations: Floats = np.sqrt(variances)
+    return deviations
+
+
+def _rolling_means(values: Floats) -> Floats:
+    """Return in each line the means of the last 20 values, at the start of fewer."""
+    # pandas takes the mean of each column.
+    rolled = pd.DataFrame(values.T).rolling(SMOOTH, min_periods=1).mean()
+    return np.ascontiguousarray(rolled.to_numpy().T)
+
+
+def _rounds_until(rounds: Ints, accuracy: Floats, target: Floats | float) -> Floats:
+    """Return how many rounds were run when the accuracy first reached a target.
+
+    Args:
+        rounds: the evaluated rounds of each replicate, [replicates, rows].
+        accuracy: an accuracy for each of them.
+        target: the accuracy to reach, one for all or [replicates, 1].
+
+    Returns:
+        The numbers of rounds, exact to the run's `eval_every`; NaN where the target was
+        not reached.
+    """
+    reached = accuracy >= target
+    first = rounds[np.arange(len(rounds)), reached.argmax(axis=1)] + 1.0
+    return np.where(reached.any(axis=1), first, np.nan)
+
+
+def _count_client_rounds(columns: _Columns, places: Ints) -> Floats:
+    """Return in how many of the rounds that were run clients trained.
+
+    Rounds of the server alone (SAFARI's server rounds) and of centralised training do
+    not count. A row tells who trained in its own round (`kind`), and in how many rounds
+    since the row before the server trained, alone or beside clients (`server_rounds`).
+    The number is therefore exact if every round was evaluated, and also if the server
+    always trained alone, or always beside clients. If it did both (FSL over SAFARI) and
+    not every round was evaluated, the share of the evaluated rounds stands for that of
+    all rounds.
+    """
+    # The number of rounds since the row before; round 0 is the first one.
+    spans = np.diff(columns.round[places], axis=1, prepend=-1)
+    has_clients = columns.has_clients[places]
+    evaluated = has_clients.sum(axis=1)
+    share = evaluated / places.shape[1]
+    # In centralised training, the server trains in all rounds.
+    server = np.where(columns.central[places], spans, columns.server_rounds[places])
+    found: Floats = np.select(
+        [(spans == 1).all(axis=1), columns.both[places].any(axis=1)],
+        [evaluated, spans.sum(axis=1) * share],
+        np.nansum(spans - server, axis=1),
+    )
+    return found
+
+
+def _best_of_every_fifth_round(rounds: Ints, accuracy: Floats) -> Floats:
+    """Return the highest accuracy that is seen if only every fifth round is evaluated.
+
+    Which of five rounds is the first to be evaluated, the offset, is not known, so the
+    result is the mean over the offsets. The highest of fewer evaluations is lower, the
+    more so the more the accuracy goes up and down from round to round.
+
+    Args:
+        rounds: the evaluated rounds of each replicate, [replicates, rows].
+        accuracy: the accuracy of each, minus infinity where it is missing.
+
+    Returns:
+        The means of five highest accuracies, or of fewer if a run was not evaluated at
+        some offset: a run with `eval_every=5` has one offset, and the result is the
+        highest of all its accuracies. NaN where there is no accuracy.
+    """
+    highest = [
+        np.where(rounds % 5 == offset, accuracy, -np.inf).max(axis=1)
+        for offset in range(5)
+    ]
+    found = np.stack(highest, axis=1)
+    return _means(np.where(np.isneginf(found), np.nan, found))

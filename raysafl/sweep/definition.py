@@ -340,13 +340,14 @@ class Sweep:
         axes = self.axis_names
         entries: dict[str, Entry] = {}
         for key, run in self.labelled().items():
-            if run.id in entries:
+            run_id = run.id
+            if run_id in entries:
                 raise ValueError(
-                    f"sweep '{self.name}': labels {tuple(entries[run.id].labels.values())} and "
+                    f"sweep '{self.name}': labels {tuple(entries[run_id].labels.values())} and "
                     f"{key} name the same run; give each run once"
                 )
-            entries[run.id] = Entry(
-                run_id=run.id, labels=dict(zip(axes, key, strict=True))
+            entries[run_id] = Entry(
+                run_id=run_id, labels=dict(zip(axes, key, strict=True))
             )
         return Manifest(
             name=self.name,

@@ -214,3 +214,23 @@ def test_places_of_the_other_axes_are_kept_apart() -> None:
     assert sorted(pairs["holm"]) == pytest.approx(
         sorted([2 * smallest, max(2 * smallest, other)])
     )
+
+
+def test_pairs_of_different_numbers_of_common_seeds_are_each_tested_by_themselves() -> (
+    None
+):
+    random = np.random.default_rng(3)
+    finals = {
+        name: random.random(n).tolist()
+        for name, n in zip("abcdef", (9, 9, 5, 2, 1, 5), strict=True)
+    }
+    runs, manifest = sweep(finals)
+    pairs = paired(runs, manifest, Layout.of(manifest)).set_index("label.method")
+    assert pairs.index.tolist() == ["b", "c", "d", "f"]
+    for name, pair in pairs.iterrows():
+        own = np.array(finals[str(name)]) * 100
+        test = stats.ttest_1samp(own - 100 * np.array(finals["a"][: len(own)]), 0)
+        assert pair["seeds"] == len(own)
+        assert pair["p"] == pytest.approx(test.pvalue, rel=1e-9)
+        low, high = test.confidence_interval(0.95)
+        assert pair["half"] == pytest.approx((high - low) / 2, rel=1e-9)

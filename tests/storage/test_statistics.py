@@ -1,11 +1,15 @@
 """One row of statistics per run and replicate, by hand."""
 
 import math
+import statistics as stdlib
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from raysafl.storage.statistics import STATISTICS, summarise
+from raysafl.storage.statistics import STATISTICS, summarise, summarise_each
 
 
 def rows(
@@ -213,3 +217,41 @@ def test_diverged_rows_do_not_break_the_statistics() -> None:
 def test_each_statistic_has_its_meaning() -> None:
     assert list(summarise(rows([0.1]))) == list(STATISTICS)
     assert all(STATISTICS.values())
+
+
+def test_replicates_that_are_computed_together_are_those_computed_alone() -> None:
+    random = np.random.default_rng(0)
+    lengths = random.choice([0, 1, 4, 5, 9, 21, 40], 60)
+    parts = []
+    for length in lengths.tolist():
+        accuracy = random.random(length)
+        accuracy[random.random(length) < random.choice([0.0, 0.2, 1.0])] = math.nan
+        kinds = random.choice(["client", "server", "central"], length)
+        every = int(random.choice([1, 2, 5]))
+        parts.append(rows(accuracy.tolist(), kinds.tolist(), every))
+    together = summarise_each(pd.concat(parts, ignore_index=True), lengths)
+    alone = pd.DataFrame([summarise(part) for part in parts])
+    pd.testing.assert_frame_equal(together, alone, check_exact=True)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
+def test_the_statistics_agree_with_plain_python(accuracies: list[float]) -> None:
+    row = summarise(rows(accuracies))
+    recent = accuracies[-5:]
+    assert row["last5"] == pytest.approx(stdlib.fmean(recent))
+    assert row["rolling20"] == pytest.approx(stdlib.fmean(accuracies[-20:]))
+    spread = stdlib.stdev(recent) if len(recent) > 1 else math.nan
+    assert row["last5_std"] == pytest.approx(spread, abs=1e-9, nan_ok=True)
+    highest = [max(accuracies[o::5]) for o in range(5) if accuracies[o::5]]
+    assert row["best5"] == pytest.approx(stdlib.fmean(highest))
+    assert row["best_round"] == accuracies.index(max(accuracies))
+    reached = [t for t, a in enumerate(accuracies) if a >= 0.9 * accuracies[-1]]
+    assert row["rise_time"] == 1 + reached[0]
+
+
+def test_a_missing_number_of_server_rounds_is_no_error() -> None:
+    frame = rows([0.1, 0.2, 0.3], every=5).assign(server_rounds=[1.0, math.nan, 2.0])
+    row = summarise(frame)
+    # Five rounds less one, and five less two; nothing is known of the others.
+    assert row["arbitrary_ratio"] == pytest.approx((4 + 3) / 15)
+    assert row["total_server_rounds"] == 3

@@ -1,7 +1,6 @@
 """How certain the numbers are: intervals, verdicts against the paper, paired tests."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,17 +170,10 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
         comparison with fewer than two common seeds is left out.
     """
     axis = layout.method
-    table = manifest.table
-    rows: list[dict[str, Any]] = []
     done = runs[runs["status"] == Status.FINISHED] if len(runs) else runs
+    rows: list[dict[str, Any]] = []
+    pairs: list[tuple[str, str]] = []
     if axis and len(done):
-        values = {
-            str(run_id): own.set_index("seed")[table.statistic].astype(float)
-            * factor(table, table.statistic)
-            for run_id, own in done[["run_id", "seed", table.statistic]].groupby(
-                "run_id"
-            )
-        }
         baseline = layout.values[axis][0]
         baselines = {
             _other_labels(entry.labels, axis): entry
@@ -191,18 +183,13 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
         for entry in manifest.entries:
             base = baselines.get(_other_labels(entry.labels, axis))
             if base and entry.labels.get(axis) != baseline:
-                pair = [values.get(e.run_id, _NOTHING) for e in (entry, base)]
-                labels = {
-                    f"label.{name}": value for name, value in entry.labels.items()
-                }
-                rows.append(labels | {"baseline": baseline} | _difference(*pair))
-    columns = [
-        *(f"label.{a}" for a in manifest.axes),
-        "baseline",
-        *_difference(_NOTHING, _NOTHING),
-    ]
+                labels = {f"label.{name}": v for name, v in entry.labels.items()}
+                rows.append(labels | {"baseline": baseline})
+                pairs.append((entry.run_id, base.run_id))
+    columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
     found = pd.DataFrame(rows, columns=columns)
-    found = found[found["seeds"] >= 2].reset_index(drop=True)
+    differences = _differences(pairs, done, manifest.table)
+    found = found.join(differences, how="inner").reset_index(drop=True)
     # Only comparisons with a p-value count for the adjustment.
     tested = found["p"].notna()
     found["holm"] = np.nan
@@ -210,30 +197,62 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     return found
 
 
-_NOTHING: "pd.Series[float]" = pd.Series(dtype=float)
-
-
 def _other_labels(labels: Mapping[str, Label], method: str) -> Key:
     """Return the labels on all axes but the method's."""
     return tuple(value for axis, value in labels.items() if axis != method)
 
 
-def _difference(ours: "pd.Series[float]", base: "pd.Series[float]") -> dict[str, Any]:
-    """Return the mean difference over common seeds, its interval and its paired t test."""
-    both = pd.concat([ours, base], axis=1, join="inner", keys=["ours", "base"]).dropna()
-    difference = both["ours"] - both["base"]
-    found = {
-        "seeds": len(both),
-        "diff": difference.mean(),
-        "half": math.nan,
-        "p": math.nan,
-    }
+def _differences(
+    pairs: Sequence[tuple[str, str]], done: pd.DataFrame, table: Table
+) -> pd.DataFrame:
+    """Compare the runs of each pair seed by seed.
+
+    Args:
+        pairs: the ids of each run and of its baseline.
+        done: the finished replicates.
+        table: the table, which names the statistic.
+
+    Returns:
+        `seeds`, `diff`, `half` and `p` of the pairs with two common seeds or more, by
+        the number of the pair.
+    """
+    columns = {"seeds": int, "diff": float, "half": float, "p": float}
+    parts = [pd.DataFrame({n: pd.Series(dtype=kind) for n, kind in columns.items()})]
+    if pairs:
+        numbers = done[["run_id", "seed"]].assign(
+            value=done[table.statistic].astype(float) * factor(table, table.statistic)
+        )
+        base = numbers.rename(columns={"run_id": "base", "value": "base_value"})
+        frame = pd.DataFrame(pairs, columns=["run_id", "base"]).reset_index(
+            names="pair"
+        )
+        both = frame.merge(numbers, on="run_id").merge(base, on=["base", "seed"])
+        both = both.dropna().sort_values("pair", kind="stable")
+        seeds = both.groupby("pair")["value"].transform("size")
+        # Pairs with equally many common seeds are tested together.
+        for n, some in both[seeds >= 2].groupby(seeds):
+            ours, theirs = (
+                some[name].to_numpy(float).reshape(-1, int(str(n)))
+                for name in ("value", "base_value")
+            )
+            tested = pd.DataFrame(_paired_test(ours, theirs), some["pair"].unique())
+            parts.append(tested.assign(seeds=n)[list(columns)])
+    return pd.concat([part for part in parts if len(part)] or parts)
+
+
+def _paired_test(ours: Floats, base: Floats) -> dict[str, Floats]:
+    """Return mean difference, half its interval and p of each pair, [pairs, seeds]."""
+    difference = ours - base
+    half, p = np.full((2, len(ours)), np.nan)
     # Equal differences up to rounding have no spread, and so no t test.
-    if len(both) >= 2 and np.ptp(difference) > 1e-9 * difference.abs().max():
+    spread = np.ptp(difference, axis=1)
+    some = spread > 1e-9 * np.abs(difference).max(axis=1)
+    if some.any():
         # scipy.stats takes more than a second to import, so only a test does it.
         from scipy import stats
 
-        test = stats.ttest_rel(both["ours"], both["base"])
+        test = stats.ttest_rel(ours[some], base[some], axis=1)
         low, high = test.confidence_interval(LEVEL)
-        found |= {"half": (high - low) / 2, "p": test.pvalue}
-    return found
+        half[some] = (high - low) / 2
+        p[some] = test.pvalue
+    return {"diff": difference.mean(axis=1), "half": half, "p": p}

@@ -88,13 +88,15 @@ class Layout:
             manifest: the sweep, or a part of its entries.
             axes: axes of the sweep; the first one varies slowest.
         """
-        order = {axis: self.values[axis] for axis in axes}
+        order = [
+            {value: i for i, value in enumerate(self.values[axis])} for axis in axes
+        ]
         keys = {
             tuple(entry.labels.get(axis) for axis in axes) for entry in manifest.entries
         }
         return sorted(
             keys,
-            key=lambda key: [order[a].index(v) for a, v in zip(axes, key, strict=True)],
+            key=lambda key: [places[v] for places, v in zip(order, key, strict=True)],
         )
 
 

@@ -29,12 +29,20 @@ class Problem:
     one can choose is the method, the server's data and the share of enforced rounds.
 
     Attributes:
-        name: the labels that these cells share.
         cells: their labels (`label.<axis>`), `mean`, `std` and the costs.
+        layout: the layout of the sweep's axes.
     """
 
-    name: str
     cells: pd.DataFrame
+    layout: Layout
+
+    @property
+    def name(self) -> str:
+        """The labels that these cells share and others do not have, as text."""
+        several = [axis for axis in self.layout.values if axis in self.layout.varying]
+        labels = {axis: self.cells[f"label.{axis}"] for axis in several}
+        shared = [a for a, own in labels.items() if own.nunique(dropna=False) == 1]
+        return labels_text({axis: labels[axis].iloc[0] for axis in shared}, shared)
 
 
 def find_problems(
@@ -70,7 +78,7 @@ def find_problems(
     known["snapshots"] = spent["total_snapshots"].to_numpy(float) * snapshot
     known["bytes"] = spent["total_bytes"].to_numpy(float) / 1e6
     groups = known.groupby([_question(c) for c in own], sort=False)
-    return [Problem(_name(part, layout), part) for _, part in groups if len(part) > 1]
+    return [Problem(part, layout) for _, part in groups if len(part) > 1]
 
 
 def _server_samples(config: dict[str, Any]) -> float:
@@ -86,13 +94,6 @@ def _question(config: dict[str, Any]) -> str:
     # Enforced rounds are a choice; the availability behind them is not.
     policy = policy["base"] if policy["kind"] == SNAPSHOT else policy
     return json.dumps([data, config["model"], config["rounds"], policy], sort_keys=True)
-
-
-def _name(part: pd.DataFrame, layout: Layout) -> str:
-    """Write the labels that these cells share and others do not have."""
-    several = [axis for axis in layout.values if axis in layout.varying]
-    shared = [a for a in several if part[f"label.{a}"].nunique(dropna=False) == 1]
-    return labels_text({a: part[f"label.{a}"].iloc[0] for a in shared}, shared)
 
 
 def front(cost: NDArray[np.float64], gain: NDArray[np.float64]) -> list[int]:

@@ -1,5 +1,6 @@
 """Curves of test accuracy over rounds: mean and standard deviation over replicates."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
+from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.style import (
     CHARACTERS,
     GREY,
@@ -32,10 +34,12 @@ from raysafl.report.figures.style import (
     wrapped,
 )
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Label, Manifest
+from raysafl.storage.manifest import Entry, Manifest
 
 # Largest number of panels on one page.
 PANELS = 24
+# Largest number of panels on all pages together.
+MOST = 192
 PANEL_WIDTH = 2.5  # inches
 # Largest number of panels side by side that can be read.
 ACROSS = 4
@@ -155,10 +159,12 @@ def curves(
     layout: Layout,
     runs: pd.DataFrame | None = None,
     what: Quantity = ACCURACY,
+    note: str = "",
 ) -> list[bytes]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
-    Panels share their axes. One page has up to 24 panels; more panels make more pages.
+    Panels share their axes. One page has up to 24 panels; more panels make more pages,
+    up to 192 panels, which are evenly spaced if there are more combinations of labels.
     Once there are rows, combinations of labels without any row have no panel.
 
     Args:
@@ -168,6 +174,7 @@ def curves(
         runs: if given, replicates that diverged or failed are left out, as in the
             table.
         what: what is drawn over the rounds.
+        note: what the title should say besides.
 
     Returns:
         A PNG file for each page.
@@ -180,7 +187,14 @@ def curves(
     kept, left_out = _kept(rounds, runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     shown, empty = _begun(manifest, others, of_run, what)
-    panels = layout.combinations(shown, others)
+    combinations = layout.combinations(shown, others)
+    panels = thinned(combinations, MOST)
+    fewer = f"{len(panels)} of {len(combinations):,} panels, evenly spaced"
+    fewer = fewer if len(panels) < len(combinations) else ""
+    lines = defaultdict[Key, list[Entry]](list)
+    for entry in manifest.entries:
+        if entry.run_id in of_run:
+            lines[tuple(entry.labels.get(axis) for axis in others)].append(entry)
     wide = _wide(panels)
     # A page holds whole rows of panels.
     step = PANELS // wide * wide
@@ -192,11 +206,15 @@ def curves(
         figure, grid = _panel_grid(len(page), wide, what)
         for axes, panel in zip(grid, page, strict=True):
             labels = dict(zip(others, panel, strict=True))
-            _panel(axes, labels, layout, manifest, of_run, what)
+            title = wrapped(labels_text(labels, others), PANEL_WIDTH)
+            axes.set_title(title, fontsize=LETTERS)
+            _panel(axes, layout, lines[panel], of_run, what)
         title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
         notes = wrapped(
-            ", ".join(filter(None, [spread, small, left_out, empty, count])),
+            ", ".join(
+                filter(None, [spread, small, note, left_out, empty, fewer, count])
+            ),
             figure.get_figwidth(),
         )
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
@@ -271,29 +289,21 @@ def _panel_grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axe
 
 def _panel(
     axes: Axes,
-    labels: dict[str, Label],
     layout: Layout,
-    manifest: Manifest,
+    entries: list[Entry],
     of_run: Mapping[str, pd.DataFrame],
     what: Quantity,
 ) -> None:
-    """Draw the lines of the entries that have these labels."""
+    """Draw the lines of the entries of one panel, which all have rows."""
     method = layout.method
     values = layout.methods
     looks = zip(colours(len(values)), dashes(len(values)), strict=True)
     look = dict(zip(values, looks, strict=True))
     band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
-    axes.set_title(
-        wrapped(labels_text(labels, list(labels)), PANEL_WIDTH), fontsize=LETTERS
-    )
-    drawn = 0
-    for entry in manifest.entries:
-        here = all(entry.labels.get(axis) == value for axis, value in labels.items())
-        if here and entry.run_id in of_run:
-            colour, style = look[entry.labels.get(method) if method else None]
-            draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
-            drawn += 1
-    if not drawn:
+    for entry in entries:
+        colour, style = look[entry.labels.get(method) if method else None]
+        draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
+    if not entries:
         axes.text(
             0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY
         )
@@ -348,6 +358,7 @@ def q_curves(
     manifest: Manifest,
     layout: Layout,
     runs: pd.DataFrame | None = None,
+    note: str = "",
 ) -> list[bytes]:
     """Draw how q, the probability of an enforced round, moves over the rounds.
 
@@ -356,6 +367,7 @@ def q_curves(
         manifest: the sweep.
         layout: the layout of its axes.
         runs: if given, replicates that diverged or failed are left out.
+        note: what the title should say besides.
 
     Returns:
         PNG files with the runs in which q moves; none if it never does.
@@ -364,4 +376,6 @@ def q_curves(
     spread = q.max() - q.min()
     of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
     known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
-    return curves(of_those, manifest, layout, runs, ENFORCED) if known else []
+    if not known:
+        return []
+    return curves(of_those, manifest, layout, runs, ENFORCED, note)

@@ -29,6 +29,12 @@ from raysafl.storage.manifest import Manifest
 ACROSS = 3
 # Largest number of points that have their names beside them.
 NAMED = 4
+# Largest number of points that show their spread.
+WITH_SPREAD = 200
+# Largest number of methods that are all named below the figure.
+METHODS = 48
+# A colour and a mark.
+Look = tuple[str, str]
 
 
 def pareto(
@@ -75,8 +81,12 @@ def pareto(
     notes = (
         [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
     )
+    drawn = [problem.cells for _, part in lines for problem in part]
+    spread = "mean ± std over replicates"
+    if max(map(len, drawn)) > WITH_SPREAD:
+        spread = f"mean, without std if there are more than {WITH_SPREAD} points"
     notes += [
-        "mean ± std over replicates",
+        spread,
         "ringed: no other is both cheaper and better",
     ]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
@@ -93,19 +103,22 @@ def _draw_problem(
     method = layout.method
     cells = problem.cells
     look = _looks(layout)
-    for _, cell in cells.iterrows():
-        colour, mark = look[cell[f"label.{method}"]]
-        axes.errorbar(
-            cell[cost],
-            cell["mean"],
-            cell["std"],
-            fmt=mark,
-            color=colour,
-            markersize=5,
-            elinewidth=0.8,
-            alpha=0.9,
-        )
-    x, y = (cells[c].to_numpy(float) for c in (cost, "mean"))
+    looks = [look[value] for value in cells[f"label.{method}"]]
+    x, y, spread = (cells[c].to_numpy(float) for c in (cost, "mean", "std"))
+    if len(cells) > WITH_SPREAD:
+        _draw_points(axes, x, y, looks)
+    else:
+        for i, (colour, mark) in enumerate(looks):
+            axes.errorbar(
+                x[i],
+                y[i],
+                spread[i],
+                fmt=mark,
+                color=colour,
+                markersize=5,
+                elinewidth=0.8,
+                alpha=0.9,
+            )
     best = front(x, y)
     axes.step(
         x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1
@@ -125,6 +138,18 @@ def _draw_problem(
     if others and len(best) <= NAMED:
         _name_points(
             axes, x[best], y[best], [_choice(cells.iloc[i], others) for i in best]
+        )
+
+
+def _draw_points(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], looks: list[Look]
+) -> None:
+    """Draw very many points, without their spread."""
+    for mark in dict.fromkeys(mark for _, mark in looks):
+        some = [i for i, (_, own) in enumerate(looks) if own == mark]
+        shades = [looks[i][0] for i in some]
+        axes.scatter(
+            x[some], y[some], s=12, c=shades, marker=mark, alpha=0.6, linewidths=0
         )
 
 
@@ -154,7 +179,7 @@ def _name_points(
         )
 
 
-def _looks(layout: Layout) -> dict[Any, tuple[str, str]]:
+def _looks(layout: Layout) -> dict[Any, Look]:
     """Give each method a colour and a mark."""
     values = layout.methods
     marks = [MARKS[i % len(MARKS)] for i in range(len(values))]
@@ -162,9 +187,13 @@ def _looks(layout: Layout) -> dict[Any, tuple[str, str]]:
 
 
 def _name_methods(figure: Figure, layout: Layout) -> None:
-    """Name the methods below the figure."""
+    """Name the methods below the figure; the first and the last one if there are many."""
     name = "" if layout.method in METHOD_AXES else f"{layout.method} = "
     looks = _looks(layout)
+    if len(looks) > METHODS:
+        looks = {
+            value: looks[value] for value in (layout.methods[0], layout.methods[-1])
+        }
     figure.legend(
         [
             Line2D([], [], color=c, marker=m, linestyle="none")

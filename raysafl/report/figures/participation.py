@@ -1,5 +1,7 @@
 """Which clients came when in a sweep: one raster for each participation policy."""
 
+from collections.abc import Set
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -31,8 +33,8 @@ def rasters(
         A PNG file with at most six policies; None if nothing has run.
     """
     policies = _policies(runs, manifest)
-    of_run = {str(run_id): rows for run_id, rows in rounds.groupby("run_id")}
-    drawn = [entries for entries in policies if entries[0].run_id in of_run][:MOST]
+    firsts = raster_runs(runs, manifest, set(rounds["run_id"]))
+    drawn = [entries for entries in policies if entries[0].run_id in firsts]
     if not drawn:
         return None
     wide = min(2, len(drawn))
@@ -42,7 +44,7 @@ def rasters(
     pairs = grid.reshape(-1, 2)
     marked = False
     for (axes, side), entries in zip(pairs, drawn, strict=False):
-        rows = of_run[entries[0].run_id]
+        rows = rounds[rounds["run_id"] == entries[0].run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
         enforced = _enforced(rows)
         marked |= enforced is not None
@@ -68,6 +70,18 @@ def rasters(
             "orange: enforced rounds", fontsize=LETTERS, color=OKABE_ITO[1]
         )
     return to_png(figure)
+
+
+def raster_runs(runs: pd.DataFrame, manifest: Manifest, there: Set[str]) -> list[str]:
+    """Return the ids of the runs that `rasters` draws.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        there: the ids of the runs that have rows.
+    """
+    firsts = [entries[0].run_id for entries in _policies(runs, manifest)]
+    return [run_id for run_id in firsts if run_id in there][:MOST]
 
 
 def _policies(runs: pd.DataFrame, manifest: Manifest) -> list[list[Entry]]:

@@ -11,6 +11,7 @@ import pandas as pd
 from raysafl.report.analysis.cells import aggregate
 from raysafl.report.analysis.evidence import LEVEL, welch
 from raysafl.report.analysis.layout import labels_text
+from raysafl.report.analysis.part import MOST, thinned
 from raysafl.report.pages.html import (
     Facts,
     Grid,
@@ -59,6 +60,11 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
         for runs, m in zip(frames, manifests, strict=True)
     ]
     combinations = list(dict.fromkeys(labels for cells in sweeps for labels in cells))
+    shown = thinned(combinations, MOST)
+    fewer = (
+        f" {len(shown):,} of {len(combinations):,} cells are shown, evenly spaced; the "
+        "numbers of all are in each `runs.parquet`."
+    )
     head = [
         "cell",
         names[0],
@@ -66,7 +72,7 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     ]
     rows = [
         [_cell_name(labels, manifests[0].axes), *_line(labels, sweeps, table)]
-        for labels in combinations
+        for labels in shown
     ]
     common = sum(all(labels in cells for cells in sweeps) for labels in combinations)
     unit = f", in {table.unit}" if table.unit else ""
@@ -75,6 +81,7 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
         f"standard deviation over seeds [how many]. {common} of {len(combinations)} cells are in "
         f"every sweep. Δ is to {names[0]}, ± half the width of its {LEVEL:.0%} interval (Welch)."
     )
+    text += fewer if len(shown) < len(combinations) else ""
     title = f"{', '.join(names[:-1])} and {names[-1]}"
     scales = {manifest.scale for manifest in manifests}
     warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""

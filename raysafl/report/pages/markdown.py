@@ -27,6 +27,7 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
+from raysafl.report.analysis.part import Part
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.pages.screen import screen
 from raysafl.report.wording import (
@@ -52,6 +53,8 @@ CHOSEN_AFTERWARDS = (
 ALL_FINISHED = "Nothing: every replicate finished."
 # Largest number of missing runs that are named.
 NAMED = 6
+# Largest number of lines on runs that ended badly.
+LINES = 300
 __all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
@@ -211,6 +214,8 @@ def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     table = manifest.table
     lines = list[list[str]]()
     far: dict[str, list[float]] = {}
+    if not table.more:
+        return []
     for entry, (_, cell) in zip(manifest.entries, cells.iterrows(), strict=True):
         for printed in (p for p in table.more if matches(p, entry.labels)):
             name = printed.statistic
@@ -292,6 +297,7 @@ def losses(
     """Say which replicates are not in the means, and why.
 
     There is one line per run and reason, and one line for all runs that have not begun.
+    If there are too many, one line says how many more there would be.
     """
     lines = []
     absent = []
@@ -310,6 +316,9 @@ def losses(
             lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
         elif missing:
             absent.append(where)
+    if len(lines) > LINES:
+        more = f"and {len(lines) - LINES:,} more lines: `runs.parquet` has all"
+        lines = [*lines[:LINES], more]
     if absent:
         rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
         missing_runs = (
@@ -345,6 +354,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     runs, manifest = improvements(runs, manifest)
     layout = Layout.of(manifest)
     cells = add_verdicts(compare(aggregate(runs, manifest), manifest), manifest)
+    part = Part.of(cells, manifest, layout)
     note = scale_note(manifest)
     source = manifest.table.source
     parts = [
@@ -352,11 +362,12 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         *([f"**{note}**"] if note else []),
         f"Cells: {caption(manifest)}{versus}."
         + (f" Paper: {source}." if source else ""),
-        _pivot(cells, manifest, layout),
+        part.note,
+        _pivot(part.cells, part.manifest, part.layout),
         *distance_lines(cells, manifest),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
-        _long(cells, manifest, layout),
+        _long(part.cells, part.manifest, part.layout),
         "\n".join(
             f"- `{n}`: {MEANINGS[n]}"
             for n in statistics(manifest.table)

@@ -15,11 +15,11 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
+from raysafl.report.analysis.part import MOST, Part
 from raysafl.report.pages.html import (
     Cards,
     Grid,
     Lines,
-    Part,
     Picture,
     Pictures,
     Section,
@@ -28,6 +28,7 @@ from raysafl.report.pages.html import (
     render,
     stacked,
 )
+from raysafl.report.pages.html import Part as Piece
 from raysafl.report.pages.markdown import (
     ALL_FINISHED,
     CHOSEN_AFTERWARDS,
@@ -78,6 +79,7 @@ class Report:
         shown_layout: the layout of `shown`.
         versus: the runs, or their improvements over the baseline.
         cells: the cells of the table with their verdicts.
+        part: the cells that are shown one by one.
         pairs: the paired comparisons of methods.
         pictures: the figures of each section.
     """
@@ -89,6 +91,7 @@ class Report:
     shown_layout: Layout
     versus: pd.DataFrame
     cells: pd.DataFrame
+    part: Part
     pairs: pd.DataFrame
     pictures: dict[str, list[Picture]]
 
@@ -124,7 +127,7 @@ def page(report: Report) -> str:
             if pictures
         ),
         Section("missing", "Missing, diverged, failed", [_losses_part(report)]),
-        Section("cost", "Cost", cost(report.runs, manifest, report.layout)),
+        Section("cost", "Cost", _cost_parts(report)),
         Section(
             "notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []
         ),
@@ -136,7 +139,7 @@ def page(report: Report) -> str:
     return render(title, sections, subtitle, scale_note(manifest))
 
 
-def _summary_parts(report: Report) -> list[Part]:
+def _summary_parts(report: Report) -> list[Piece]:
     """Write the most important numbers, and how they compare with the paper."""
     cells = report.cells
     runs = report.runs
@@ -160,7 +163,9 @@ def _summary_parts(report: Report) -> list[Part]:
         ("local steps", f"{total['total_steps']:,.0f}", False),
         ("traffic", traffic_text(total["total_bytes"]), False),
     ]
-    parts: list[Part] = [Cards(cards)]
+    parts: list[Piece] = [Cards(cards)]
+    if report.part.note:
+        parts.append(prose(report.part.note))
     judged = cells[cells["verdict"] != ""]
     if len(judged):
         words = judged["verdict"].value_counts()
@@ -177,20 +182,20 @@ def _summary_parts(report: Report) -> list[Part]:
     return parts
 
 
-def _from_markdown(lines: list[str]) -> list[Part]:
+def _from_markdown(lines: list[str]) -> list[Piece]:
     """Turn a section of `table.md` into a section of the page, without its heading."""
     return [prose("\n\n".join(lines[1:]))] if lines else []
 
 
-def _table_parts(report: Report) -> list[Part]:
+def _table_parts(report: Report) -> list[Piece]:
     """Write the table with the axes that go down and across."""
-    manifest = report.shown
+    manifest = report.part.manifest
     table = manifest.table
     minus = report.manifest.table.minus
-    layout = report.shown_layout
+    layout = report.part.layout
     down = layout.down
     across = layout.across
-    found = cells_by_labels(report.cells, layout.axes)
+    found = cells_by_labels(report.part.cells, layout.axes)
     columns = layout.combinations(manifest, across)
 
     def cell(key: Key) -> str:
@@ -223,11 +228,11 @@ def _head(key: Key) -> str:
     return ", ".join(label_text(value) for value in key)
 
 
-def _all_cells(report: Report) -> list[Part]:
+def _all_cells(report: Report) -> list[Piece]:
     """Write one line per cell: our number, its interval, the paper's, and the verdict."""
-    manifest = report.shown
+    manifest = report.part.manifest
     table = manifest.table
-    axes = report.shown_layout.axes
+    axes = report.part.layout.axes
     name = table.statistic
     unit = table.unit
     printed = bool(table.paper)
@@ -236,9 +241,9 @@ def _all_cells(report: Report) -> list[Part]:
     ]
     head = [", ".join(axes), "seeds", name, f"± {LEVEL:.0%}"]
     head += ["paper", f"Δ ± {LEVEL:.0%}", "Δ / std", "verdict"] if printed else []
-    found = cells_by_labels(report.cells, axes)
+    found = cells_by_labels(report.part.cells, axes)
     rows = []
-    for key in report.shown_layout.combinations(manifest, axes):
+    for key in report.part.layout.combinations(manifest, axes):
         cell = found[key]
         row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
         row.append(_or_dash(cell["half.mean"], unit))
@@ -275,13 +280,13 @@ def _or_dash(value: float, unit: str = "%") -> str:
     return number(value, unit) if math.isfinite(value) else NOTHING
 
 
-def _nearest_statistics(report: Report) -> list[Part]:
+def _nearest_statistics(report: Report) -> list[Piece]:
     """Say which statistic matches the printed numbers best."""
     lines = match_lines(report.cells, report.shown, report.shown_layout)
     return [prose(CHOSEN_AFTERWARDS + "\n\n" + "\n".join(lines))] if lines else []
 
 
-def _tests(report: Report) -> list[Part]:
+def _tests(report: Report) -> list[Piece]:
     """Write the paired comparisons of every method with the first one."""
     pairs = report.pairs
     manifest = report.manifest
@@ -291,8 +296,12 @@ def _tests(report: Report) -> list[Part]:
     others = [axis for axis in report.layout.axes if axis != method]
     unit = manifest.table.unit
     rows = list[list[str]]()
-    for _, pair in pairs.iterrows():
-        where = ", ".join(label_text(pair[f"label.{axis}"]) for axis in others)
+    shown = _of_part(pairs, report.part)
+    where = "on this page"
+    if len(shown) < len(pairs):
+        where = f"of the sweep, of which {len(shown):,} are on this page"
+    for _, pair in shown.iterrows():
+        place = ", ".join(label_text(pair[f"label.{axis}"]) for axis in others)
         clear = pair["holm"] < CLEAR
         word = ("higher" if pair["diff"] > 0 else "lower") if clear else ""
         half = "" if math.isnan(pair["half"]) else f" ± {number(pair['half'], unit)}"
@@ -300,7 +309,7 @@ def _tests(report: Report) -> list[Part]:
             NOTHING if math.isnan(pair[c]) else f"{pair[c]:.3g}" for c in ("p", "holm")
         ]
         method_here = label_text(pair[f"label.{method}"])
-        name = f"{where}, {method_here}" if where else method_here
+        name = f"{place}, {method_here}" if place else method_here
         rows.append(
             [
                 name,
@@ -315,7 +324,7 @@ def _tests(report: Report) -> list[Part]:
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
         f"see the same cohorts, so their differences are tested: paired t test, two-sided, with "
         f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
-        f"{len(pairs)} comparisons on this page; below {CLEAR:g} the method is called higher or "
+        f"{len(pairs)} comparisons {where}; below {CLEAR:g} the method is called higher or "
         "lower. With few seeds and many comparisons few pass: an empty verdict is no evidence "
         "that methods are equal."
     )
@@ -330,7 +339,23 @@ def _tests(report: Report) -> list[Part]:
     return [prose(text), Grid("Paired comparisons", head, rows)]
 
 
-def _losses_part(report: Report) -> Part:
+def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
+    """Return the comparisons whose labels are on the page."""
+    if not part.note:
+        return pairs
+    there = pd.Series(True, index=pairs.index)
+    for axis, values in part.layout.values.items():
+        there &= pairs[f"label.{axis}"].isin(values)
+    return pairs[there].iloc[:MOST]
+
+
+def _cost_parts(report: Report) -> list[Piece]:
+    """Write the mean cost of a replicate, for the methods that are on the page."""
+    shown = report.part.layout if report.part.note else report.layout
+    return cost(report.runs, report.manifest, shown)
+
+
+def _losses_part(report: Report) -> Piece:
     """List the replicates that are not in the means."""
     lines = losses(report.cells, report.versus, report.shown, report.shown_layout)
     explanation = "Diverged and failed replicates are not in the means."

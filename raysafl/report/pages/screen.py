@@ -19,8 +19,12 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
+from raysafl.report.analysis.part import Part
 from raysafl.report.wording import caption, ours, scale_note, theirs
 from raysafl.storage.manifest import Manifest
+
+# Largest number of cells in a terminal.
+MOST = 300
 
 
 def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
@@ -30,38 +34,39 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
         width: number of columns of the terminal. A table that is wider gets one line
-            per cell.
+            per cell. One of very many cells shows a part of them, and says which.
 
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
     runs, manifest = improvements(runs, manifest)
     cells = compare(aggregate(runs, manifest), manifest)
-    layout = Layout.of(manifest)
-    out = _fill(cells, manifest, layout, width)
+    part = Part.of(cells, manifest, Layout.of(manifest), MOST)
+    out = _fill(part, width)
     # A table that is too wide gets one line per cell.
-    if layout.across and _width(out) > width:
-        out = _fill(
-            cells, manifest, replace(layout, down=layout.axes, across=[]), width
-        )
+    if part.layout.across and _width(out) > width:
+        layout = replace(part.layout, down=part.layout.axes, across=[])
+        out = _fill(replace(part, layout=layout), width)
     return out
 
 
-def _fill(
-    cells: pd.DataFrame, manifest: Manifest, layout: Layout, width: int
-) -> Screen:
+def _fill(part: Part, width: int) -> Screen:
     """Fill the table with the axes that the layout has down and across."""
+    manifest = part.manifest
+    layout = part.layout
     table = manifest.table
     down = layout.down
     across = layout.across
-    found = cells_by_labels(cells, layout.axes)
+    found = cells_by_labels(part.cells, layout.axes)
     columns = layout.combinations(manifest, across)
     out = Screen(
         title=Text(manifest.title or manifest.name),
         caption=Text(
             "\n".join(
-                [caption(manifest).replace("`", ""), scale_note(manifest)]
-            ).strip()
+                text.replace("`", "")
+                for text in (caption(manifest), scale_note(manifest), part.note)
+                if text
+            )
         ),
         caption_justify="left",
         box=box.SIMPLE_HEAD,

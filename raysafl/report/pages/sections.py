@@ -1,20 +1,27 @@
 """The last sections of a page: cost, configuration, and how the sweep was made."""
 
 import math
+from collections import defaultdict
 
 import pandas as pd
 
 from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.pages.html import Facts, Grid, Part, prose
 from raysafl.report.pages.origin import duration, origin_facts
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Label, Manifest
 
 # Largest number of values of a setting that are named.
 MOST = 8
 
 
 def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
-    """Write the mean cost of a replicate for each method."""
+    """Write the mean cost of a replicate for each method.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        layout: the layout of its axes, with the methods that are shown.
+    """
     columns = {
         "total_steps": "local steps",
         "total_bytes_down": "to clients",
@@ -26,10 +33,13 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
     if runs.empty or not set(columns) <= set(runs):
         return []
     of_entry = {e.run_id: e.labels.get(method) for e in manifest.entries if method}
+    places = defaultdict[Label, list[int]](list)
+    for i, run_id in enumerate(runs["run_id"]):
+        places[of_entry.get(run_id)].append(i)
     spent = runs[["run_id", "seconds", *columns]]
     rows = []
     for value in layout.methods:
-        own = spent[[of_entry.get(i) == value for i in runs["run_id"]]]
+        own = spent.iloc[places[value]]
         if own.empty:
             continue
         means = own[list(columns)].mean()

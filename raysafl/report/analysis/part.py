@@ -1,0 +1,123 @@
+"""Which part of a sweep of very many cells a report shows cell by cell."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pandas as pd
+
+from raysafl.report.analysis.layout import Key, Layout
+from raysafl.storage.manifest import Manifest
+
+# Largest number of cells that tables and curves show. A page with more of them is slow
+# to make and to open, and nobody reads it.
+MOST = 1_000
+# Largest number of places of a table, empty ones among them.
+LARGEST = 10_000
+# A part of a grid that has fewer cells than this share of `MOST` is none of a grid.
+SPARSE = 0.25
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The cells of a sweep that tables and curves show, one by one.
+
+    These are all cells, unless there are too many. What summarises cells, such as
+    counts, claims and distances, is computed from all of them nevertheless.
+
+    Attributes:
+        manifest: the sweep with the entries that are shown.
+        layout: the layout of its axes.
+        cells: the cells that are shown.
+        note: one sentence that says what is left out and where it is; empty if nothing
+            is.
+        share: how many of the cells are shown, in a few words; empty if all are.
+    """
+
+    manifest: Manifest
+    layout: Layout
+    cells: pd.DataFrame
+    note: str = ""
+    share: str = ""
+
+    @classmethod
+    def of(
+        cls, cells: pd.DataFrame, manifest: Manifest, layout: Layout, most: int = MOST
+    ) -> "Part":
+        """Choose the cells that are shown.
+
+        Args:
+            cells: from `raysafl.report.analysis.cells.aggregate`.
+            manifest: the sweep.
+            layout: the layout of its axes.
+            most: the largest number of cells.
+        """
+        entries = {
+            tuple(entry.labels.get(axis) for axis in manifest.axes): entry
+            for entry in manifest.entries
+        }
+        keys = list(entries)
+        shown = thinned(keys, most)
+        if len(shown) == len(keys):
+            return cls(manifest, _narrow(manifest, layout), cells)
+        part = manifest.replace(entries=[entries[key] for key in shown])
+        there = cells["run_id"].isin([entry.run_id for entry in part.entries])
+        own = Layout.of(part)
+        values = [
+            f"{len(own.values[axis]):,} of {len(layout.values[axis]):,} values of {axis}"
+            for axis in manifest.axes
+            if len(own.values[axis]) < len(layout.values[axis])
+        ]
+        which = f" ({', '.join(values)})" if values else ""
+        share = f"{len(shown):,} of {len(keys):,} cells"
+        note = (
+            f"Shown one by one are {share}, evenly spaced{which}; the numbers of all are in "
+            "`runs.parquet`, which `raysafl results` filters and sorts."
+        )
+        return cls(part, _narrow(part, own), cells[there], note, share)
+
+
+def _narrow(manifest: Manifest, layout: Layout) -> Layout:
+    """Let all axes go down if the table would else be large and almost empty.
+
+    So it would be if labels are numbers that were drawn, which hardly occur twice.
+    """
+    sizes = (
+        len(layout.combinations(manifest, a)) for a in (layout.down, layout.across)
+    )
+    if math.prod(sizes) <= LARGEST:
+        return layout
+    return replace(layout, down=layout.axes, across=[])
+
+
+def thinned(keys: Sequence[Key], most: int) -> list[Key]:
+    """Return some of the combinations of labels, in their order.
+
+    The labels of the longest axis are thinned first, so that a part of a grid is a
+    grid. If the combinations are none, evenly spaced ones are returned.
+
+    Args:
+        keys: the combinations, each with one label for each axis.
+        most: the largest number of them.
+    """
+    if len(keys) <= most:
+        return list(keys)
+    axes = [list(dict.fromkeys(labels)) for labels in zip(*keys, strict=False)]
+    sizes = [len(labels) for labels in axes]
+    while math.prod(sizes) > most:
+        sizes[sizes.index(max(sizes))] -= 1
+    kept = [set(_evenly(labels, n)) for labels, n in zip(axes, sizes, strict=True)]
+    grid = [
+        key
+        for key in keys
+        if all(label in some for label, some in zip(key, kept, strict=False))
+    ]
+    return grid if len(grid) >= SPARSE * most else _evenly(keys, most)
+
+
+def _evenly(items: Sequence[Item], number: int) -> list[Item]:
+    """Return evenly spaced items, from the first to the last one."""
+    gap = (len(items) - 1) / max(number - 1, 1)
+    return [items[round(i * gap)] for i in range(number)]
