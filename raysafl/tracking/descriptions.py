@@ -1,5 +1,6 @@
 """What MLflow shows of a sweep besides rows: tags, counts, files and the description."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from raysafl.storage.ledger import LedgerEntry, Status
@@ -35,15 +36,15 @@ def source_tags(manifest: Manifest) -> dict[str, str]:
     return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"} if name else {}
 
 
-def status_counts(entries: Iterable[LedgerEntry]) -> dict[str, float]:
+def status_counts(ends: Iterable[Status]) -> dict[str, float]:
     """Count the runs that ended with each status."""
-    ends = [entry.status for entry in entries]
-    return {f"runs.{s}": float(ends.count(s)) for s in Status}
+    counts = Counter(ends)
+    return {f"runs.{s}": float(counts[s]) for s in Status}
 
 
-def mlflow_status(entries: Iterable[LedgerEntry]) -> str:
+def mlflow_status(ends: Iterable[Status]) -> str:
     """Return MLflow's status of runs that ended: a diverged run is a result, a failed one not."""
-    return "FINISHED" if all(e.status.decided for e in entries) else "FAILED"
+    return "FINISHED" if all(end.decided for end in ends) else "FAILED"
 
 
 def report_files(store: Store) -> list[Location]:
@@ -53,18 +54,23 @@ def report_files(store: Store) -> list[Location]:
     return [file for name in names if (file := store.file(name)).is_file()]
 
 
-def description(store: Store, limit: int) -> str:
+def description(store: Store, limit: int, note: str) -> str:
     """Return the description of a sweep as Markdown, of at most `limit` characters.
 
     It is `table.md`, or the title and the notes as long as that does not exist.
+
+    Args:
+        store: the folder of the sweep.
+        limit: the largest number of characters.
+        note: the last paragraph, which says what MLflow has of the sweep.
     """
     manifest = store.manifest()
     table = store.file("table.md")
     parts = [f"# {manifest.title or manifest.name}", manifest.notes]
     text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
-    end = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"
-    return (
-        text
-        if len(text) <= limit
-        else text[: limit - len(end)].rpartition("\n")[0] + end
-    )
+    end = f"\n\n{note}"
+    if len(text) + len(end) > limit:
+        cut = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"
+        end = cut + end
+        text = text[: limit - len(end)].rpartition("\n")[0]
+    return text.rstrip() + end

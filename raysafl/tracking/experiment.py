@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from raysafl.storage.identity import Identity, identity, renewed
 from raysafl.storage.store import Store
-from raysafl.tracking import metrics
+from raysafl.tracking.readings import read_runs
 from raysafl.tracking.tags import DIGEST, FILE, FOLDER, KIND, LOGGED, PLACE, RUN
 
 if TYPE_CHECKING:
@@ -126,14 +126,13 @@ def _logged_from(store: Store, run: "Run") -> bool:
     Equal configurations give equal rows in every folder, but they take different times.
     """
     tags = run.data.tags
-    rows = store.rounds(tags[RUN])
-    if tags.get(DIGEST) != metrics.digest(rows, int(tags.get(LOGGED, -1))):
+    reading = read_runs(store, [tags[RUN]])[tags[RUN]]
+    if tags.get(DIGEST) != reading.digest(int(tags.get(LOGGED, -1))):
         return False
     if run.info.status not in ("FINISHED", "FAILED"):
         return True
-    ending = store.ledger_entry(tags[RUN])
     took = run.info.end_time - run.info.start_time
-    return ending is not None and took == metrics.lasted(ending, rows)
+    return reading.ending is not None and took == reading.lasted
 
 
 def _retire(client: "MlflowClient", experiment: "Experiment") -> None:

@@ -1,62 +1,141 @@
-"""Turns a run's rows into what MLflow stores: curves, summaries, and their times."""
+"""Turns the rows of runs into what MLflow stores: curves, final statistics, and their times."""
 
 import hashlib
-import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from raysafl.core.record import Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.statistics import summarise
 
+Ints = NDArray[np.int64]
+
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
+# The curves of a run, in the order of the columns of `Curves.values`.
+CURVES = [*MEANS, *(f"{name}_std" for name in MEANS), *SUMS]
 # These are logged with their standard deviation over replicates.
 STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]
 
 
-def metric_curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per round: mean and standard deviation over replicates.
+class Curves(NamedTuple):
+    """The curves of a run: a line for each evaluated round.
 
-    Columns that add up over rounds are the mean over replicates of their running sum.
+    Args:
+        rounds: the numbers of the rounds, [lines].
+        times: the milliseconds from the start of the run to the end of each, [lines].
+        values: the points, which may be NaN, [lines, CURVES].
     """
-    means = rows.groupby("round")[MEANS].mean()
-    spread = rows.groupby("round")[MEANS].std().add_suffix("_std")
-    sums = rows[["round"]].join(rows.groupby("replicate")[SUMS].cumsum())
-    return means.join(spread).join(sums.groupby("round").mean())
+
+    rounds: Ints
+    times: Ints
+    values: NDArray[np.float64]
+
+    @property
+    def last_round(self) -> int:
+        """The last round that has a line; -1 if there is none."""
+        return int(self.rounds[-1]) if len(self.rounds) else -1
+
+    def kept(self, k: int, ended: bool) -> "Curves":
+        """Return every k-th line.
+
+        Args:
+            k: the distance of lines.
+            ended: whether the last line is kept in any case.
+        """
+        keep = np.arange(1, len(self.rounds) + 1) % k == 0
+        if ended:
+            keep[-1:] = True
+        return self._only(keep)
+
+    def after(self, round: int) -> "Curves":
+        """Return the lines of the rounds after a round."""
+        return self._only(self.rounds > round)
+
+    def first(self, count: int) -> "Curves":
+        """Return the first lines."""
+        return self._only(np.arange(len(self.rounds)) < count)
+
+    def _only(self, which: NDArray[np.bool_]) -> "Curves":
+        return Curves(self.rounds[which], self.times[which], self.values[which])
 
 
-def finite(lines: pd.DataFrame) -> Iterator[tuple[int, str, float]]:
-    """Yield (round, name, value) of all finite numbers."""
-    rounds = [int(step) for step in lines.index]
-    for name in lines.columns:
-        for step, value in zip(rounds, lines[name].tolist(), strict=True):
-            if math.isfinite(value):
-                yield step, str(name), float(value)
+NO_CURVES = Curves(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, len(CURVES)))
+)
 
 
-def elapsed(rows: pd.DataFrame) -> dict[int, int]:
-    """Return the milliseconds from the start of a run to the end of each round."""
-    seconds = rows.groupby("round")["seconds"].max().fillna(0.0).cumsum()
+def curves(rows: pd.DataFrame) -> dict[str, Curves]:
+    """Return the curves of many runs, by run id; runs without rows have none.
+
+    A point is the mean over the replicates that have the round, or their standard
+    deviation. Columns that add up over rounds are the mean over replicates of their
+    running sum.
+
+    Args:
+        rows: the rows of the runs, sorted by run, replicate and round.
+    """
+    if rows.empty:
+        return {}
+    run = _numbers(rows, ["run_id"])
+    keys = [run, rows["round"].to_numpy()]
+    lines = rows.groupby(keys)
+    running = rows[SUMS].groupby([run, rows["replicate"].to_numpy()]).cumsum()
+    parts = (lines[MEANS].mean(), lines[MEANS].std(), running.groupby(keys).mean())
+    values = np.concatenate([part.to_numpy(float) for part in parts], axis=1)
+
+    seconds = lines["seconds"].max().fillna(0.0)
+    of_run = seconds.index.get_level_values(0).to_numpy()
+    times = (1000 * seconds.groupby(of_run).cumsum()).to_numpy().astype(np.int64)
+    rounds = seconds.index.get_level_values(1).to_numpy().astype(np.int64)
+    firsts = np.flatnonzero(np.diff(of_run)) + 1
+    each = (np.split(part, firsts) for part in (rounds, times, values))
     return {
-        int(r): int(1000 * s)
-        for r, s in zip(seconds.index, seconds.tolist(), strict=True)
+        run_id: Curves(*own)
+        for run_id, *own in zip(rows["run_id"].unique(), *each, strict=False)
     }
 
 
-def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return the statistics of a run as means over replicates, some with `_std` as well."""
+def final_statistics(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return the statistics of many runs, by run id; runs without rows have none.
+
+    They are means over replicates, some with the standard deviation as `..._std`.
+
+    Args:
+        rows: the rows of the runs, sorted by run, replicate and round.
+    """
     if rows.empty:
         return {}
-    parts = pd.DataFrame([summarise(part) for _, part in rows.groupby("replicate")])
-    spread = parts[STATISTICS].std().add_suffix("_std")
-    return {str(k): float(v) for k, v in pd.concat([parts.mean(), spread]).items()}
+    lengths = np.bincount(_numbers(rows, ["run_id", "replicate"]))
+    parts = summarise_each(rows, lengths)
+    run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
+    of_run = parts.groupby(run_ids)
+    spread = of_run[STATISTICS].std().add_suffix("_std")
+    # `last5_std` is the spread over replicates here, not FAST's over rounds.
+    found = of_run.mean()
+    found[spread.columns] = spread
+    return dict(zip(found.index, found.to_dict("records"), strict=True))
+
+
+def summarise_each(rows: pd.DataFrame, lengths: Ints) -> pd.DataFrame:
+    """Compute the statistics of many replicates, whose rows follow one another.
+
+    Args:
+        rows: the rows, each replicate's in order of rounds.
+        lengths: how many rows each replicate has.
+    """
+    ends = np.cumsum(lengths)
+    return pd.DataFrame(
+        [summarise(rows[end - n : end]) for n, end in zip(lengths, ends, strict=True)]
+    )
 
 
 def digest(rows: pd.DataFrame, through: int) -> str:
-    """Return a fingerprint of the rows up to a round, by which changed rows are noticed."""
+    """Return a fingerprint of a run's rows up to a round, by which changed rows are noticed."""
     columns = rows.loc[rows["round"] <= through, ["replicate", "round", *MEANS, *SUMS]]
     return hashlib.sha256(columns.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
@@ -71,8 +150,10 @@ def started(ending: LedgerEntry | None) -> int | None:
     return int(1000 * when.timestamp())
 
 
-def lasted(ending: LedgerEntry | None, rows: pd.DataFrame) -> int:
-    """Return how long a run took, or has taken so far, in milliseconds."""
-    if ending is not None and ending.seconds is not None:
-        return int(1000 * ending.seconds)
-    return max(elapsed(rows).values(), default=0)
+def _numbers(rows: pd.DataFrame, columns: list[str]) -> Ints:
+    """Number the groups of equal values that follow one another, from 0; one number a row."""
+    new = np.zeros(len(rows), bool)
+    for name in columns:
+        values: NDArray[Any] = rows[name].to_numpy()
+        new[1:] |= values[1:] != values[:-1]
+    return np.cumsum(new)

@@ -5,21 +5,18 @@
 
 import hashlib
 import json
-import math
-import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from raysafl.core.component import flatten
-from raysafl.storage.checked import read_checked
-from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
+from raysafl.tracking.choice import Tracking, stride, thinning_note
 from raysafl.tracking.client import artifacts, connect, disconnect
 from raysafl.tracking.descriptions import (
     begun_runs,
@@ -30,29 +27,69 @@ from raysafl.tracking.descriptions import (
     source_tags,
     status_counts,
 )
+from raysafl.tracking.entities import (
+    TEXT,
+    allowed_tags,
+    fresh_metrics,
+    fresh_params,
+    now,
+    points,
+    run_tags,
+)
 from raysafl.tracking.experiment import open_experiment
+from raysafl.tracking.metrics import NO_CURVES, Curves
+from raysafl.tracking.readings import Reading, read_runs
 from raysafl.tracking.saved_view import TAG as VIEW
 from raysafl.tracking.saved_view import saved_view
-from raysafl.tracking.tags import DIGEST, KIND, LOGGED, RUN, STAMP, SWEEP
+from raysafl.tracking.tags import DIGEST, KIND, LOGGED, RUN, STAMP, SWEEP, TRACK
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric, Run, RunTag
+    from mlflow.entities import Metric, Param, Run
 
 # draws a run's rows, with a title, as a PNG file
 Curve = Callable[[pd.DataFrame, str], bytes]
-# The JSON of runs by their ids.
-Configs = Mapping[str, Mapping[str, Any]]
+# Returns the JSON values of the configuration of a run by its id, or {}.
+ConfigOf = Callable[[str], Mapping[str, Any]]
 
-# 60 rounds of 15 curves stay below MLflow's limit of 1,000 metrics per request.
-ROUNDS_PER_BATCH = 60
-# Largest number of characters of a tag in MLflow.
-TEXT = 8000
-# Largest number of characters of a parameter in MLflow.
-PARAM = 6000
+# Runs whose rows are in memory at the same time.
+RUNS_AT_ONCE = 250
+# 50 rounds of 15 curves, parameters and tags stay below MLflow's limit of 1,000 entries
+# in a request.
+ROUNDS_PER_BATCH = 50
 
 # Tags of MLflow's own.
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
+
+
+class Known(NamedTuple):
+    """What is remembered of a run that MLflow has.
+
+    Args:
+        mlflow_id: MLflow's id of it.
+        stamp: the fingerprint of what was logged when it ended; empty if it has not.
+        track: how much of it was logged.
+        end: when it ended, in milliseconds since 1970.
+    """
+
+    mlflow_id: str
+    stamp: str = ""
+    track: Tracking = Tracking.CURVES
+    end: int = 0
+
+    @classmethod
+    def of(cls, run: "Run") -> "Known":
+        """Remember a run as MLflow returns it."""
+        tags = run.data.tags
+        if run.info.status not in ("FINISHED", "FAILED"):
+            return cls(run.info.run_id)
+        brief = tags.get(TRACK) == Tracking.SUMMARY
+        track = Tracking.SUMMARY if brief else Tracking.CURVES
+        return cls(run.info.run_id, tags.get(STAMP, ""), track, run.info.end_time or 0)
+
+    def shows(self, stamp: str, track: Tracking) -> bool:
+        """Whether all of an ended run has been logged: a run with curves has a summary too."""
+        return self.stamp == stamp and self.track in (track, Tracking.CURVES)
 
 
 class Projection:
@@ -65,16 +102,22 @@ class Projection:
     Args:
         store: the folder of the sweep.
         uri: MLflow's URI.
-        configs: the configurations of runs that have not ended, by run id; those of
-            ended runs are in their ledger entries.
+        track: how much is logged. `auto` is resolved by the number of runs in the
+            manifest.
+        config_of: returns the configuration of a run that has not ended; those of ended
+            runs are in their ledger entries.
         curve: draws the figure of a run; None: no figures.
+
+    Raises:
+        ValueError: `track` is `none`.
     """
 
     def __init__(
         self,
         store: Store,
         uri: str,
-        configs: Configs | None = None,
+        track: Tracking = Tracking.AUTO,
+        config_of: ConfigOf | None = None,
         curve: Curve | None = None,
     ) -> None:
         self.store = store
@@ -82,21 +125,24 @@ class Projection:
         # How many runs have been looked at. The tracker takes a rising number as
         # progress.
         self.num_looked_at = 0
-        self._configs = configs or {}
+        self._track = track.resolved(len(self.manifest.entries))
+        if self._track is Tracking.NONE:
+            raise ValueError("nothing is to be logged to MLflow (track is 'none')")
+        self._config_of = config_of or (lambda run_id: {})
         self._curve = curve
         self._client = connect(uri)
         self._experiment = open_experiment(
             self._client, store, self.manifest.name, artifacts(uri)
         )
         self._run_labels = self.manifest.labels()
-        # MLflow's id of each run.
-        self._mlflow_ids: dict[str, str] = {}
-        # Runs as MLflow has them, until they are changed.
-        self._unchanged: dict[str, Run] = {}
+        # What MLflow has of each run.
+        self._known: dict[str, Known] = {}
         # MLflow's id of the parent run.
         self._parent = ""
-        # Runs whose end has been logged.
-        self._ended: set[str] = set()
+        # How runs ended whose end has been logged.
+        self._ends: dict[str, Status] = {}
+        # Runs without curves that are shown as running.
+        self._running: set[str] = set()
         # When the last of the runs ended, in milliseconds since 1970.
         self._last_end = 0
         self._find_runs()
@@ -111,48 +157,27 @@ class Projection:
         """Close the connections to MLflow."""
         disconnect(self._client)
 
-    def sync_run(self, run_id: str, live: bool = True) -> None:
-        """Log what is new of a run, unless this object has logged its end already.
+    def sync_runs(self, run_ids: Collection[str], live: bool = True) -> None:
+        """Log what is new of some runs, unless this object has logged their end already.
 
         Args:
-            run_id: the run.
+            run_ids: the runs.
             live: whether a run without a ledger entry counts as running (True) or as
                 interrupted (False).
         """
-        self.num_looked_at += 1
-        if run_id in self._ended:
-            return
-        checked = read_checked(self.store, run_id)
-        rows = checked.rounds()
-        ending = checked.ledger.get(run_id)
-        run = self._child(run_id, rows, ending)
-        end = run.info.start_time + metrics.lasted(ending, rows)
-        self._last_end = max(self._last_end, end)
-        if ending:
-            self._end(run, run_id, rows, ending, end)
-        else:
-            self._log_run(run, rows, self._params(run_id, {}), {}, {})
-            self._mark(run, "RUNNING" if live else "KILLED", end)
-
-    def _end(
-        self, run: "Run", run_id: str, rows: pd.DataFrame, ending: LedgerEntry, end: int
-    ) -> None:
-        """Log a run that has ended, unless all of it has been logged."""
-        stamp = self._stamp(run_id, rows, ending)
-        # A run with this stamp has been logged completely by an earlier process.
-        if run.data.tags.get(STAMP) == stamp and run.info.status in (
-            "FINISHED",
-            "FAILED",
-        ):
-            self._ended.add(run_id)
-            return
-        self._upload(run, self._files(run_id, rows, ending))
-        params = self._params(run_id, ending.config)
-        summary = metrics.summary(rows)
-        tags = self._tags(run_id) | ledger_tags(ending) | {STAMP: stamp}
-        self._log_run(run, rows, params, summary, tags)
-        self._client.set_terminated(run.info.run_id, mlflow_status([ending]), end)
-        self._ended.add(run_id)
+        left = [i for i in run_ids if not self._is_decided(i)]
+        self.num_looked_at += len(run_ids) - len(left)
+        # A search adds runs to the manifest while it goes on.
+        if not self._run_labels.keys() >= set(left):
+            self._run_labels = self.store.manifest().labels()
+        for first in range(0, len(left), RUNS_AT_ONCE):
+            some = read_runs(self.store, left[first : first + RUNS_AT_ONCE])
+            for run_id, reading in some.items():
+                if reading.ending is None:
+                    self._log_begun(run_id, reading, live)
+                else:
+                    self._log_ended(run_id, reading, reading.ending)
+                self.num_looked_at += 1
 
     def sync_sweep(self) -> int:
         """Log all that is new of every run and of the sweep as a whole, when nothing runs.
@@ -160,28 +185,28 @@ class Projection:
         Returns:
             The number of runs.
         """
-        self._run_labels = self.store.manifest().labels()
-        ledger = read_checked(self.store).ledger
-        planned = list(self._run_labels)
-        runs = begun_runs(self.store, planned, ledger)
-        for run_id in runs:
-            self.sync_run(run_id, live=False)
+        planned = list(self.store.manifest().labels())
+        runs = begun_runs(self.store, planned, self.store.ledger())
+        self.sync_runs(runs, live=False)
+        ends = self._ends
         parent = self._client.get_run(self._parent)
-        self._log(parent, status_counts(ledger.values()))
+        counts = fresh_metrics(status_counts(ends.values()), parent.data.metrics)
+        self._client.log_batch(self._parent, counts)
         self._upload(
-            parent, {file.name: file.read_bytes() for file in report_files(self.store)}
+            self._parent,
+            {file.name: file.read_bytes() for file in report_files(self.store)},
         )
         self._describe(parent)
-        done = set(planned) <= ledger.keys()
-        status = mlflow_status(ledger.values()) if done else "KILLED"
+        done = set(planned) <= ends.keys()
+        status = mlflow_status(ends.values()) if done else "KILLED"
         self._client.set_terminated(self._parent, status, self._last_end or None)
         return len(runs)
 
     def _describe(self, parent: "Run") -> None:
         """Write description, source and saved view on the parent and on the experiment."""
         manifest = self.store.manifest()
-        text = description(self.store, TEXT)
-        self._tag(parent, {NOTE: text} | source_tags(manifest))
+        text = description(self.store, TEXT, self._track.note)
+        self._tag(self._parent, {NOTE: text} | source_tags(manifest))
         view = saved_view(
             self._parent,
             manifest.axes,
@@ -203,8 +228,7 @@ class Projection:
             for run in page:
                 tags = run.data.tags
                 if tags.get(KIND) == "child" and RUN in tags:
-                    self._mlflow_ids[tags[RUN]] = run.info.run_id
-                    self._unchanged[tags[RUN]] = run
+                    self._known[tags[RUN]] = Known.of(run)
                 elif tags.get(KIND) == "parent":
                     self._parent = run.info.run_id
             token = page.token or ""
@@ -216,7 +240,7 @@ class Projection:
             tags = {
                 SWEEP: self.manifest.name,
                 KIND: "parent",
-                NOTE: description(self.store, TEXT),
+                NOTE: description(self.store, TEXT, self._track.note),
             }
             made = self._create(self.manifest.name, tags, [s for s in starts if s])
             self._parent = made.info.run_id
@@ -227,42 +251,145 @@ class Projection:
         """Make a run that began at the first of some times, or now."""
         return self._client.create_run(
             self._experiment,
-            start_time=min(starts, default=_now()),
-            tags=dict(tags),
+            start_time=min(starts, default=now()),
+            tags=allowed_tags(tags),
             run_name=name[:250],
         )
 
-    def _child(
-        self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry | None
+    def _is_decided(self, run_id: str) -> bool:
+        """Whether the end of a run has been logged, and no other end may follow."""
+        return run_id in self._ends and self._ends[run_id].decided
+
+    def _log_begun(self, run_id: str, reading: Reading, live: bool) -> None:
+        """Log what is new of a run that has not ended."""
+        if live and run_id in self._running:
+            return
+        run = self._logged_run(run_id, reading)
+        if run is None:
+            tags = self._tags(run_id) | {"status": "running"}
+            run = self._create_child(run_id, reading, tags)
+        config = self._config_of(run_id)
+        params = fresh_params(self._params(run_id, config), run.data.params)
+        self._send(run, reading, self._curves(reading, config), [], params, {})
+        self._mark(run, "RUNNING" if live else "KILLED", reading.lasted)
+        if live and self._track is Tracking.SUMMARY:
+            self._running.add(run_id)
+
+    def _log_ended(self, run_id: str, reading: Reading, ending: LedgerEntry) -> None:
+        """Log a run that has ended, unless all of it has been logged."""
+        stamp = self._stamp(run_id, reading, ending)
+        known = self._known.get(run_id)
+        if known is None or not known.shows(stamp, self._track):
+            tags = {**self._tags(run_id), **ledger_tags(ending), STAMP: stamp}
+            run = self._log_end(run_id, reading, ending, tags)
+            end = run.info.start_time + reading.lasted
+            status = mlflow_status([ending.status])
+            self._client.set_terminated(run.info.run_id, status, end)
+            known = Known(run.info.run_id, stamp, self._track, end)
+            self._known[run_id] = known
+        self._last_end = max(self._last_end, known.end)
+        self._ends[run_id] = ending.status
+        self._running.discard(run_id)
+
+    def _log_end(
+        self,
+        run_id: str,
+        reading: Reading,
+        ending: LedgerEntry,
+        tags: Mapping[str, str],
     ) -> "Run":
-        """Return the MLflow run of these rows; make one if there is none that holds them."""
-        if run_id in self._mlflow_ids:
-            mlflow_id = self._mlflow_ids[run_id]
-            run = self._unchanged.pop(run_id, None) or self._client.get_run(mlflow_id)
-            tags = run.data.tags
-            logged = metrics.digest(rows, int(tags.get(LOGGED, -1)))
-            if (
-                run.info.lifecycle_stage == "active"
-                and tags.get(DIGEST, logged) == logged
-            ):
-                return run
-            if run.info.lifecycle_stage == "active":
-                # Without this tag, restoring the experiment would bring the run back.
-                self._tag(run, {KIND: "replaced"})
-                self._client.delete_run(run.info.run_id)
-        # Without a recorded start, it is reckoned back from the time the run has taken.
-        start = metrics.started(ending) or _now() - metrics.lasted(ending, rows)
-        tags = self._tags(run_id) | {"status": "running"}
-        run = self._create(self._title(run_id), tags, [start])
-        self._mlflow_ids[run_id] = run.info.run_id
+        """Log what MLflow lacks of a run that has ended, in as few requests as it allows."""
+        curves = self._curves(reading, ending.config)
+        through = reading.last_round
+        if self._track is Tracking.CURVES:
+            through = curves.last_round
+            k = stride(ending.config, len(reading.curves.rounds))
+            tags = {**tags, **({NOTE: thinning_note(k)} if k > 1 else {})}
+        tags = {**tags, **self._marks(reading, through)}
+        params = self._params(run_id, ending.config)
+        run = self._logged_run(run_id, reading)
+        if run is None:
+            # The tags come first. Until the run is terminated, its stamp says that the
+            # rest may be missing.
+            run = self._create_child(run_id, reading, tags)
+            numbers = points(curves, run.info.start_time)
+            numbers += fresh_metrics(reading.statistics, {})
+            fresh = fresh_params(params, {})
+            self._client.log_batch(run.info.run_id, numbers, fresh)
+        else:
+            numbers = fresh_metrics(reading.statistics, run.data.metrics)
+            fresh = fresh_params(params, run.data.params)
+            self._send(run, reading, curves, numbers, fresh, tags)
+        if self._track is Tracking.CURVES:
+            files = self._files(run_id, reading.rows, ending)
+            self._upload(run.info.run_id, files)
         return run
 
-    def _labels(self, run_id: str) -> dict[str, Any]:
-        """Return the labels of a run."""
-        # A search adds runs to the manifest while it goes on.
-        if run_id not in self._run_labels:
-            self._run_labels = {run_id: {}} | self.store.manifest().labels()
-        return self._run_labels[run_id]
+    def _curves(self, reading: Reading, config: Mapping[str, Any]) -> Curves:
+        """Return the points of a run's curves that MLflow gets, all those so far."""
+        if self._track is Tracking.SUMMARY:
+            return NO_CURVES
+        # A run that failed may go on, so that its last round may not stay the last.
+        ended = reading.ending is not None and reading.ending.status.decided
+        return reading.curves.kept(stride(config, len(reading.curves.rounds)), ended)
+
+    def _marks(self, reading: Reading, through: int) -> dict[str, str]:
+        """Return the tags that say how far a run has been logged: up to this round."""
+        return {
+            LOGGED: str(through),
+            DIGEST: reading.digest(through),
+            TRACK: self._track.value,
+        }
+
+    def _send(
+        self,
+        run: "Run",
+        reading: Reading,
+        curves: Curves,
+        numbers: list["Metric"],
+        params: list["Param"],
+        tags: Mapping[str, str],
+    ) -> None:
+        """Log the new points of a run, and all the rest in one request with the last of them."""
+        mlflow_id = run.info.run_id
+        new = curves.after(_logged_through(run))
+        while new.rounds.size:
+            batch = new.first(ROUNDS_PER_BATCH)
+            new = new.after(batch.last_round)
+            own = points(batch, run.info.start_time)
+            marks = self._marks(reading, batch.last_round)
+            if not new.rounds.size:
+                numbers = own + numbers
+                tags = {**marks, **tags}
+            else:
+                self._client.log_batch(mlflow_id, own, tags=run_tags(marks))
+        self._client.log_batch(mlflow_id, numbers, params, run_tags(tags))
+
+    def _logged_run(self, run_id: str, reading: Reading) -> "Run | None":
+        """Return the MLflow run of these rows; None if there is none that holds them."""
+        if run_id not in self._known:
+            return None
+        run = self._client.get_run(self._known[run_id].mlflow_id)
+        if run.info.lifecycle_stage != "active":
+            return None
+        tags = run.data.tags
+        logged = reading.digest(int(tags.get(LOGGED, -1)))
+        if tags.get(DIGEST, logged) == logged:
+            return run
+        # Without this tag, restoring the experiment would bring the run back.
+        self._tag(run.info.run_id, {KIND: "replaced"})
+        self._client.delete_run(run.info.run_id)
+        return None
+
+    def _create_child(
+        self, run_id: str, reading: Reading, tags: Mapping[str, str]
+    ) -> "Run":
+        """Make the MLflow run of a run."""
+        # Without a recorded start, it is reckoned back from the time the run has taken.
+        start = metrics.started(reading.ending) or now() - reading.lasted
+        run = self._create(self._title(run_id), tags, [start])
+        self._known[run_id] = Known(run.info.run_id)
+        return run
 
     def _title(self, run_id: str) -> str:
         """Return a run's name: its labels, words as they are, numbers with their axis."""
@@ -271,6 +398,10 @@ class Projection:
             ", ".join(v if isinstance(v, str) else f"{k}={v}" for k, v in labels)
             or run_id
         )
+
+    def _labels(self, run_id: str) -> dict[str, Any]:
+        """Return the labels of a run; a run that the manifest lacks has none."""
+        return self._run_labels.get(run_id, {})
 
     def _tags(self, run_id: str) -> dict[str, str]:
         """Return the tags that a run has from the beginning."""
@@ -285,10 +416,10 @@ class Projection:
         }
         return labels | own | source_tags(self.manifest)
 
-    def _stamp(self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry) -> str:
+    def _stamp(self, run_id: str, reading: Reading, ending: LedgerEntry) -> str:
         """Return a fingerprint of everything that is logged of a run that has ended."""
         rest = [
-            metrics.digest(rows, 2**31),
+            reading.digest(reading.last_round),
             ending.content(),
             self._tags(run_id),
             self._curve is None,
@@ -297,77 +428,29 @@ class Projection:
             :16
         ]
 
-    def _log_run(
-        self,
-        run: "Run",
-        rows: pd.DataFrame,
-        params: Mapping[str, Any],
-        summary: Mapping[str, float],
-        tags: Mapping[str, str],
-    ) -> None:
-        """Log the new rounds, and all the rest in one request with the last of them."""
-        from mlflow.entities import Param
-
-        values = {_allowed_name(k): str(v)[:PARAM] for k, v in params.items()}
-        fresh = [Param(k, v) for k, v in values.items() if k not in run.data.params]
-        *batches, (metrics, marks) = self._rounds(run, rows)
-        for batch, marked in batches:
-            self._client.log_batch(run.info.run_id, batch, tags=_run_tags(marked))
-        metrics += _fresh(run, summary)
-        self._client.log_batch(
-            run.info.run_id, metrics, fresh, _run_tags({**marks, **tags})
-        )
-
     def _params(self, run_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's parameters: its configuration, and its labels, for use in charts."""
         labels = {
             f"label.{axis}": value for axis, value in self._labels(run_id).items()
         }
-        return labels | flatten(config or self._configs.get(run_id) or {})
+        return labels | flatten(config)
 
-    def _rounds(
-        self, run: "Run", rows: pd.DataFrame
-    ) -> list[tuple[list["Metric"], dict[str, str]]]:
-        """Return the points of the new rounds in batches.
-
-        Each batch comes with the tags that say up to which round it goes. There is at
-        least one batch, which may be empty.
-        """
-        from mlflow.entities import Metric
-
-        times = metrics.elapsed(rows)
-        lines = metrics.metric_curves(rows)
-        lines = lines[lines.index > int(run.data.tags.get(LOGGED, -1))]
-        batches = []
-        for first in range(0, len(lines), ROUNDS_PER_BATCH):
-            batch = lines.iloc[first : first + ROUNDS_PER_BATCH]
-            points = [
-                Metric(name, value, run.info.start_time + times[step], step)
-                for step, name, value in metrics.finite(batch)
-            ]
-            last = int(batch.index[-1])
-            batches.append(
-                (points, {LOGGED: str(last), DIGEST: metrics.digest(rows, last)})
-            )
-        return batches or [([], {})]
-
-    def _log(self, run: "Run", values: Mapping[str, float]) -> None:
-        """Log numbers that belong to no round, if they have changed."""
-        self._client.log_batch(run.info.run_id, _fresh(run, values))
-
-    def _tag(self, run: "Run", tags: Mapping[str, str]) -> None:
+    def _tag(self, mlflow_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run in one request."""
-        self._client.log_batch(run.info.run_id, tags=_run_tags(tags))
+        self._client.log_batch(mlflow_id, tags=run_tags(tags))
 
-    def _mark(self, run: "Run", status: str, end: int) -> None:
+    def _mark(self, run: "Run", status: str, lasted: int) -> None:
         """Mark a run that has not ended as running or as interrupted."""
         if run.info.status == status:
             return
         if status == "RUNNING":
             self._client.update_run(run.info.run_id, status)
         else:
+            end = run.info.start_time + lasted
             self._client.set_terminated(run.info.run_id, status, end)
-        self._tag(run, {"status": "running" if status == "RUNNING" else "interrupted"})
+        shown = "running" if status == "RUNNING" else "interrupted"
+        # The stamp was that of an earlier end.
+        self._tag(run.info.run_id, {"status": shown, STAMP: ""})
 
     def _files(
         self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry
@@ -385,38 +468,19 @@ class Projection:
             files["curve.png"] = self._curve(rows, self._title(run_id))
         return files
 
-    def _upload(self, run: "Run", files: Mapping[str, bytes]) -> None:
+    def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:
         """Store files as artifacts of a run."""
         with TemporaryDirectory() as temporary:
             for name, content in files.items():
                 (Path(temporary) / name).write_bytes(content)
-            self._client.log_artifacts(run.info.run_id, temporary)
+            self._client.log_artifacts(mlflow_id, temporary)
 
 
-def _fresh(run: "Run", values: Mapping[str, float]) -> list["Metric"]:
-    """Return those finite numbers that differ from what the run has."""
-    from mlflow.entities import Metric
-
-    now = _now()
-    known = run.data.metrics
-    fresh = {
-        k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v
-    }
-    return [Metric(_allowed_name(name), value, now, 0) for name, value in fresh.items()]
-
-
-def _run_tags(tags: Mapping[str, str]) -> list["RunTag"]:
-    """Turn tags into MLflow's objects."""
-    from mlflow.entities import RunTag
-
-    return [RunTag(_allowed_name(name), text[:TEXT]) for name, text in tags.items()]
-
-
-def _now() -> int:
-    """Return the time in milliseconds since 1970."""
-    return int(1000 * time.time())
-
-
-def _allowed_name(name: str) -> str:
-    """Replace the characters that MLflow does not allow in a name."""
-    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
+def _logged_through(run: "Run") -> int:
+    """Return the round up to which MLflow has a run's curves; -1 if it has none."""
+    tags = run.data.tags
+    # A stamp on a run that is not terminated was set before the points were logged.
+    begun = run.info.status == "RUNNING" and bool(tags.get(STAMP))
+    if begun or tags.get(TRACK) == Tracking.SUMMARY:
+        return -1
+    return int(tags.get(LOGGED, -1))

@@ -6,6 +6,7 @@ from contextlib import closing
 from raysafl.core.text import redacted
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store, SweepBusyError, find_sweeps
+from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
 from raysafl.tracking.projection import Curve, Projection
 
@@ -15,6 +16,7 @@ def sync(
     uri: str | None,
     say: Callable[[str], None],
     curve: Curve | None = None,
+    track: Tracking = Tracking.AUTO,
 ) -> int:
     """Bring MLflow to what is in a sweep's folder, or in a folder of sweeps.
 
@@ -24,12 +26,13 @@ def sync(
             `MLFLOW_TRACKING_URI`.
         say: is told what was done, one line per sweep.
         curve: draws the figure of a run; None: no figures.
+        track: how much is logged.
 
     Returns:
         The number of runs.
 
     Raises:
-        ValueError: there is no sweep, or MLflow does not answer.
+        ValueError: there is no sweep, or MLflow does not answer, or `track` is `none`.
     """
     sweeps = find_sweeps(path)
     if not sweeps:
@@ -41,16 +44,23 @@ def sync(
         target = uri or default_uri(store.path.resolve().parent)
         try:
             with store.lock():
-                total += _sync_sweep(store, target, say, curve)
+                total += _sync_sweep(store, target, say, curve, track)
         except SweepBusyError:
             say(f"{store.path} is left out: a sweep is running there, and logs itself")
     return total
 
 
 def _sync_sweep(
-    store: Store, uri: str, say: Callable[[str], None], curve: Curve | None
+    store: Store,
+    uri: str,
+    say: Callable[[str], None],
+    curve: Curve | None,
+    track: Tracking,
 ) -> int:
-    with explained(uri), closing(Projection(store, uri, curve=curve)) as projection:
+    with (
+        explained(uri),
+        closing(Projection(store, uri, track, curve=curve)) as projection,
+    ):
         runs = projection.sync_sweep()
         experiment = projection.experiment_name
     say(

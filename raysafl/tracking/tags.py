@@ -7,6 +7,8 @@ RUN = "raysafl.run_id"
 LOGGED = "raysafl.logged_round"
 DIGEST = "raysafl.digest"
 STAMP = "raysafl.stamp"
+# How much of a run has been logged: `summary` or `curves`.
+TRACK = "raysafl.track"
 
 # Of experiments: the identity of the folder that an experiment belongs to (see
 # `raysafl.storage.identity`).

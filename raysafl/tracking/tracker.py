@@ -1,13 +1,15 @@
 """The thread of the driver that writes to MLflow, without delaying or failing the sweep."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
+from itertools import islice
 
 from raysafl.core.text import redacted
 from raysafl.storage.store import Store
+from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import reason
-from raysafl.tracking.projection import Configs, Curve, Projection
+from raysafl.tracking.projection import RUNS_AT_ONCE, ConfigOf, Curve, Projection
 
 
 class Tracker:
@@ -20,7 +22,9 @@ class Tracker:
         store: the folder of the sweep.
         uri: MLflow's URI.
         say: is told about a failure.
-        configs: the configurations of runs that have not ended, by run id.
+        track: how much is logged.
+        config_of: returns the configuration of a run that has not ended, or {}. The
+            thread calls it.
         curve: draws the figure of a run; None: no figures.
     """
 
@@ -29,13 +33,15 @@ class Tracker:
         store: Store,
         uri: str,
         say: Callable[[str], None],
-        configs: Configs | None = None,
+        track: Tracking = Tracking.AUTO,
+        config_of: ConfigOf | None = None,
         curve: Curve | None = None,
     ) -> None:
         self._store = store
         self._uri = uri
         self._say = say
-        self._configs = configs
+        self._track = track
+        self._config_of = config_of
         self._curve = curve
         # A dict keeps the order in which runs were submitted, and holds each run once.
         self._pending: dict[str, None] = {}
@@ -45,10 +51,13 @@ class Tracker:
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
-    def submit(self, run_id: str) -> None:
-        """Let the thread log the new rows of a run, or its end. This returns immediately."""
+    def submit(self, run_ids: Collection[str]) -> None:
+        """Let the thread log the new rows of some runs, or their ends.
+
+        This returns immediately.
+        """
         with self._changed:
-            self._pending[run_id] = None
+            self._pending |= dict.fromkeys(run_ids)
             self._changed.notify()
 
     @property
@@ -82,25 +91,26 @@ class Tracker:
         """Return a number that rises while the thread makes progress."""
         return self._projection.num_looked_at if self._projection else 0
 
-    def _next(self) -> str | None:
-        """Wait for the next run that has something new; None when the tracker is closing."""
+    def _next(self) -> list[str]:
+        """Wait for runs that have something new; none are left when the tracker is closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
-            if not self._pending:
-                return None
             # Runs are logged in the order in which they were submitted.
-            run_id = next(iter(self._pending))
-            del self._pending[run_id]
-            return run_id
+            run_ids = list(islice(self._pending, RUNS_AT_ONCE))
+            for run_id in run_ids:
+                del self._pending[run_id]
+            return run_ids
 
     def _work(self) -> None:
         """Log runs as they are submitted, then the sweep as a whole. The thread runs this."""
         try:
-            projection = Projection(self._store, self._uri, self._configs, self._curve)
+            projection = Projection(
+                self._store, self._uri, self._track, self._config_of, self._curve
+            )
             self._projection = projection
             with closing(projection):
-                while run_id := self._next():
-                    projection.sync_run(run_id)
+                while run_ids := self._next():
+                    projection.sync_runs(run_ids)
                 projection.sync_sweep()
             self._synced = True
         except Exception as error:

@@ -71,7 +71,7 @@ def stored(path: Path, sweep: Manifest) -> Store:
             | {"test_accuracy": 0.1 * t, "test_loss": 1.0, "snapshots": 0}
             for t in range(2)
         ]
-        store.write_part(entry.run_id, 0, rows)
+        store.write_part(entry.run_id, 0, table_of(entry.run_id, rows))
     return store
 
 

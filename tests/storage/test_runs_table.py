@@ -32,7 +32,7 @@ def write(store: Store, run_id: str, lengths: list[int], status: Status) -> None
         for r, length in reversed(list(enumerate(lengths)))
         for t in reversed(range(length))
     ]
-    table = store.write_part(run_id, 0, rows)
+    table = store.write_part(run_id, 0, table_of(run_id, rows))
     sums = row_sums(table).get(run_id, {})
     ends = [
         {"replicate": r, "status": Status.FINISHED if length == 9 else Status.DIVERGED}

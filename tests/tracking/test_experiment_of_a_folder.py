@@ -145,7 +145,7 @@ def test_sweeps_that_run_at_the_same_time_and_are_continued_keep_their_runs(
             part = rows(first, first + 2, test_accuracy=accuracy)
             store.write_part(A, first, table_of(A, part))
             with closing(Projection(store, uri)) as projection:
-                projection.sync_run(A)
+                projection.sync_runs([A])
     found = logged(client)
     for name, accuracy in (("demo", 0.3), (second(found), 0.6)):
         run_id = found[name][A]["info"]["run_id"]
@@ -284,7 +284,7 @@ def test_a_sweep_that_an_earlier_version_began_is_continued_in_its_experiment(
     ours = sweep(tmp_path / "a" / "demo")
     ours.write_part(A, 0, table_of(A, rows(0, 2)))
     with closing(Projection(ours, uri)) as projection:
-        projection.sync_run(A)
+        projection.sync_runs([A])
     forget_identities(uri, ours)
     before = logged(client)
     complete(ours)
@@ -320,7 +320,7 @@ def test_real_sweeps_of_one_name_and_one_configuration_are_tracked_apart(
         for run in runs:
             work = Worker(run.cells, run.data.load(), run.model)
             run_in_process(run, store, work)
-            tracker.submit(run.id)
+            tracker.submit([run.id])
         assert tracker.finish(60)
     found = logged(client)
     assert second(found)

@@ -21,43 +21,9 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
-from raysafl.tracking import Projection, Tracker, default_uri, ping, sync
-from raysafl.tracking.client import connect, disconnect
+from raysafl.tracking import Projection, Tracker, Tracking, default_uri, ping, sync
+from raysafl.tracking.client import disconnect
 from raysafl.tracking.server import server
-
-
-@pytest.fixture(autouse=True)
-def no_server_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: making one takes seconds, copying it none."""
-    folder = tmp_path_factory.mktemp("tables")
-    disconnect(connect(default_uri(folder)))
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def store(tmp_path: Path, tables: Path) -> Store:
-    """A sweep of two runs, of which nothing has run, beside an empty database."""
-    shutil.copy(tables, tmp_path / "mlflow.db")
-    return sweep(tmp_path / "demo")
-
-
-@pytest.fixture
-def view(store: Store) -> Iterator[Any]:
-    """Look into the store's database; the connections are closed at the end."""
-    views: list[View] = []
-
-    def look() -> View:
-        views.append(View(uri_of(store)))
-        return views[-1]
-
-    yield look
-    for made in views:
-        disconnect(made.client)
 
 
 def first_view(view: Any, run_id: str) -> View:
@@ -76,8 +42,7 @@ def first_view(view: Any, run_id: str) -> View:
 def log(store: Store, *run_ids: str) -> None:
     """One process that logs runs while they run."""
     with closing(Projection(store, uri_of(store))) as projection:
-        for run_id in run_ids:
-            projection.sync_run(run_id)
+        projection.sync_runs(run_ids)
 
 
 def closed_port() -> int:
@@ -165,7 +130,8 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(
         parent.data.tags["raysafl.sweep"] == "demo" and parent.info.status == "FINISHED"
     )
     note = parent.data.tags["mlflow.note.content"]
-    assert note.startswith("| q | final |\n") and note.endswith("among the artifacts)")
+    assert note.startswith("| q | final |\n") and "among the artifacts)" in note
+    assert note.endswith(Tracking.CURVES.note)
     assert len(note) <= 8000 and now.experiment.tags["mlflow.note.content"] == note
     files = ["curves.png", "manifest.json", "report.html", "table.md"]
     assert now.files(parent.info.run_id) == files
@@ -234,9 +200,11 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
 def test_more_points_than_fit_one_request_are_all_logged(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 170)))
+    store.write_part(A, 0, table_of(A, rows(0, 95, q=0.5)))
     log(store, A)
-    assert [step for step, _ in view().points(A, "test_accuracy")] == list(range(170))
+    now = view()
+    assert now.all_points() == 15 * 95
+    assert [step for step, _ in now.points(A, "bytes_up")] == list(range(95))
 
 
 def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
@@ -367,16 +335,18 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     store: Store, view: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    tracker = Tracker(store, uri_of(store), said.append, configs={A: {"rounds": 5}})
+    tracker = Tracker(
+        store, uri_of(store), said.append, config_of={A: {"rounds": 5}}.get
+    )
     store.write_part(A, 0, table_of(A, rows(0, 3)))
-    tracker.submit(A)
+    tracker.submit([A])
     now = first_view(view, A)
     assert [step for step, _ in now.points(A, "test_accuracy")] == [0, 1, 2]
     assert now.children[A].data.params == {"rounds": "5", "label.q": "0.5"}
     assert now.parents[0].info.status == now.children[A].info.status == "RUNNING"
     complete(store)
     for _ in range(50):
-        tracker.submit(A)
+        tracker.submit([A])
     assert tracker.finish(30) and tracker.finish(30)
     last = view()
     assert [step for step, _ in last.points(A, "test_accuracy")] == [0, 1, 2, 3, 4]
@@ -402,8 +372,8 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     complete(store)
     began = time.monotonic()
     tracker = Tracker(store, uri, said.append)
-    for run_id in (A, B, A):
-        tracker.submit(run_id)
+    tracker.submit([A, B])
+    tracker.submit([A])
     assert not tracker.finish(30) and not tracker.finish(30)
     assert time.monotonic() - began < 20
     (line,) = said
@@ -442,8 +412,7 @@ def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
 
     said: list[str] = []
     tracker = Tracker(store, uri_of(store), said.append, curve=slow)
-    for run_id in (A, B):
-        tracker.submit(run_id)
+    tracker.submit([A, B])
     began = time.monotonic()
     assert tracker.finish(patience=5) and said == []
     assert time.monotonic() - began > 5 and tracker.waiting == 0

@@ -1,0 +1,94 @@
+"""How much of a sweep is logged to MLflow, and the rule by which curves are thinned."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+# A sweep of more runs is logged without curves, unless they are asked for.
+MOST_RUNS_WITH_CURVES = 200
+# The largest number of points of a curve.
+POINTS = 100
+
+CURVES_NOTE = (
+    f"A curve in MLflow has at most {POINTS} points: of n evaluated rounds, every "
+    f"ceil(n/{POINTS})-th and the last. All rounds are in `rounds/`."
+)
+SUMMARY_NOTE = (
+    "MLflow has the parameters and the final statistics of each run, but no curves. Of a "
+    f"sweep of more than {MOST_RUNS_WITH_CURVES} runs it gets curves only with "
+    "`--track curves`. All rounds are in `rounds/`."
+)
+
+
+class Tracking(StrEnum):
+    """How much of a sweep is logged to MLflow."""
+
+    # Nothing is logged.
+    NONE = "none"
+    # Parameters, tags and final statistics of each run.
+    SUMMARY = "summary"
+    # Also curves, of at most `POINTS` points a metric, and a run's files.
+    CURVES = "curves"
+    # Curves of up to `MOST_RUNS_WITH_CURVES` runs, otherwise summaries.
+    AUTO = "auto"
+
+    def resolved(self, runs: int) -> "Tracking":
+        """Return what `auto` stands for in a sweep of some number of runs.
+
+        Example:
+            >>> Tracking.AUTO.resolved(200).value, Tracking.AUTO.resolved(201).value
+            ('curves', 'summary')
+            >>> Tracking.CURVES.resolved(10_000).value
+            'curves'
+
+        Args:
+            runs: the number of runs of the whole sweep, those that have ended included.
+        """
+        if self is not Tracking.AUTO:
+            return self
+        few = runs <= MOST_RUNS_WITH_CURVES
+        return Tracking.CURVES if few else Tracking.SUMMARY
+
+    @property
+    def note(self) -> str:
+        """What a sweep's description in MLflow says of this choice."""
+        return SUMMARY_NOTE if self is Tracking.SUMMARY else CURVES_NOTE
+
+
+def stride(config: Mapping[str, Any], seen: int) -> int:
+    """Return k such that a run's curve has every k-th of its evaluated rounds.
+
+    The number of its evaluated rounds follows from the configuration, so that k does
+    not change while the run goes on.
+
+    Example:
+        >>> stride({"rounds": 100}, 10), stride({"rounds": 101}, 10)
+        (1, 2)
+        >>> stride({"rounds": 1_000, "eval_every": 5}, 10)
+        2
+
+    Args:
+        config: the run's configuration as JSON values; empty if it is not known.
+        seen: how many evaluated rounds there are so far. They alone count if the
+            configuration does not say more.
+    """
+    rounds = config.get("rounds")
+    every = config.get("eval_every", 1)
+    planned = 0
+    if isinstance(rounds, int) and isinstance(every, int) and every > 0:
+        planned = _ceil(rounds, every)
+    return max(1, _ceil(max(planned, seen), POINTS))
+
+
+def thinning_note(k: int) -> str:
+    """Return what the description of a run says of its curves; empty if they are whole."""
+    if k == 1:
+        return ""
+    return (
+        f"The curves have every {k}th evaluated round and the last. "
+        "All rounds are in `rounds/`."
+    )
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)

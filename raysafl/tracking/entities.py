@@ -1,0 +1,79 @@
+"""Turns names and values into MLflow's own objects, within its limits."""
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from raysafl.tracking.metrics import CURVES, Curves
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Param, RunTag
+
+# Largest number of characters of a tag in MLflow.
+TEXT = 8000
+# Largest number of characters of a parameter in MLflow.
+PARAM = 6000
+
+
+def points(curves: Curves, start: int) -> list["Metric"]:
+    """Return the points of curves that are finite.
+
+    Args:
+        curves: the curves.
+        start: when the run started, in milliseconds since 1970.
+    """
+    from mlflow.entities import Metric
+
+    rounds = curves.rounds.tolist()
+    times = [start + time for time in curves.times.tolist()]
+    return [
+        Metric(name, value, when, round)
+        for name, column in zip(CURVES, curves.values.T.tolist(), strict=True)
+        for round, when, value in zip(rounds, times, column, strict=True)
+        if math.isfinite(value)
+    ]
+
+
+def fresh_metrics(
+    values: Mapping[str, float], known: Mapping[str, float]
+) -> list["Metric"]:
+    """Return those finite numbers that differ from what a run has, as belonging to no round."""
+    from mlflow.entities import Metric
+
+    when = now()
+    fresh = {
+        k: float(v) for k, v in values.items() if math.isfinite(v) and known.get(k) != v
+    }
+    return [Metric(allowed(name), value, when, 0) for name, value in fresh.items()]
+
+
+def fresh_params(values: Mapping[str, Any], known: Mapping[str, str]) -> list["Param"]:
+    """Return those parameters that a run does not have: MLflow refuses to change any."""
+    from mlflow.entities import Param
+
+    texts = {allowed(name): str(value)[:PARAM] for name, value in values.items()}
+    return [Param(name, text) for name, text in texts.items() if name not in known]
+
+
+def run_tags(tags: Mapping[str, str]) -> list["RunTag"]:
+    """Return tags of a run."""
+    from mlflow.entities import RunTag
+
+    return [RunTag(name, text) for name, text in allowed_tags(tags).items()]
+
+
+def allowed_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags with names and lengths that MLflow allows."""
+    return {allowed(name): text[:TEXT] for name, text in tags.items()}
+
+
+def allowed(name: str) -> str:
+    """Replace the characters that MLflow does not allow in a name."""
+    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
+
+
+def now() -> int:
+    """Return the time in milliseconds since 1970."""
+    return int(1000 * time.time())

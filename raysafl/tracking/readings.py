@@ -1,0 +1,86 @@
+"""Reads many runs of a sweep's folder at once, as they are to be shown in MLflow."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pandas as pd
+import pyarrow as pa
+
+from raysafl.storage.checked import Checked, read_checked
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.rows import sorted_rows
+from raysafl.storage.store import Store
+from raysafl.tracking import metrics
+from raysafl.tracking.metrics import Curves
+
+# All columns but the cohort, whose lists take most of the memory.
+NEEDED = [
+    *("run_id", "replicate", "round", "kind", "seconds"),
+    *(*metrics.MEANS, *metrics.SUMS),
+]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run as the folder has it at a moment.
+
+    Args:
+        rows: its rows, sorted by replicate and round, without the cohorts.
+        ending: how it ended; None if it has not ended.
+        curves: its curves.
+        statistics: its final statistics by name, which may be NaN.
+    """
+
+    rows: pd.DataFrame
+    ending: LedgerEntry | None
+    curves: Curves
+    statistics: dict[str, float]
+
+    @property
+    def last_round(self) -> int:
+        """The last round that has rows; -1 if there is none."""
+        return self.curves.last_round
+
+    @property
+    def lasted(self) -> int:
+        """How long the run took, or has taken so far, in milliseconds."""
+        if self.ending is not None and self.ending.seconds is not None:
+            return int(1000 * self.ending.seconds)
+        return int(self.curves.times[-1]) if len(self.curves.times) else 0
+
+    def digest(self, through: int) -> str:
+        """Return a fingerprint of the rows up to a round."""
+        return metrics.digest(self.rows, through)
+
+
+def read_runs(store: Store, run_ids: Collection[str]) -> dict[str, Reading]:
+    """Read some runs together, each of which may have no rows or no ledger entry.
+
+    Args:
+        store: the folder of the sweep.
+        run_ids: the ids of the runs.
+    """
+    checked = _read(store, run_ids)
+    rows: pd.DataFrame = sorted_rows(checked.rows.select(NEEDED)).to_pandas()
+    curves = metrics.curves(rows)
+    statistics = metrics.final_statistics(rows)
+    own = {str(i): part for i, part in rows.groupby("run_id")}
+    return {
+        i: Reading(
+            rows=own.get(i, rows[:0]),
+            ending=checked.ledger.get(i),
+            curves=curves.get(i, metrics.NO_CURVES),
+            statistics=statistics.get(i, {}),
+        )
+        for i in run_ids
+    }
+
+
+def _read(store: Store, run_ids: Collection[str]) -> Checked:
+    """Read ledger and rows of some runs."""
+    each = [read_checked(store, run_id) for run_id in run_ids]
+    return Checked(
+        {i: entry for one in each for i, entry in one.ledger.items()},
+        pa.concat_tables([one.rows for one in each]),
+        {i: why for one in each for i, why in one.faults.items()},
+    )
