@@ -23,6 +23,7 @@ from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import find_sweeps
 from raysafl.sweep.stale import Stale
+from raysafl.tracking.choice import Tracking
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
@@ -108,6 +109,13 @@ Scale = Annotated[
     str,
     typer.Option(help="Size of the runs: paper, smoke, or one that the file defines."),
 ]
+Track = Annotated[
+    Tracking,
+    typer.Option(
+        help="How much is logged to MLflow: none; summary, the final statistics of each "
+        "run; curves; or auto, which is curves for small sweeps."
+    ),
+]
 TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
 
 
@@ -160,6 +168,7 @@ def run_command(
         ),
     ] = "auto",
     tracking_uri: TrackingUri = None,
+    track: Track = Tracking.AUTO,
     try_first: TryFirst = True,
     quiet: Quiet = False,
 ) -> None:
@@ -177,6 +186,7 @@ def run_command(
         hardware=_client_hardware(actors, cpus, gpus, trials, autoscale, pack),
         engine=engine,
         tracking_uri=tracking_uri,
+        track=track,
         try_first=try_first,
         quiet=quiet,
     )

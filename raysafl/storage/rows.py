@@ -37,9 +37,9 @@ def table_of(run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
     Args:
         run_id: the run.
-        rows: for each row the fields of `Record`.
+        rows: for each row the fields of `Record`; one that is missing is empty.
     """
-    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    columns = {name: [row.get(name) for row in rows] for name in COLUMNS}
     return pa.table({"run_id": [run_id] * len(rows), **columns}, ROUNDS)
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
@@ -42,7 +42,7 @@ from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning
 from raysafl.sweep.user_errors import errors_described
-from raysafl.tracking import Tracker, default_uri
+from raysafl.tracking import Tracker, Tracking, default_uri
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
 
@@ -126,7 +126,7 @@ class Runner:
         quiet: print nothing.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
             database beside the sweep.
-        track: whether to log to MLflow.
+        track: how much is logged to MLflow: none, summary, curves or auto.
         engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
         flush_seconds: the time between two checkpoints of a run: the most work that a
             crash loses.
@@ -145,7 +145,7 @@ class Runner:
     only: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
     tracking_uri: str | None = None
-    track: bool = True
+    track: Tracking = Tracking.AUTO
     engine: str = "auto"
     flush_seconds: float = FLUSH_SECONDS
     try_first: bool = True
@@ -338,7 +338,7 @@ class Runner:
                 check_fits(self.hardware)
                 datasets = ready()
                 conclude = partial(_write_all, self.store)
-                tracker = self._tracker(todo) if self.track else None
+                tracker = self._tracker(todo)
                 self._trials(todo, datasets, skipped, tracker, digests)
                 # The report is written in a thread, so that Ray can stop meanwhile.
                 conclude = _in_thread(partial(_write_all, self.store)).result
@@ -358,14 +358,20 @@ class Runner:
                 synced = tracker.finish() if tracker is not None else True
         return synced
 
-    def _tracker(self, todo: Mapping[str, Run]) -> Tracker:
+    def _tracker(self, todo: Mapping[str, Run]) -> Tracker | None:
+        track = Tracking(self.track)
+        if track is Tracking.NONE:
+            return None
         uri = self.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote and not self.quiet:
             self._say(
                 f"MLflow's database cannot lie in an object store; it is {redacted(uri)}"
             )
-        configs = {i: run.model_dump(mode="json") for i, run in todo.items()}
-        return Tracker(self.store, uri, self._say, configs, _curve_of_run)
+
+        def config_of(run_id: str) -> dict[str, Any]:
+            return todo[run_id].model_dump(mode="json") if run_id in todo else {}
+
+        return Tracker(self.store, uri, self._say, track, config_of, _curve_of_run)
 
     def _trials(
         self,

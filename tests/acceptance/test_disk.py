@@ -103,7 +103,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
         sweep,
         disk / "s",
         Hardware(cpus=0.5, trials=1),
-        track=False,
+        track="none",
         quiet=True,
         flush_seconds=0.0,
     )
@@ -119,7 +119,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     assert again.ok and "Traceback" not in str(error.value)
     assert len(Store(tmp_path / "then").ledger()) < 3
     whole = Sweep("whole", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
-    elsewhere = HereRunner(whole, tmp_path / "w", track=False, quiet=True).run()
+    elsewhere = HereRunner(whole, tmp_path / "w", track="none", quiet=True).run()
     pd.testing.assert_frame_equal(
         again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS]
     )
@@ -128,7 +128,7 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
         StorageError, match="is full"
     ):  # from the start: nothing is changed
         Runner(
-            sweep, disk / "t", Hardware(cpus=0.5, trials=1), track=False, quiet=True
+            sweep, disk / "t", Hardware(cpus=0.5, trials=1), track="none", quiet=True
         ).run()
 
 
@@ -206,7 +206,7 @@ def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_goes_on_when_it_is_
     def go(out: Path, *seeds: int) -> Store:
         runs = {(seed,): tiny.replace(seed=seed) for seed in seeds}
         sweep = Sweep("s", runs, axes=("seed",))
-        outcome = HereRunner(sweep, out, track=False, quiet=True).run()
+        outcome = HereRunner(sweep, out, track="none", quiet=True).run()
         assert outcome.ok
         return outcome.store
 

@@ -215,7 +215,7 @@ def completed(store: Store, repaired_first: bool) -> None:
     """The user's way back: the same command; `verify --repair` before it does no harm."""
     if repaired_first:
         repair(store, verify(store, progress))
-    HereRunner(sweep_of(SHORT), store.path, track=False, quiet=True).run()
+    HereRunner(sweep_of(SHORT), store.path, track="none", quiet=True).run()
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -101,7 +101,7 @@ def test_five_hundred_trials_leak_nothing(
     with ray_session(None):
         with watched(tmp_path / "s" / "ledger") as samples:
             outcome = Runner(
-                sweep, tmp_path / "s", Hardware(trials=2), quiet=True, track=False
+                sweep, tmp_path / "s", Hardware(trials=2), quiet=True, track="none"
             ).run()
         alive = [
             p

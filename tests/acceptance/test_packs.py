@@ -65,7 +65,7 @@ def together(
     """A sweep on Ray whose packs have at most `pack` runs."""
     hardware = Hardware(pack=pack, actors=actors, cpus=0.5, trials=2 // actors)
     runner = Runner(
-        sweep, out=out, hardware=hardware, engine=engine, quiet=True, track=False
+        sweep, out=out, hardware=hardware, engine=engine, quiet=True, track="none"
     )
     runner.run()
     return runner.store

@@ -14,7 +14,7 @@ from helpers.packs import many
 from raysafl import Hardware, Runner
 outcome = Runner(
     many(int(sys.argv[2])), out=sys.argv[3],
-    hardware=Hardware(trials=2, pack=int(sys.argv[4])), quiet=True, track=False,
+    hardware=Hardware(trials=2, pack=int(sys.argv[4])), quiet=True, track="none",
     flush_seconds=1.0,
 ).run()
 sys.exit(0 if outcome.ok else 1)

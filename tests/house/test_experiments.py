@@ -294,7 +294,7 @@ def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> No
     options = {
         "out": out,
         "quiet": True,
-        "track": False,
+        "track": "none",
         "hardware": Hardware(cpus=0.5, trials=1),
     }
     sweep = sweep_of("safari_table1_mnist").at("smoke")

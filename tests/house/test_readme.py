@@ -35,7 +35,7 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
     from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(module).at("smoke")
-    outcome = Runner(sweep, out=tmp_path / "out", track=False, quiet=True).run()
+    outcome = Runner(sweep, out=tmp_path / "out", track="none", quiet=True).run()
     assert outcome.ok and isinstance(sweep, Sweep)
     assert set(outcome.runs["config.algorithm"]) == {"Median", "Safari"}
     assert set(outcome.runs["config.participation"]) == {"Shifts"}

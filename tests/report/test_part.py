@@ -19,6 +19,7 @@ from raysafl.report.pages.screen import screen
 from raysafl.report.query import MOST_ROWS, as_table
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
+from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 
 SIZES = (60, 6, 5)

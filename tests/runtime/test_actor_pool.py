@@ -207,7 +207,7 @@ def test_a_run_that_kills_its_actors_fails_alone_and_one_that_loses_some_is_not_
     hardware, said = Hardware(actors=2, cpus=0.5), io.StringIO()
     console = Console(file=said, width=300)
     outcome = Runner(
-        sweep, tmp_path / "s", hardware, track=False, engine="loop", console=console
+        sweep, tmp_path / "s", hardware, track="none", engine="loop", console=console
     ).run()
     by_fate = outcome.runs.set_index("label.fate")
     assert by_fate["status"].groupby(level=0).agg(set).to_dict() == {

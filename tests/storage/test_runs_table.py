@@ -11,6 +11,7 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.statistics import STATISTICS, summarise
+from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 
 SHOWN = ("a", "b", "c")
@@ -32,7 +33,8 @@ def write(store: Store, run_id: str, lengths: list[int], status: Status) -> None
         for r, length in reversed(list(enumerate(lengths)))
         for t in reversed(range(length))
     ]
-    table = store.write_part(run_id, 0, table_of(run_id, rows))
+    table = table_of(run_id, rows)
+    store.write_part(run_id, 0, table)
     sums = row_sums(table).get(run_id, {})
     ends = [
         {"replicate": r, "status": Status.FINISHED if length == 9 else Status.DIVERGED}

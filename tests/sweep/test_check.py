@@ -196,7 +196,7 @@ def test_a_wrong_sweep_is_refused_and_its_folder_stays_as_it_was(
     for folder in (there, nowhere):
         with pytest.raises(ValueError, match=rf"^sweep 'tiny'.*{message}"):
             wrong = sweep(tiny, **(changes(tiny) if callable(changes) else changes))
-            Runner(wrong, out=folder, track=False, quiet=True).run()
+            Runner(wrong, out=folder, track="none", quiet=True).run()
     assert contents(there) == before and not nowhere.exists()
 
 
@@ -307,12 +307,12 @@ def test_data_that_do_not_fit_leave_no_new_folder_and_no_new_file(
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "results" / "new", tmp_path / "empty"):
         with pytest.raises(ValueError, match="p = 11 classes per client"):
-            Runner(wrong, out=folder, track=False, quiet=True).run()
+            Runner(wrong, out=folder, track="none", quiet=True).run()
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
 def test_a_folder_of_another_sweep_stays_as_it_was(tiny: Run, there: Path) -> None:
     before = contents(there)
     with pytest.raises(ValueError, match="holds sweep 'tiny' at scale 'paper', not 'o"):
-        Runner(sweep(tiny, name="other"), out=there, track=False).run()
+        Runner(sweep(tiny, name="other"), out=there, track="none").run()
     assert contents(there) == before

@@ -48,7 +48,7 @@ def go(
     text = io.StringIO()
     console = Console(file=text, width=200)
     options = {"hardware": Hardware(cpus=0.5, trials=1), **options}
-    outcome = runner(sweep, str(out), track=False, console=console, **options).run()
+    outcome = runner(sweep, str(out), track="none", console=console, **options).run()
     return outcome, text.getvalue()
 
 

@@ -40,7 +40,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def again(sweep: Sweep, folder: Path) -> None:
-    outcome = Runner(sweep, out=folder, track=False, quiet=True).run()
+    outcome = Runner(sweep, out=folder, track="none", quiet=True).run()
     assert outcome.ok and outcome.skipped == len(sweep.runs)
 
 

@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> None:
-    Runner(sweep, out, Hardware(cpus=0.5), track=False, quiet=True, **options).run()
+    Runner(sweep, out, Hardware(cpus=0.5), track="none", quiet=True, **options).run()
 
 
 @pytest.mark.parametrize("name", [*MISTAKES, *MODEL_MISTAKES])

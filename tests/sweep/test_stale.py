@@ -88,7 +88,7 @@ def go(
     console = Console(file=text, width=200)
     hardware = Hardware(cpus=0.5, trials=1)
     outcome = runner(
-        sweep, str(out), hardware, track=False, console=console, **options
+        sweep, str(out), hardware, track="none", console=console, **options
     ).run()
     return outcome, text.getvalue()
 

@@ -60,7 +60,7 @@ def go(
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     # Each trial at the same time needs two more processes, which take seconds to start.
-    options = {"track": False, "hardware": Hardware(cpus=0.5, trials=1), **options}
+    options = {"track": "none", "hardware": Hardware(cpus=0.5, trials=1), **options}
     outcome = runner(
         sweep, out=out, console=Console(file=text, width=200), **options
     ).run()  # type: ignore[arg-type]
@@ -574,7 +574,7 @@ def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
     from raysafl.tracking import default_uri, ping, sync
 
     down = "http://127.0.0.1:9"
-    outcome, said = go(grid(tiny), tmp_path / "s", track=True, tracking_uri=down)
+    outcome, said = go(grid(tiny), tmp_path / "s", track="auto", tracking_uri=down)
     assert outcome.ok and outcome.tracked is False
     assert said.count("MLflow at") == 1 and "raysafl sync" in said
     assert len(outcome.store.rounds()) == 16

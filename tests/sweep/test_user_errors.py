@@ -70,7 +70,7 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
     sweep = load(tmp_path, code, "model=Mine()")
     hardware = Hardware(cpus=0.5, trials=1)
     runner = Runner(
-        sweep, tmp_path / "s", hardware, track=False, quiet=True, try_first=False
+        sweep, tmp_path / "s", hardware, track="none", quiet=True, try_first=False
     )
     (entry,) = runner.run().store.ledger().values()
     assert entry.reason == f"{place(code, 'raise KeyError')}: KeyError: 'missing'"
@@ -85,7 +85,7 @@ def test_the_command_prints_an_error_once(
     quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = load(tmp_path, HELPED, "algorithm=Mine()")
-    options = {"hardware": Hardware(cpus=0.5, trials=1), "track": False}
+    options = {"hardware": Hardware(cpus=0.5, trials=1), "track": "none"}
     with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
         cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)
     assert said.get().count("OSError") == 1

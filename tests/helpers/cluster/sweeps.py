@@ -114,7 +114,7 @@ def main(name: str, folder: str, address: str, hardware: str) -> None:
         out=Path(folder) / "results",
         hardware=Hardware(**json.loads(hardware)),
         address=address,
-        track=False,
+        track="none",
         flush_seconds=0.5,
         quiet=True,
     ).run()
