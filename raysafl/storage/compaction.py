@@ -88,8 +88,8 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
         # Then what is in them is deleted elsewhere.
         store.tidy()
 
-        ended = compacted.ended()
-        left = sorted((store.begun() | ledger.keys()) - ended)
+        ended = entries.keys() | moved
+        left = sorted((parts | ledger.keys()) - ended)
         return Compaction(len(ended), left, bytes_before, store.size())
 
 
