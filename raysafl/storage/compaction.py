@@ -66,31 +66,36 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     """
     store.manifest()
     with store.lock():
-        bytes_before = store.size()
-        compacted, *packs = store.bundles()
-        entries = compacted.entries(strict=True)
-        present = compacted.run_ids() & entries.keys()
-        ledger = store.ledger()
-        in_packs = {run_id for bundle in packs for run_id in bundle.ended()}
-        parts = {run_of(part) for part in store.parts()}
-        ready = _ended_for_good(store, ledger) | in_packs | entries.keys()
-        # The runs whose rows are to be compacted, and those that get an entry there.
-        new = (parts if rows_of is None else parts & rows_of) | in_packs
-        new = (new & ready) - present
-        moved = ready - entries.keys()
+        return put_together(store, rows_of)
 
-        if new:
-            rows = _Rows(store, {i: ledger[i] for i in new}, bytes_before)
-            compacted.write_rows(rows.tables(sorted(present | new)))
-            moved -= rows.damaged
-        if moved:
-            compacted.write_entries(entries | {i: ledger[i] for i in moved})
-        # Then what is in them is deleted elsewhere.
-        store.tidy()
 
-        ended = entries.keys() | moved
-        left = sorted((parts | ledger.keys()) - ended)
-        return Compaction(len(ended), left, bytes_before, store.size())
+def put_together(store: Store, rows_of: Set[str] | None = None) -> Compaction:
+    """Do what `compact` does, for a process that holds the lock of the folder."""
+    bytes_before = store.size()
+    compacted, *packs = store.bundles()
+    entries = compacted.entries(strict=True)
+    present = compacted.run_ids() & entries.keys()
+    ledger = store.ledger()
+    in_packs = {run_id for bundle in packs for run_id in bundle.ended()}
+    parts = {run_of(part) for part in store.parts()}
+    ready = _ended_for_good(store, ledger) | in_packs | entries.keys()
+    # The runs whose rows are to be compacted, and those that get an entry there.
+    new = (parts if rows_of is None else parts & rows_of) | in_packs
+    new = (new & ready) - present
+    moved = ready - entries.keys()
+
+    if new:
+        rows = _Rows(store, {i: ledger[i] for i in new}, bytes_before)
+        compacted.write_rows(rows.tables(sorted(present | new)))
+        moved -= rows.damaged
+    if moved:
+        compacted.write_entries(entries | {i: ledger[i] for i in moved})
+    # Then what is in them is deleted elsewhere.
+    store.tidy()
+
+    ended = entries.keys() | moved
+    left = sorted((parts | ledger.keys()) - ended)
+    return Compaction(len(ended), left, bytes_before, store.size())
 
 
 def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]:
