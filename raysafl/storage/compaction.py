@@ -66,10 +66,10 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     """
     store.manifest()
     with store.lock():
-        return compact_locked(store, rows_of)
+        return put_together(store, rows_of)
 
 
-def compact_locked(store: Store, rows_of: Set[str] | None = None) -> Compaction:
+def put_together(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     """Do what `compact` does, for a process that holds the lock of the folder."""
     bytes_before = store.size()
     compacted, *packs = store.bundles()
@@ -93,8 +93,8 @@ def compact_locked(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     # Then what is in them is deleted elsewhere.
     store.tidy()
 
-    ended = compacted.ended()
-    left = sorted((store.begun() | ledger.keys()) - ended)
+    ended = entries.keys() | moved
+    left = sorted((parts | ledger.keys()) - ended)
     return Compaction(len(ended), left, bytes_before, store.size())
 
 
