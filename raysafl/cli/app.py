@@ -23,6 +23,7 @@ from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import find_sweeps
 from raysafl.sweep.stale import Stale
+from raysafl.tracking.choice import Tracking
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
@@ -103,6 +104,14 @@ Scale = Annotated[
     typer.Option(help="Size of the runs: paper, smoke, or one that the file defines."),
 ]
 TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
+Track = Annotated[
+    Tracking,
+    typer.Option(
+        help="How much MLflow gets: nothing, each run's parameters and final statistics, "
+        "also curves of at most 100 points a metric, or curves of up to 200 runs and "
+        "otherwise summaries."
+    ),
+]
 
 
 @app.command("quickstart")
@@ -318,6 +327,7 @@ def compact_command(
 def sync_command(
     path: Root,
     tracking_uri: TrackingUri = None,
+    track: Track = Tracking.AUTO,
 ) -> None:
     """Bring MLflow to what the stored results hold."""
     from raysafl.report.figures.curves import curve_of_run
@@ -325,7 +335,7 @@ def sync_command(
 
     location = parse_location(path)
     with working():
-        count = sync(location, tracking_uri, console.print, curve=curve_of_run)
+        count = sync(location, tracking_uri, console.print, curve_of_run, track)
     console.print(f"{count} runs are in MLflow")
 
 
