@@ -117,6 +117,14 @@ Track = Annotated[
     ),
 ]
 TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
+Track = Annotated[
+    Tracking,
+    typer.Option(
+        help="How much MLflow gets: nothing, each run's parameters and final statistics, "
+        "also curves of at most 100 points a metric, or curves of up to 200 runs and "
+        "otherwise summaries."
+    ),
+]
 
 
 @app.command("quickstart")
@@ -335,6 +343,7 @@ def compact_command(
 def sync_command(
     path: Root,
     tracking_uri: TrackingUri = None,
+    track: Track = Tracking.AUTO,
 ) -> None:
     """Bring MLflow to what the stored results hold."""
     from raysafl.report.figures.curves import curve_of_run
@@ -342,7 +351,7 @@ def sync_command(
 
     location = parse_location(path)
     with working():
-        count = sync(location, tracking_uri, console.print, curve=curve_of_run)
+        count = sync(location, tracking_uri, console.print, curve_of_run, track)
     console.print(f"{count} runs are in MLflow")
 
 
