@@ -109,13 +109,6 @@ Scale = Annotated[
     str,
     typer.Option(help="Size of the runs: paper, smoke, or one that the file defines."),
 ]
-Track = Annotated[
-    Tracking,
-    typer.Option(
-        help="How much is logged to MLflow: none; summary, the final statistics of each "
-        "run; curves; or auto, which is curves for small sweeps."
-    ),
-]
 TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
 Track = Annotated[
     Tracking,

@@ -9,9 +9,9 @@ import pytest
 from raysafl.storage.integrity import row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.statistics import STATISTICS, summarise
-from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 
 SHOWN = ("a", "b", "c")

@@ -12,6 +12,7 @@ from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 from mlflow import MlflowClient
 
 from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking import Projection, Tracking, choice, default_uri, sync
 from raysafl.tracking.client import disconnect
@@ -48,7 +49,7 @@ def steps(view: View, run_id: str = A, metric: str = "test_accuracy") -> list[in
 def test_curves_of_250_rounds_have_every_third_and_the_last(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, rows(0, 250))
+    store.write_part(A, 0, table_of(A, rows(0, 250)))
     ended(store, A, rounds=250)
     sync(store.path, None, quiet)
     now = view()
@@ -66,7 +67,7 @@ def test_the_rule_counts_evaluated_rounds(store: Store, view: Any) -> None:
     evaluated = [*range(6, 1000, 7), 999]
     assert len(evaluated) == 143
     part = [row for row in rows(0, 1000) if row["round"] in evaluated]
-    store.write_part(A, 0, part)
+    store.write_part(A, 0, table_of(A, part))
     ended(store, A, rounds=1000, eval_every=7)
     sync(store.path, None, quiet)
     assert steps(view()) == [*range(13, 994, 14), 999]
@@ -75,7 +76,7 @@ def test_the_rule_counts_evaluated_rounds(store: Store, view: Any) -> None:
 def test_a_hundred_rounds_are_all_shown_and_nothing_is_said_of_them(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, rows(0, 100))
+    store.write_part(A, 0, table_of(A, rows(0, 100)))
     ended(store, A, rounds=100)
     sync(store.path, None, quiet)
     now = view()
@@ -89,7 +90,7 @@ def test_a_hundred_rounds_are_all_shown_and_nothing_is_said_of_them(
 def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
     status: str, store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, rows(0, 5))
+    store.write_part(A, 0, table_of(A, rows(0, 5)))
     ended(store, A, status, rounds=250)
     sync(store.path, None, quiet)
     assert steps(view()) == ([2, 4] if status == "stopped" else [2])
@@ -101,7 +102,7 @@ def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
     config = {"rounds": 310, "replicates": 2}
     first = 0
     for last in (1, 4, 5, 163, 170, 310):
-        store.write_part(A, first, rows(first, last, q=0.25))
+        store.write_part(A, first, table_of(A, rows(first, last, q=0.25)))
         log(store, A, config=config)
         first = last
         # k = ceil(310 / 100) = 4
@@ -128,13 +129,13 @@ def test_a_changed_row_that_is_not_shown_replaces_the_run(
     store: Store, view: Any
 ) -> None:
     config = {"rounds": 250}
-    store.write_part(A, 0, rows(0, 9))
+    store.write_part(A, 0, table_of(A, rows(0, 9)))
     log(store, A, config=config)
     first = view()
     part = rows(0, 9)
     # Round 4 of 250 is not shown.
     part[4]["test_accuracy"] += 0.05
-    store.write_part(A, 0, part)
+    store.write_part(A, 0, table_of(A, part))
     log(store, A, config=config)
     second = view()
     assert steps(second) == [2, 5, 8]
@@ -166,7 +167,7 @@ def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_fi
 
 def test_a_summary_that_is_repeated_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
-    store.write_part("cccccccccccc", 0, rows(0, 2))
+    store.write_part("cccccccccccc", 0, table_of("cccccccccccc", rows(0, 2)))
     for _ in range(2):
         assert sync(store.path, None, quiet, track=Tracking.SUMMARY) == 3
         now = view()
@@ -219,7 +220,7 @@ def test_curves_are_added_to_runs_that_had_summaries_and_then_kept(
 def test_a_failed_run_without_curves_is_shown_as_running_and_then_as_finished(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, rows(0, 2))
+    store.write_part(A, 0, table_of(A, rows(0, 2)))
     ended(store, A, "failed")
     log(store, A, Tracking.SUMMARY)
     failed = view().children[A]
@@ -227,12 +228,12 @@ def test_a_failed_run_without_curves_is_shown_as_running_and_then_as_finished(
     assert failed.data.metrics["final"] == pytest.approx(0.2)
 
     (store.path / "ledger" / f"{A}.json").unlink()
-    store.write_part(A, 2, rows(2, 4))
+    store.write_part(A, 2, table_of(A, rows(2, 4)))
     log(store, A, Tracking.SUMMARY)
     running = view().children[A]
     assert running.info.status == "RUNNING" and running.data.tags["status"] == "running"
 
-    store.write_part(A, 4, rows(4, 5))
+    store.write_part(A, 4, table_of(A, rows(4, 5)))
     ended(store, A)
     log(store, A, Tracking.SUMMARY)
     now = view().children[A]
@@ -245,10 +246,10 @@ def test_a_failed_run_that_is_tried_again_in_the_same_sweep_shows_its_last_end(
     store: Store, view: Any
 ) -> None:
     with closing(Projection(store, uri_of(store), Tracking.SUMMARY)) as projection:
-        store.write_part(A, 0, rows(0, 2))
+        store.write_part(A, 0, table_of(A, rows(0, 2)))
         ended(store, A, "failed")
         projection.sync_runs([A])
-        store.write_part(A, 2, rows(2, 5))
+        store.write_part(A, 2, table_of(A, rows(2, 5)))
         ended(store, A)
         projection.sync_runs([A])
     now = view().children[A]
