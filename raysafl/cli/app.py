@@ -109,14 +109,15 @@ Scale = Annotated[
     str,
     typer.Option(help="Size of the runs: paper, smoke, or one that the file defines."),
 ]
+TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
 Track = Annotated[
     Tracking,
     typer.Option(
-        help="How much is logged to MLflow: none; summary, the final statistics of each "
-        "run; curves; or auto, which is curves for small sweeps."
+        help="How much MLflow gets: nothing, each run's parameters and final statistics, "
+        "also curves of at most 100 points a metric, or curves of up to 200 runs and "
+        "otherwise summaries."
     ),
 ]
-TrackingUri = Annotated[str | None, typer.Option(help="MLflow's server or database.")]
 
 
 @app.command("quickstart")
@@ -335,6 +336,7 @@ def compact_command(
 def sync_command(
     path: Root,
     tracking_uri: TrackingUri = None,
+    track: Track = Tracking.AUTO,
 ) -> None:
     """Bring MLflow to what the stored results hold."""
     from raysafl.report.figures.curves import curve_of_run
@@ -342,7 +344,7 @@ def sync_command(
 
     location = parse_location(path)
     with working():
-        count = sync(location, tracking_uri, console.print, curve=curve_of_run)
+        count = sync(location, tracking_uri, console.print, curve_of_run, track)
     console.print(f"{count} runs are in MLflow")
 
 

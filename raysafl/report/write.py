@@ -85,8 +85,10 @@ def write_report(store: Store) -> list[Location]:
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
     panels), `heatmap.png`, `pareto.png`, `q.png` and `participation.png`. Runs may be
-    missing. Figures of an earlier report that are not made again are deleted. The page
-    ends with a digest of what the report was made from, which `is_current` compares.
+    missing. Of a sweep of very many cells a part is shown one by one, and a sentence
+    says which (`raysafl.report.analysis.part`). Figures of an earlier report that are
+    not made again are deleted. The page ends with a digest of what the report was made
+    from, which `is_current` compares.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.

@@ -163,10 +163,10 @@ class ActorPool:
                 return ray.get(call.reply)
             except LOST as error:
                 call.losses += 1
+                self._replace(call.actor, error)
                 _pause_or_give_up(
                     call.losses, f"the client actor that was to {call.method}", error
                 )
-                self._replace(call.actor, error)
                 self._send(call)
 
     def _next_ready(self, index: int) -> int:

@@ -17,6 +17,7 @@ A round is itself a generator. It yields what the machine is to compute
 requests of many simulations; `raysafl.simulation.lockstep` does.
 """
 
+import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -357,11 +358,10 @@ class Simulation:
         weight_M = answer.samples_M
         if SERVER in request.ids:
             weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
-        if total := weight_M.sum():
-            replicate.train_accuracy = float(
-                (answer.accuracy_M * weight_M).sum() / total
-            )
-            replicate.train_loss = float((answer.loss_M * weight_M).sum() / total)
+        if total := int(weight_M.sum()):
+            correct = float((answer.accuracy_M * weight_M).sum())
+            replicate.train_accuracy = correct / total
+            replicate.train_loss = float((answer.loss_M * weight_M).sum()) / total
 
     def _measure_accuracy(
         self, rounds: Mapping[int, _RoundInProgress]
@@ -447,4 +447,4 @@ def _all_finite(w_P: Tensor) -> bool:
     looking at each. The sum of finite parameters may overflow, and only then each is
     looked at.
     """
-    return bool(w_P.sum().isfinite()) or bool(w_P.isfinite().all())
+    return math.isfinite(float(w_P.sum())) or bool(w_P.isfinite().all())

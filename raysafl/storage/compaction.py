@@ -68,10 +68,10 @@ def compact(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     """
     store.manifest()
     with store.lock():
-        return compact_locked(store, rows_of)
+        return put_together(store, rows_of)
 
 
-def compact_locked(store: Store, rows_of: Set[str] | None = None) -> Compaction:
+def put_together(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     """Do what `compact` does, for a process that holds the lock of the folder."""
     bytes_before = store.size()
     compacted, *packs = store.bundles()
@@ -95,18 +95,18 @@ def compact_locked(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     # Then what is in them is deleted elsewhere.
     store.tidy()
 
-    ended = compacted.ended()
-    left = sorted((store.begun() | ledger.keys()) - ended)
+    ended = entries.keys() | moved
+    left = sorted((parts | ledger.keys()) - ended)
     return Compaction(len(ended), left, bytes_before, store.size())
 
 
-def compact_if_undamaged(store: Store) -> None:
-    """Compact as `compact_locked` does; if a compacted file is damaged, warn instead.
+def put_together_if_undamaged(store: Store) -> None:
+    """Do what `put_together` does; if a compacted file is damaged, warn instead.
 
     The folder then stays as it is, and reads the same.
     """
     try:
-        compact_locked(store)
+        put_together(store)
     except StorageError:
         raise
     except ValueError as error:

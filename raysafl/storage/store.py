@@ -456,9 +456,14 @@ class Store:
             owner: returns the id of the run that a file belongs to.
         """
         ids = _ids(run_ids)
-        found = [f for f in self.path.glob(pattern) if ids is None or owner(f) in ids]
-        files: list[Location] = sorted(found, key=str)
-        return [self.file(file.parent.name, file.name) for file in files]
+        found: list[Location] = [
+            f for f in self.path.glob(pattern) if ids is None or owner(f) in ids
+        ]
+        for folder in {file.parent.name for file in found}:
+            self.file(folder)
+        for link in [f for f in found if isinstance(f, Path) and f.is_symlink()]:
+            self.file(link.parent.name, link.name)
+        return sorted(found, key=str)
 
     def parts(self, run_ids: Collection[str] | None = None) -> list[Location]:
         """Return the parts of some runs, or of all; ignore other files in rounds/."""

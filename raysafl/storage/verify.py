@@ -205,13 +205,16 @@ class _Verification:
                 yield self._superfluous(bundle.rows_file, len(strange))
             has_rows |= there & own
         for file in self.store.unfinished_bundles():
-            yield Finding(f"rounds/{file.name}", "it has no ledger", TIDY, file=file)
+            what = "it has no ledger, as its writer was killed"
+            advice = "`raysafl run` deletes it"
+            yield Finding(f"rounds/{file.name}", what, advice, file=file)
         for file in [*self.store.parts(has_rows), *self.store.ledger_files(ended)]:
             yield self._superfluous(file, 1)
 
     def _superfluous(self, file: Location, count: int) -> Finding:
         what = (
-            f"{count} runs in it count elsewhere or nowhere; other programs read them"
+            f"it has results of {count} runs that count elsewhere or nowhere, but other "
+            "programs read them"
         )
         return Finding(f"{file.parent.name}/{file.name}", what, TIDY, file=file)
 
@@ -223,8 +226,7 @@ class _Verification:
         """Check the rows and the checkpoints of runs that go on or are tried again."""
         ended = [i for i, e in self.checked.ledger.items() if e.status.decided]
         ended += list(self.checked.faults)
-        rows = self.checked.rows
-        rows = without_runs(rows, ended)
+        rows = without_runs(self.checked.rows, ended)
         for file in self.store.checkpoints():
             try:
                 next_round, extra = self.read_checkpoint(file.read_bytes())

@@ -27,16 +27,10 @@ from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import sample_key
-from raysafl.sweep.old_code import CHOICES, changes_text, checkpoint_maker
+from raysafl.sweep.old_code import sampled_run_has_ended
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import End, Session, failure
-from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
-
-# Several trials may not take runs out of the same files at the same time, so only the
-# driver forgets results.
-RESULTS_CHOICES = (
-    "--stale keep keeps its results, and --no-resume runs everything again"
-)
+from raysafl.sweep.stale import Stale
 
 # What is reported before a round is evaluated. Tune ends a sweep with an error if a
 # report lacks the metric that its scheduler or search algorithm goes by.
@@ -123,8 +117,8 @@ class Coordinator(tune.Trainable):
     def _begin(self) -> None:
         """Get the runs ready that no earlier trial has ended.
 
-        If the trial is given one sampled run, it waits for another trial of the same
-        run to end, because two sampled configurations may give equal runs.
+        It waits for another trial of the same pack to end, because two sampled
+        configurations may give equal runs.
         """
         self.begun = True
         self.pack = self.context.pack_of(self.config)
@@ -143,32 +137,16 @@ class Coordinator(tune.Trainable):
         """Return the entries of runs that an earlier trial has ended.
 
         Raises:
-            StaleCodeError: other code has made the results or the checkpoint of a
-                sampled run, and the user has not said what becomes of them. The driver
-                raises this error before anything runs, but it does not know all runs
-                that are sampled.
+            StaleCodeError: see `sampled_run_has_ended`.
         """
-        if len(self.pack.runs) > 1:
+        if "pack" in self.config:
             return self.store.ended_in(self.pack.id)
         (run,) = self.pack.runs
         entry = self.store.ledger_entry(run.id)
-        if entry is not None and entry.status.decided:
-            changed = changed_classes(entry.code, code[run.id])
-            if changed and self.context.stale is not Stale.KEEP:
-                self._refuse(changed, RESULTS_CHOICES)
-            return {run.id: entry}
-        changed = changed_classes(
-            checkpoint_maker(self.store, run.id).code, code[run.id]
+        ended = sampled_run_has_ended(
+            self.store, run.id, entry, code[run.id], self.context.stale, self.config
         )
-        if changed and self.context.stale is Stale.FAIL:
-            self._refuse(changed, CHOICES)
-        if changed:
-            self.store.checkpoint(run.id).unlink(missing_ok=True)
-        return {}
-
-    def _refuse(self, changed: list[str], choices: str) -> None:
-        text = changes_text({self.key: changed}, {self.key: self.config})
-        raise StaleCodeError(f"{text}. {choices}")
+        return {run.id: entry} if ended and entry else {}
 
     def _open(
         self, runs: Sequence[Run], code: Mapping[str, Mapping[str, str]]

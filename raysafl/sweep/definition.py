@@ -239,6 +239,12 @@ class Sweep:
             )
         )
 
+    @property
+    def is_random(self) -> bool:
+        """Whether runs are sampled at random, without regard to the results of others."""
+        decides = self.search_alg is not None or self.scheduler is not None
+        return not self.is_grid and not decides
+
     def labelled(self) -> dict[tuple[Label, ...], Run]:
         """Return the runs by their labels, which have one value for each axis.
 

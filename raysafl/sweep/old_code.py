@@ -12,7 +12,7 @@ from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.stale import Stale, changed_classes
+from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
 from raysafl.sweep.user_code import is_users_module
 from raysafl.version import __version__
 
@@ -22,6 +22,10 @@ CHOICES = (
     "Choose what becomes of them: --stale rerun runs them again; --stale keep keeps the "
     "results of those that have ended and begins the others anew; --stale fail, the "
     "default, changes nothing"
+)
+# Results of a sampled run are not forgotten: nothing forgets while trials may write.
+RESULTS_CHOICES = (
+    "--stale keep keeps its results, and --no-resume runs everything again"
 )
 # From a run's id and its stored digests to its digests today.
 CodeOf = Callable[[str, Mapping[str, str]], Mapping[str, str]]
@@ -68,6 +72,44 @@ def stored_makers(store: Store, ledger: Mapping[str, LedgerEntry]) -> dict[str, 
         if file.stem not in makers:
             makers[file.stem] = checkpoint_maker(store, file.stem)
     return makers
+
+
+def sampled_run_has_ended(
+    store: Store,
+    run_id: str,
+    entry: LedgerEntry | None,
+    code: Mapping[str, str],
+    stale: Stale,
+    labels: Mapping[str, Any],
+) -> bool:
+    """Return whether a sampled run needs no further attempt.
+
+    Before anything runs, the driver checks the code that made results. It does not know
+    the runs that will be sampled, so theirs is checked when they are. A checkpoint of
+    other code is deleted.
+
+    Args:
+        store: the sweep's folder.
+        run_id: the run.
+        entry: how the run has ended, if it has.
+        code: the digest of each of the user's own classes in the run, by name.
+        stale: what becomes of a run whose code has changed.
+        labels: the values that were sampled.
+
+    Raises:
+        StaleCodeError: other code has made the results or the checkpoint of the run, and
+            the user has not said what becomes of them.
+    """
+    decided = entry is not None and entry.status.decided
+    made_by = entry.code if entry and decided else checkpoint_maker(store, run_id).code
+    changed = changed_classes(made_by, code)
+    refused = stale is not Stale.KEEP if decided else stale is Stale.FAIL
+    if changed and refused:
+        text = changes_text({run_id: changed}, {run_id: labels})
+        raise StaleCodeError(f"{text}. {RESULTS_CHOICES if decided else CHOICES}")
+    if changed and not decided:
+        store.checkpoint(run_id).unlink(missing_ok=True)
+    return decided
 
 
 def todays_code(sweep: Sweep, runs: Mapping[str, Run], digests: CodeDigests) -> CodeOf:

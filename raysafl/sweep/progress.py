@@ -13,6 +13,8 @@ from raysafl.storage.ledger import Status
 
 # The largest number of runs of which each has a line in a log file.
 MOST_LINES = 100
+# The time between two lines of a sweep of more runs.
+SECONDS_A_LINE = 5.0
 
 
 def run_name(labels: Mapping[str, Any], run_id: str) -> str:
@@ -76,8 +78,8 @@ class QuietDisplay:
 class LineDisplay(QuietDisplay):
     """Prints one line for each run that ends. It is meant for log files and pipes.
 
-    In a sweep of more than `MOST_LINES` runs, runs that finish share a line for every
-    hundredth of the sweep.
+    In a sweep of more than `MOST_LINES` runs, the runs that finish within
+    `SECONDS_A_LINE` seconds share one line.
 
     Args:
         console: what it prints to.
@@ -86,8 +88,8 @@ class LineDisplay(QuietDisplay):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.state = State()
-        # How many runs had ended when the last line was printed.
-        self.told = 0
+        # The time of the last line.
+        self.told = -math.inf
 
     def start(self, total: int, skipped: int) -> None:
         """Print how many runs there are to do, and how many are done."""
@@ -112,8 +114,10 @@ class LineDisplay(QuietDisplay):
                 f"[{state.done}/{state.total}] {label_text}: {status}, {result} "
                 f"({state.failed} failed, {state.seconds_left:.0f} s left)"
             )
-        elif state.done - self.told >= state.total / 100 or state.done == state.total:
-            self.told = state.done
+            return
+        now = time.monotonic()
+        if now - self.told > SECONDS_A_LINE or state.done == state.total:
+            self.told = now
             self._print(state.line())
 
     def _print(self, line: str) -> None:

@@ -22,7 +22,7 @@ from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
-from raysafl.storage.compaction import compact_if_undamaged
+from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import (
@@ -455,7 +455,7 @@ def _write_all(store: Store) -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
-    compact_if_undamaged(store)
+    put_together_if_undamaged(store)
     write_runs_table(store)
     write_report(store)
 

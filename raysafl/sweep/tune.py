@@ -1,15 +1,17 @@
 """Runs the trials of a sweep as an experiment of Ray Tune."""
 
 import logging
+import math
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import ray
 import ray.cloudpickle
@@ -29,11 +31,14 @@ from raysafl.storage.paths import Location, StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Context, Coordinator, PackOf
-from raysafl.sweep.definition import Sweep
+from raysafl.sweep.definition import Sweep, sample_key
+from raysafl.sweep.old_code import sampled_run_has_ended
 from raysafl.sweep.packs import Pack, form_packs
-from raysafl.sweep.progress import Display
+from raysafl.sweep.progress import Display, run_name
+from raysafl.sweep.sampling import draw
+from raysafl.sweep.session import failure
 from raysafl.sweep.stale import Stale
-from raysafl.sweep.tune_callback import Halt, Watch
+from raysafl.sweep.tune_callback import Halt, Watch, labels_of
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
@@ -109,7 +114,7 @@ class Tuning:
                 store=self.store.path,
                 pack_of=self._sampled_pack_of(),
                 hardware=self.hardware,
-                datasets=_put_datasets(datasets),
+                datasets={},
                 origin={**provenance(), "commit": commit()},
                 report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
@@ -117,56 +122,107 @@ class Tuning:
                 code=self.digests.found,
                 stale=self.stale,
             )
-            packs = self._packs(datasets) if self.sweep.is_grid else []
-            while True:
-                unfinished = self._fit(context, packs)
+            if not self.sweep.is_grid and not self.sweep.is_random:
+                self._fit_sampled(context)
+                return
+            runs = self.todo if self.sweep.is_grid else self._drawn()
+            datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
+            context = replace(context, datasets=_put_datasets(datasets))
+            packs = self._packs(runs.values(), datasets)
+            while packs:
+                unfinished = self._fit_packs(context, packs)
                 packs = [
                     half
                     for pack in unfinished
                     for half in pack.halves(self.store.ended_in(pack.id))
                 ]
-                if not packs:
-                    break
 
-    def _packs(self, datasets: Mapping[str, Dataset]) -> list[Pack]:
+    def _drawn(self) -> dict[str, Run]:
+        """Draw the runs of a sweep that samples at random, and label them.
+
+        A configuration of which no run can be made is recorded as failed.
+
+        Returns:
+            The runs that have not ended, by id.
+        """
+        manifest = self.store.manifest()
+        ledger = self.store.ledger()
+        entries: dict[str, Entry] = {}
+        runs: dict[str, Run] = {}
+        for config in draw(self.sweep.space, self.sweep.num_samples):
+            labels = labels_of(config)
+            try:
+                run = self.sweep.build(config)
+            # The user's own function may raise anything.
+            except Exception as error:
+                run_id = sample_key(config)
+                failed = failure(error, None, provenance())
+                self.store.write_ledger(run_id, failed)
+                name = run_name(labels, run_id)
+                self.display.add_run(name, failed.status, failed.reason, math.nan)
+            else:
+                run_id = run.id
+                if not sampled_run_has_ended(
+                    self.store,
+                    run_id,
+                    ledger.get(run_id),
+                    self.digests.of_run(run),
+                    self.stale,
+                    config,
+                ):
+                    runs[run_id] = run
+            entries.setdefault(run_id, Entry(run_id=run_id, labels=labels))
+        known = manifest.labels()
+        new = [entry for run_id, entry in entries.items() if run_id not in known]
+        self.store.write_manifest(manifest.extended(new))
+        return runs
+
+    def _packs(
+        self, runs: Iterable[Run], datasets: Mapping[str, Dataset]
+    ) -> list[Pack]:
         """Form packs for the cores and the memory of Ray's machines.
 
         A scheduler decides run by run, so each of its packs is one run.
         """
         if self.sweep.scheduler:
-            return [Pack((run,)) for run in self.todo.values()]
+            return [Pack((run,)) for run in runs]
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once = self.hardware.trials_at_once(nodes)
         memory = self.hardware.memory_of_trial(nodes) * MEMORY_OF_PACK
-        return form_packs(self.todo.values(), datasets, self.hardware, at_once, memory)
+        return form_packs(runs, datasets, self.hardware, at_once, memory)
 
-    def _fit(self, context: Context, packs: Sequence[Pack]) -> list[Pack]:
-        """Run a trial for each pack, or let Tune sample its trials.
-
-        Args:
-            context: what all trials share.
-            packs: the packs; none if the sweep samples its runs.
+    def _fit_packs(self, context: Context, packs: Sequence[Pack]) -> list[Pack]:
+        """Run a trial for each pack.
 
         Returns:
             The packs that could not be carried out as a whole.
+        """
+        by_id = {pack.id: pack for pack in packs}
+        refs = {pack_id: ray.put(pack) for pack_id, pack in by_id.items()}
+        context = replace(context, pack_of=lambda config: ray.get(refs[config["pack"]]))
+        watch = self._watch(lambda config: by_id[config["pack"]])
+        self._fit(context, watch, {"pack": tune.grid_search(list(by_id))}, 1)
+        return [] if watch.ends_early else watch.unfinished
+
+    def _fit_sampled(self, context: Context) -> None:
+        """Let Tune sample the runs one by one, each in a trial of its own."""
+        watch = self._watch(context.pack_of)
+        self._fit(context, watch, dict(self.sweep.space), self.sweep.num_samples)
+
+    def _fit(
+        self, context: Context, watch: Watch, space: dict[str, Any], num_samples: int
+    ) -> None:
+        """Run the trials of a search space.
 
         Raises:
             StorageError: results could not be written any more.
         """
-        if packs:
-            by_id = {pack.id: pack for pack in packs}
-            refs = {pack_id: ray.put(pack) for pack_id, pack in by_id.items()}
-            context = replace(context, pack_of=lambda c: ray.get(refs[c["pack"]]))
-            watch = self._watch(lambda config: by_id[config["pack"]])
-        else:
-            watch = self._watch(self._sampled_pack_of())
         with _scratch(self.store) as folder:
-            tuner = self._tuner(context, folder, watch, packs)
+            tuner = self._tuner(context, folder, watch, space, num_samples)
             with _signals_put_off(watch), watched_head(watch.interrupt):
                 tuner.fit()
         if watch.lost:
             raise StorageError(watch.lost)
-        return [] if watch.ends_early else watch.unfinished
 
     def _sampled_pack_of(self) -> PackOf:
         """Return a function that makes a pack of the run of a sampled configuration.
@@ -178,7 +234,12 @@ class Tuning:
         return lambda config: Pack((build(config),))
 
     def _tuner(
-        self, context: Context, folder: Path, watch: Watch, packs: Sequence[Pack]
+        self,
+        context: Context,
+        folder: Path,
+        watch: Watch,
+        space: dict[str, Any],
+        num_samples: int,
     ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
@@ -186,10 +247,6 @@ class Tuning:
             tune.with_parameters(Coordinator, context=context),
             tune.PlacementGroupFactory(bundles),
         )
-        space = dict(self.sweep.space)
-        if packs:
-            space = {"pack": tune.grid_search([pack.id for pack in packs])}
-
         # Tune ignores `max_concurrent_trials` for a generator that is given to it.
         most = self.hardware.trials
         sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
@@ -200,7 +257,7 @@ class Tuning:
             tune_config=tune.TuneConfig(
                 metric=self.sweep.metric if chooses else None,
                 mode=self.sweep.mode if chooses else None,
-                num_samples=1 if packs else self.sweep.num_samples,
+                num_samples=num_samples,
                 search_alg=self.sweep.search_alg or sampler,
                 scheduler=self.sweep.scheduler,
                 max_concurrent_trials=most if self.sweep.search_alg else None,
@@ -247,6 +304,17 @@ def wait_for_earlier_trials(store: Store) -> None:
         held = lock(file)
         held.acquire()
         held.release()
+
+
+def _missing_datasets(
+    runs: Iterable[Run], known: Mapping[str, Dataset]
+) -> dict[str, Dataset]:
+    """Load the datasets of runs that were not known when the others were loaded."""
+    loaded: dict[str, Dataset] = {}
+    for run in runs:
+        if run.data.source_key not in {*known, *loaded}:
+            loaded[run.data.source_key] = run.data.load()
+    return loaded
 
 
 def _put_datasets(

@@ -246,7 +246,7 @@ class Watch(tune.Callback):
         run_ids = [run.id for run in pack.runs] if pack else [e.run_id for e in ends]
         for run_id in run_ids:
             if run_id not in self.labels:
-                self.labels[run_id] = {k: _label(v) for k, v in trial.config.items()}
+                self.labels[run_id] = labels_of(trial.config)
                 self.sampled(run_id, dict(self.labels[run_id]))
 
     def _pack(self, trial: Trial) -> Pack | None:
@@ -296,6 +296,11 @@ class Halt(tune.Stopper):
                 "stopping: each run writes where it is; a second signal ends it at once"
             )
         return self.watch.ends_early
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
+    """Return the labels of a run that was made of a sampled configuration."""
+    return {name: _label(value) for name, value in config.items()}
 
 
 def _label(value: Any) -> Label:

@@ -10,8 +10,8 @@ MOST_RUNS_WITH_CURVES = 200
 POINTS = 100
 
 CURVES_NOTE = (
-    f"A curve in MLflow has at most {POINTS} points: of n evaluated rounds, every "
-    f"ceil(n/{POINTS})-th and the last. All rounds are in `rounds/`."
+    f"A curve in MLflow has at most {POINTS} points: of n evaluated rounds, one of "
+    f"ceil(n/{POINTS}), and the last. All rounds are in `rounds/`."
 )
 SUMMARY_NOTE = (
     "MLflow has the parameters and the final statistics of each run, but no curves. Of a "
@@ -85,7 +85,7 @@ def thinning_note(k: int) -> str:
     if k == 1:
         return ""
     return (
-        f"The curves have every {k}th evaluated round and the last. "
+        f"The curves have one of {k} evaluated rounds, and the last. "
         "All rounds are in `rounds/`."
     )
 

@@ -14,10 +14,8 @@ from raysafl.tracking import metrics
 from raysafl.tracking.metrics import Curves
 
 # All columns but the cohort, whose lists take most of the memory.
-NEEDED = [
-    *("run_id", "replicate", "round", "kind", "seconds"),
-    *(*metrics.MEANS, *metrics.SUMS),
-]
+NEEDED = ["run_id", "replicate", "round", "kind", "seconds"]
+NEEDED += metrics.MEANS + metrics.SUMS
 
 
 @dataclass(frozen=True)

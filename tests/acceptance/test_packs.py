@@ -11,8 +11,8 @@ import pytest
 from conftest import CHAOS
 from helpers.chaos import Chaos, rows
 from helpers.experiments import sweep_files
+from helpers.many_runs import command, many, sweep_of
 from helpers.matrix import ALGORITHMS, policies
-from helpers.packs import command, many, sweep_of
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State

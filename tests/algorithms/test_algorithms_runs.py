@@ -202,7 +202,7 @@ def test_clients_may_start_from_models_of_their_own() -> None:
 
         def train(self, tasks, averaged=()):  # type: ignore[no-untyped-def]
             seen.append(
-                len({tuple(task.w_P.tolist()) for task in tasks if task.replicate == 0})
+                len({tuple(task.w_P.tolist()) for task in tasks if task.cell == 0})
             )
             return train(tasks, averaged)
 

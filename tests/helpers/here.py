@@ -8,7 +8,7 @@ from raysafl import Run, Runner
 from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.runtime.provenance import provenance
-from raysafl.storage.compaction import compact_if_undamaged
+from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.runner import Datasets
@@ -36,7 +36,7 @@ class HereRunner(Runner):
             Session([run], self.store, work, provenance(), code={run.id: code}).advance(
                 np.inf
             )
-        compact_if_undamaged(self.store)
+        put_together_if_undamaged(self.store)
         write_runs_table(self.store)
         write_report(self.store)
         return True

@@ -1,38 +1,124 @@
-"""Sweeps of many small runs, here or in a process of their own."""
+"""Runs that advance together, and the same runs alone."""
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from raysafl import Run, Sweep
-from raysafl.quickstart import SWEEP as QUICKSTART
+import torch
 
-DRIVER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from helpers.packs import many
-from raysafl import Hardware, Runner
-outcome = Runner(
-    many(int(sys.argv[2])), out=sys.argv[3],
-    hardware=Hardware(trials=2, pack=int(sys.argv[4])), quiet=True, track="none",
-    flush_seconds=1.0,
-).run()
-sys.exit(0 if outcome.ok else 1)
-"""
+from raysafl import (
+    MIFA,
+    SAFARI,
+    SCAFFOLD,
+    FedAvg,
+    FedProx,
+    LocalTraining,
+    Model,
+    Run,
+    Snapshot,
+    Uniform,
+)
+from raysafl.core.work import Cell, Work
+from raysafl.runtime import Worker
+from raysafl.simulation.lockstep import Lockstep
+from raysafl.simulation.simulation import Simulation
 
-
-def sweep_of(runs: Sequence[Run], name: str = "packs") -> Sweep:
-    return Sweep(name, {(k,): run for k, run in enumerate(runs)}, axes=["number"])
-
-
-def many(count: int) -> Sweep:
-    """A sweep of small runs of 20 rounds, on digits."""
-    base = next(iter(QUICKSTART.labelled().values()))
-    base = base.replace(rounds=20, replicates=1)
-    return sweep_of([base.replace(seed=seed) for seed in range(count)], "many")
+Played = tuple[list[dict[str, Any]], list[torch.Tensor]]
+"""The records of a run without the wall time, and each replicate's parameters."""
 
 
-def command(count: int, out: Path, pack: int) -> list[str]:
-    """The command of a process that runs `many`, two trials at a time."""
-    tests = str(Path(__file__).parents[1])
-    return [sys.executable, "-c", DRIVER, tests, str(count), str(out), str(pack)]
+def mixed(base: Run, model: Model) -> dict[str, Run]:
+    """Runs of one dataset and model that differ in whatever else runs may differ in."""
+    momentum = LocalTraining(lr=0.05, batch_size=8, steps=3, momentum=0.9)
+    adam = LocalTraining(lr=0.01, batch_size=16, epochs=1, optimizer="adam")
+    decay = LocalTraining(lr=0.2, batch_size=64, epochs=2, weight_decay=0.01)
+    adaptive = Snapshot(
+        base=Uniform(m=3), uniform=Uniform(m=4), adapt=3.0, accuracy="clients"
+    )
+    few = {"data.clients": 6, "data.partition.p": 2, "participation": Uniform(m=2)}
+    changes: dict[str, dict[str, Any]] = {
+        "FedAvg": {"algorithm": FedAvg(momentum=0.5), "eval_every": 2, "rounds": 5},
+        "SAFARI": {
+            "algorithm": SAFARI(client_prob=0.5),
+            "data.server.n0": 30,
+            "replicates": 1,
+            "rounds": 3,
+        },
+        "SCAFFOLD": {**few, "algorithm": SCAFFOLD(), "local": momentum, "seed": 5},
+        "FAST": {"algorithm": MIFA(), "participation": adaptive, "local": decay},
+        "FedProx": {"algorithm": FedProx(mu=0.1), "local": adam, "eval_every": 3},
+        "shared": {"data.share": 0.5, "replicates": 3, "rounds": 2},
+    }
+    return {
+        name: base.replace({"model": model, **change})
+        for name, change in changes.items()
+    }
+
+
+def cells_of(runs: Mapping[str, Run]) -> list[Cell]:
+    """The cells of all runs, one run after the other."""
+    return [cell for run in runs.values() for cell in run.cells]
+
+
+def simulations(runs: Mapping[str, Run], work: Work) -> dict[str, Simulation]:
+    """A simulation for each run on work that has the `cells_of` these runs."""
+    found, first_cell = {}, 0
+    for name, run in runs.items():
+        found[name] = Simulation(run, work, first_cell)
+        first_cell += run.replicates
+    return found
+
+
+def played(records: Sequence[Any], simulation: Simulation) -> Played:
+    """What does not depend on the clock."""
+    rows = [asdict(record) for record in records]
+    for row in rows:
+        del row["seconds"]
+    return rows, [replicate.state.w_P for replicate in simulation.replicates]
+
+
+def alone(run: Run, engine: str) -> Played:
+    """A run that is played by itself, in this process."""
+    simulation = Simulation(
+        run, Worker(run.cells, run.data.load(), run.model, engine=engine)
+    )
+    records: list[Any] = []
+    while not simulation.done:
+        records += simulation.step()
+    return played(records, simulation)
+
+
+def together(
+    runs: Mapping[str, Run], lockstep: Lockstep[str]
+) -> tuple[dict[str, Played], dict[str, BaseException]]:
+    """Runs that are played in lock-step, and the errors of those that failed."""
+    pack = simulations(runs, lockstep.work)
+    records: dict[str, list[Any]] = {name: [] for name in pack}
+    failed: dict[str, BaseException] = {}
+    while running := {
+        name: one for name, one in pack.items() if not one.done and name not in failed
+    }:
+        for name, outcome in lockstep.advance(running).items():
+            if isinstance(outcome, BaseException):
+                failed[name] = outcome
+            else:
+                records[name] += outcome
+    return {name: played(records[name], pack[name]) for name in pack}, failed
+
+
+def assert_same(one: Played, other: Played, exact: bool = True) -> None:
+    """The same records and parameters, bitwise or to float32 tolerance."""
+    (rows, w), (other_rows, other_w) = one, other
+    assert len(rows) == len(other_rows) > 0
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-4, "atol": 1e-5}
+    for w_P, other_w_P in zip(w, other_w, strict=True):
+        torch.testing.assert_close(w_P, other_w_P, **tolerance)
+    for row, other_row in zip(rows, other_rows, strict=True):
+        if exact:
+            assert row == other_row
+        else:
+            floats = {name for name, value in row.items() if isinstance(value, float)}
+            for name in row.keys() - floats:
+                assert row[name] == other_row[name]
+            for name in floats:
+                assert abs(row[name] - other_row[name]) < 1e-2

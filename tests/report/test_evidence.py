@@ -234,3 +234,10 @@ def test_pairs_of_different_numbers_of_common_seeds_are_each_tested_by_themselve
         assert pair["p"] == pytest.approx(test.pvalue, rel=1e-9)
         low, high = test.confidence_interval(0.95)
         assert pair["half"] == pytest.approx((high - low) / 2, rel=1e-9)
+
+
+def test_infinite_numbers_are_compared_without_a_warning() -> None:
+    runs, manifest = sweep({"a": [math.inf, 0.5, 0.6], "b": [math.inf, 0.7, 0.9]})
+    pair = paired(runs, manifest, Layout.of(manifest)).iloc[0]
+    assert pair["seeds"] == 3 and pair["diff"] == pytest.approx(25)
+    assert math.isnan(pair["p"])

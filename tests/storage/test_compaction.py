@@ -20,7 +20,7 @@ from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.storage import locks
-from raysafl.storage.compaction import compact
+from raysafl.storage.compaction import compact, put_together
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Remote, parse_location
 from raysafl.storage.rows import table_of
@@ -316,11 +316,13 @@ def test_damaged_compacted_files_are_named_and_never_written_again(
     assert rows.read_bytes() == good and ledger.read_bytes() == b"{}\n" + lines[1]
 
 
-def test_a_folder_that_is_written_to_is_not_compacted(
+def test_a_folder_that_is_written_to_is_compacted_by_its_writer_alone(
     copy: Store, tmp_path: Path
 ) -> None:
     with copy.lock(), pytest.raises(SweepBusyError):
         compact(Store(copy.path))
+    with copy.lock():
+        assert put_together(copy).compacted == 2
     with pytest.raises(ValueError, match="holds no sweep"):
         compact(Store(tmp_path / "nothing"))
 

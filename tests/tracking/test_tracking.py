@@ -203,7 +203,7 @@ def test_more_points_than_fit_one_request_are_all_logged(
     store.write_part(A, 0, table_of(A, rows(0, 95, q=0.5)))
     log(store, A)
     now = view()
-    assert now.all_points() == 15 * 95
+    assert now.all_points() == 14 * 95 > 1000
     assert [step for step, _ in now.points(A, "bytes_up")] == list(range(95))
 
 

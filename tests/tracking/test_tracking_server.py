@@ -104,6 +104,6 @@ def _check_once(url: str, runs: int) -> None:
     for run in found:
         if run.data.tags["raysafl.kind"] == "child":
             points = client.get_metric_history(run.info.run_id, "test_accuracy")
-            assert [p.step for p in sorted(points, key=lambda p: p.step)] == list(
-                range(ROUNDS)
-            )
+            # Of 150 rounds, every second is shown.
+            steps = sorted(point.step for point in points)
+            assert steps == list(range(1, ROUNDS, 2))

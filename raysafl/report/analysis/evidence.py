@@ -242,11 +242,13 @@ def _differences(
 
 def _paired_test(ours: Floats, base: Floats) -> dict[str, Floats]:
     """Return mean difference, half its interval and p of each pair, [pairs, seeds]."""
-    difference = ours - base
     half, p = np.full((2, len(ours)), np.nan)
-    # Equal differences up to rounding have no spread, and so no t test.
-    spread = np.ptp(difference, axis=1)
-    some = spread > 1e-9 * np.abs(difference).max(axis=1)
+    # The difference of infinite losses is NaN, which needs no warning.
+    with np.errstate(invalid="ignore"):
+        difference = ours - base
+        # Equal differences up to rounding have no spread, and so no t test.
+        some = np.ptp(difference, axis=1) > 1e-9 * np.abs(difference).max(axis=1)
+        mean = pd.DataFrame(difference).mean(axis=1).to_numpy()
     if some.any():
         # scipy.stats takes more than a second to import, so only a test does it.
         from scipy import stats
@@ -255,4 +257,4 @@ def _paired_test(ours: Floats, base: Floats) -> dict[str, Floats]:
         low, high = test.confidence_interval(LEVEL)
         half[some] = (high - low) / 2
         p[some] = test.pvalue
-    return {"diff": difference.mean(axis=1), "half": half, "p": p}
+    return {"diff": mean, "half": half, "p": p}

@@ -127,7 +127,7 @@ def page(report: Report) -> str:
             if pictures
         ),
         Section("missing", "Missing, diverged, failed", [_losses_part(report)]),
-        Section("cost", "Cost", _cost_parts(report)),
+        Section("cost", "Cost", cost(report.runs, manifest, report.layout)),
         Section(
             "notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []
         ),
@@ -347,12 +347,6 @@ def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
     for axis, values in part.layout.values.items():
         there &= pairs[f"label.{axis}"].isin(values)
     return pairs[there].iloc[:MOST]
-
-
-def _cost_parts(report: Report) -> list[Piece]:
-    """Write the mean cost of a replicate, for the methods that are on the page."""
-    shown = report.part.layout if report.part.note else report.layout
-    return cost(report.runs, report.manifest, shown)
 
 
 def _losses_part(report: Report) -> Piece:

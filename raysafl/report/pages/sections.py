@@ -6,22 +6,19 @@ from collections import defaultdict
 import pandas as pd
 
 from raysafl.report.analysis.layout import Layout, label_text
+from raysafl.report.analysis.part import thinned
 from raysafl.report.pages.html import Facts, Grid, Part, prose
 from raysafl.report.pages.origin import duration, origin_facts
 from raysafl.storage.manifest import Label, Manifest
 
+# Largest number of methods whose cost is shown.
+METHODS = 200
 # Largest number of values of a setting that are named.
 MOST = 8
 
 
 def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
-    """Write the mean cost of a replicate for each method.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        layout: the layout of its axes, with the methods that are shown.
-    """
+    """Write the mean cost of a replicate for each method, or for some of very many."""
     columns = {
         "total_steps": "local steps",
         "total_bytes_down": "to clients",
@@ -38,7 +35,7 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
         places[of_entry.get(run_id)].append(i)
     spent = runs[["run_id", "seconds", *columns]]
     rows = []
-    for value in layout.methods:
+    for (value,) in thinned([(value,) for value in layout.methods], METHODS):
         own = spent.iloc[places[value]]
         if own.empty:
             continue

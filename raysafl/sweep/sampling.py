@@ -1,0 +1,38 @@
+"""Draws the configurations of a search space at random, before any of them is run.
+
+Where neither a search algorithm nor a scheduler decides run by run, all configurations
+can be drawn beforehand, and their runs advance in packs as those of a grid do.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ray.tune.search.variant_generator import generate_variants
+
+# The same command draws the same configurations, whose results are then recognised.
+SEED = 0
+
+
+def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
+    """Return configurations of a search space of Ray Tune, in the order of its drawing.
+
+    They are those that Tune's own random sampler with the random state 0 draws.
+
+    Args:
+        space: the search space; `tune.grid_search` in it is expanded for each sample.
+        num_samples: the number of samples.
+
+    Example:
+        >>> from ray import tune
+        >>> [c["x"] for c in draw({"x": tune.grid_search([1, 2])}, 1)]
+        [1, 2]
+        >>> draw({"x": tune.uniform(0, 1)}, 2) == draw({"x": tune.uniform(0, 1)}, 2)
+        True
+    """
+    rng = np.random.default_rng(SEED)
+    return [
+        dict(spec["config"])
+        for _ in range(num_samples)
+        for _, spec in generate_variants({"config": dict(space)}, random_state=rng)
+    ]

@@ -1,0 +1,130 @@
+"""Runs that advance together on client actors equal the same runs alone in one process."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+import ray
+import torch
+from helpers.packs import Played, alone, assert_same, cells_of, mixed, together
+
+from raysafl import MLP, Hardware, Logistic, Run
+from raysafl.runtime import Clients, actor_pool
+from raysafl.runtime.actor_pool import ActorPool, LostActorsError
+from raysafl.runtime.messages import PackSetup, Sent, TaskMessage
+from raysafl.runtime.on_actors import OnActors, host_pack
+from raysafl.simulation.lockstep import Lockstep
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+# Ray's workers cannot import this file.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ENGINES = [
+    ("fused", Logistic()),
+    ("linear", Logistic()),
+    ("loop", MLP(hidden=[8])),
+    ("vmap", MLP(hidden=[8])),
+]
+
+
+def host(pool: ActorPool, runs: dict[str, Run], engine: str) -> OnActors:
+    first = next(iter(runs.values()))
+    data = ray.put(first.data.load())
+    return host_pack(pool, PackSetup(cells_of(runs), data, first.model, engine))[0]
+
+
+@contextmanager
+def pool_of(kind: type, actors: int) -> Iterator[ActorPool]:
+    pool = ActorPool(kind, Hardware(actors=actors, cpus=0.5))
+    try:
+        yield pool
+    finally:
+        pool.kill()
+
+
+@cache
+def expected(text: str, engine: str) -> Played:
+    """The run with this JSON by itself."""
+    return alone(Run.from_json(text), engine)
+
+
+@pytest.mark.parametrize(
+    "actors", [1, 2, pytest.param(3, marks=pytest.mark.acceptance)]
+)
+def test_runs_on_actors_equal_themselves_alone_in_one_process(
+    tiny: Run, actors: int
+) -> None:
+    with pool_of(Clients, actors) as pool:
+        for engine, model in ENGINES:
+            runs = mixed(tiny, model)
+            results, failed = together(runs, Lockstep(host(pool, runs, engine)))
+            assert not failed
+            for name, run in runs.items():
+                assert_same(
+                    results[name],
+                    expected(run.to_json(), engine),
+                    exact=engine != "vmap",
+                )
+
+
+class Cramped(Clients):
+    """Has no memory for more than four cells."""
+
+    def train(self, header: bytes, *vectors: Sent) -> tuple[Sent, ...]:
+        """Refuse to train more."""
+        message = TaskMessage.decode(header, vectors, self._num_parameters)
+        if len({task.cell for task in message.tasks}) > 4:
+            self.refuse()
+        return super().train(header, *vectors)
+
+    def refuse(self) -> None:
+        """Say so as torch does."""
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB")
+
+
+class Killed(Cramped):
+    """Is killed, as by Linux when memory runs out, when it is to train more."""
+
+    def refuse(self) -> None:
+        """Die."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Cramped, "CUDA out of memory. Tried 2 GiB"),
+        pytest.param(
+            *(Killed, "to train was lost 1 times: "), marks=pytest.mark.acceptance
+        ),
+    ],
+)
+def test_actors_that_run_out_of_memory_are_asked_for_less(
+    tiny: Run, kind: type, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_pool, "RETRIES", 0)
+    runs = mixed(tiny, Logistic())
+    with pool_of(kind, 1) as pool:
+        lockstep = Lockstep[str](host(pool, runs, "fused"))
+        results, failed = together(runs, lockstep)
+    assert not failed and lockstep.most == 1
+    assert lockstep.most_reason.startswith("at most 1 runs are computed together")
+    assert said in lockstep.most_reason
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, "fused"))
+
+
+@pytest.mark.acceptance
+def test_a_run_that_kills_its_actors_by_itself_fails_alone(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_pool, "RETRIES", 0)
+    runs = {"large": tiny.replace(replicates=5, rounds=2), "small": tiny}
+    with pool_of(Killed, 1) as pool:
+        results, failed = together(runs, Lockstep(host(pool, runs, "fused")))
+    assert list(failed) == ["large"] and isinstance(failed["large"], LostActorsError)
+    assert_same(results["small"], alone(tiny, "fused"))

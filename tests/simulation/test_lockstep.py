@@ -1,0 +1,272 @@
+"""Runs that advance together equal the same runs alone, whatever becomes of the others."""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from helpers.packs import alone, assert_same, cells_of, mixed, simulations, together
+from torch import Tensor, nn
+
+from raysafl import MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
+from raysafl.core.algorithm import Round, State, TrainMean
+from raysafl.core.work import Scores, Task, Trained, WorkLostError
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.lockstep import Lockstep
+
+
+def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -> Any:
+    first = next(iter(runs.values()))
+    return kind(cells_of(runs), first.data.load(), first.model, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model"),
+    [
+        ("fused", Logistic()),
+        ("linear", Logistic()),
+        ("loop", MLP(hidden=[8])),
+        ("vmap", MLP(hidden=[8])),
+    ],
+)
+def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
+    tiny: Run, engine: str, model: Model
+) -> None:
+    runs = mixed(tiny, model)
+    lockstep = Lockstep[str](worker(runs, engine))
+    results, failed = together(runs, lockstep)
+    assert not failed and lockstep.most is None and not lockstep.most_reason
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, engine), exact=engine != "vmap")
+
+
+class Counted(Worker):
+    """Notes which cells it is asked for together."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.asked: list[tuple[str, int]] = []
+
+    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
+        self.asked.append(("train", len({task.cell for task in tasks})))
+        return super().train(tasks, averaged)
+
+    def train_accuracy(
+        self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
+    ) -> dict[int, float]:
+        self.asked.append(("train_accuracy", len(ids)))
+        return super().train_accuracy(w, ids)
+
+    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
+        self.asked.append(("evaluate", len(w)))
+        return super().evaluate(w)
+
+
+def test_what_all_runs_ask_for_in_a_round_is_asked_for_once(tiny: Run) -> None:
+    runs = mixed(tiny, Logistic())
+    work = worker(runs, kind=Counted)
+    Lockstep(work).advance(simulations(runs, work))
+    # Twelve cells: two follow an adaptive policy, and four are evaluated later.
+    assert [kind for kind, _ in work.asked] == ["train", "train_accuracy", "evaluate"]
+    assert [cells for _, cells in work.asked] == [12, 2, 8]
+
+
+class BadPolicy(Uniform):
+    """Fails in round 2."""
+
+    def pick(self, state: Any, num_clients: int, key: Key, accuracy: Any) -> Any:
+        """Leave the program."""
+        if key.round == 2:
+            sys.exit("my policy ends here")
+        return super().pick(state, num_clients, key, accuracy)
+
+
+class BadAlgorithm(FedAvg):
+    """Fails when it has been sent its update in round 1."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Divide by zero."""
+        update = yield TrainMean(state.w_P, ids)
+        assert key.round == 0 or 1 / 0
+        return State(state.w_P - update.delta_P)
+
+
+class Stubborn(nn.Module):
+    """A linear layer that refuses large logits."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(x.flatten(1))
+        if logits.abs().max() > 1e3:
+            raise ValueError("my model refuses such logits")
+        return logits
+
+
+class BadModel(Model):
+    """Builds a `Stubborn` module."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build it."""
+        return Stubborn(torch.Size(input_shape).numel(), num_classes)
+
+
+@pytest.fixture
+def unequal(tiny: Run) -> dict[str, Run]:
+    """Runs of which three fail, each in its own way, and three do not."""
+    run = tiny.replace(model=BadModel(), rounds=4)
+    fast = LocalTraining(lr=1e4, batch_size=32, epochs=1)
+    return {
+        "policy": run.replace(participation=BadPolicy(m=2)),
+        "good": run,
+        "algorithm": run.replace(algorithm=BadAlgorithm()),
+        "model": run.replace(local=fast),
+        "short": run.replace(rounds=1, seed=7),
+        "other": run.replace({"data.partition.p": 3, "seed": 9}),
+    }
+
+
+def test_a_run_that_fails_in_its_own_code_leaves_the_others_as_they_are(
+    unequal: dict[str, Run],
+) -> None:
+    lockstep = Lockstep[str](worker(unequal, "loop"))
+    results, failed = together(unequal, lockstep)
+    assert {name: type(error) for name, error in failed.items()} == {
+        "policy": SystemExit,
+        "algorithm": ZeroDivisionError,
+        "model": ValueError,
+    }
+    assert str(failed["model"]) == "my model refuses such logits"
+    assert lockstep.most is None
+    for name in ("good", "short", "other"):
+        assert_same(results[name], alone(unequal[name], "loop"))
+    # What was recorded before the failure stays, as if the run had been alone.
+    rows = results["policy"][0]
+    assert [row["round"] for row in rows] == [0, 0, 1, 1]
+
+
+def test_a_run_that_diverges_leaves_the_others_as_they_are(tiny: Run) -> None:
+    wild = LocalTraining(lr=1e30, batch_size=8, epochs=1)
+    runs = {
+        "wild": tiny.replace(model=MLP(), local=wild, rounds=50),
+        "good": tiny.replace(model=MLP(), rounds=3, seed=3),
+    }
+    lockstep = Lockstep[str](worker(runs, "loop"))
+    pack, records = simulations(runs, lockstep.work), []
+    while any(not one.done for one in pack.values()):
+        live = {name: one for name, one in pack.items() if not one.done}
+        outcome = lockstep.advance(live)
+        assert outcome.get("wild", []) == []
+        records += outcome.get("good", [])
+    assert pack["wild"].round < 50
+    assert all(replicate.diverged for replicate in pack["wild"].replicates)
+    rows, w = alone(runs["good"], "loop")
+    assert [record.test_loss for record in records] == [
+        row["test_loss"] for row in rows
+    ]
+    mine = [replicate.state.w_P for replicate in pack["good"].replicates]
+    assert all(map(torch.equal, mine, w))
+
+
+ERRORS = [
+    MemoryError("no room"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    WorkLostError("the client actor that was to train was lost 4 times"),
+]
+
+
+class Cramped(Counted):
+    """Has no memory for more than `room` cells."""
+
+    room = 4
+    error: Exception = ERRORS[0]
+
+    def train(self, tasks: Sequence[Task], averaged: Collection[int] = ()) -> Trained:
+        trained = super().train(tasks, averaged)
+        if self.asked[-1][1] > self.room:
+            raise self.error
+        return trained
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_request_that_is_too_large_is_halved_for_good_and_said(
+    tiny: Run, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cramped, "error", error)
+    runs = mixed(tiny, Logistic())
+    lockstep = Lockstep[str](worker(runs, kind=Cramped))
+    results, failed = together(runs, lockstep)
+    assert not failed and lockstep.most == 1 < len(runs) // 2
+    assert lockstep.most_reason == (
+        "at most 1 runs are computed together, because 3 were too many for the machine: "
+        f"{error}"
+    )
+    # Once it is known, nothing too large is asked for again.
+    asked = [cells for kind, cells in lockstep.work.asked if kind == "train"]
+    assert max(asked[:3]) > 4 and max(asked[3:]) <= 4
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, "fused"))
+
+
+def test_a_run_that_is_too_large_by_itself_fails_and_the_others_do_not(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cramped, "room", 2)
+    runs = mixed(tiny, Logistic())
+    results, failed = together(runs, Lockstep[str](worker(runs, kind=Cramped)))
+    assert list(failed) == ["shared"] and failed["shared"] is Cramped.error
+    for name in runs.keys() - failed:
+        assert_same(results[name], alone(runs[name], "fused"))
+
+
+class Broken(Worker):
+    """Evaluates nothing that is not of its first two cells."""
+
+    def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
+        if set(w) - {0, 1}:
+            self.refuse()
+        return super().evaluate(w)
+
+    def refuse(self) -> NoReturn:
+        """Say so."""
+        raise KeyError("no such cell")
+
+
+def test_evaluations_that_fail_are_told_to_the_runs_that_asked_for_them(
+    tiny: Run,
+) -> None:
+    runs = {str(seed): tiny.replace(seed=seed, rounds=2) for seed in range(5)}
+    results, failed = together(runs, Lockstep[str](worker(runs, kind=Broken)))
+    assert list(failed) == ["1", "2", "3", "4"]
+    assert {type(error) for error in failed.values()} == {KeyError}
+    assert_same(results["0"], alone(runs["0"], "fused"))
+
+
+def test_a_run_goes_on_from_its_checkpoint_in_another_pack(tiny: Run) -> None:
+    runs = mixed(tiny, Logistic())
+    first = Lockstep[str](worker(runs))
+    pack = simulations(runs, first.work)
+    before = first.advance(pack)
+    contents = {name: dump(one) for name, one in pack.items()}
+    for names in (["FAST", "SCAFFOLD"], ["SAFARI", "FedProx", "FedAvg"]):
+        some = {name: runs[name] for name in names}
+        second = Lockstep[str](worker(some))
+        again = simulations(some, second.work)
+        for name, one in again.items():
+            restore(one, contents[name])
+        records = {name: list(before[name]) for name in names}
+        while live := {name: one for name, one in again.items() if not one.done}:
+            for name, outcome in second.advance(live).items():
+                records[name] += outcome
+        for name in names:
+            rows, w = alone(runs[name], "fused")
+            mine = [replicate.state.w_P for replicate in again[name].replicates]
+            assert all(map(torch.equal, mine, w))
+            assert [r.test_loss for r in records[name]] == [
+                r["test_loss"] for r in rows
+            ]

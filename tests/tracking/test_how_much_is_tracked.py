@@ -1,0 +1,307 @@
+"""How much MLflow gets of a sweep: nothing, summaries, or curves of at most 100 points."""
+
+import math
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
+from mlflow import MlflowClient
+
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.rows import table_of
+from raysafl.storage.store import Store
+from raysafl.tracking import Projection, Tracking, choice, default_uri, sync
+from raysafl.tracking.client import disconnect
+
+
+def quiet(message: str) -> None:
+    """Say nothing."""
+
+
+def ended(store: Store, run_id: str, status: str = "finished", **config: Any) -> None:
+    """The ledger entry of a run, with some changes of its configuration."""
+    fields = ENDED | {"status": status, "config": ENDED["config"] | config}
+    store.write_ledger(run_id, LedgerEntry.model_validate(fields))
+
+
+def log(
+    store: Store,
+    run_id: str,
+    track: Tracking = Tracking.CURVES,
+    uri: str = "",
+    config: Mapping[str, Any] | None = None,
+) -> None:
+    """One process that logs a run while it runs."""
+    with closing(
+        Projection(store, uri or uri_of(store), track, lambda _: config or {})
+    ) as projection:
+        projection.sync_runs([run_id])
+
+
+def steps(view: View, run_id: str = A, metric: str = "test_accuracy") -> list[int]:
+    return [step for step, _ in view.points(run_id, metric)]
+
+
+def test_curves_of_250_rounds_have_every_third_and_the_last(
+    store: Store, view: Any
+) -> None:
+    store.write_part(A, 0, table_of(A, rows(0, 250)))
+    ended(store, A, rounds=250)
+    sync(store.path, None, quiet)
+    now = view()
+    shown = [*range(2, 249, 3), 249]
+    assert len(shown) == 84 and steps(now) == shown
+    # The rounds that are left out count in running sums.
+    assert now.points(A, "bytes_down") == [(t, 400.0 * (t + 1)) for t in shown]
+    accuracy = [(t, pytest.approx(t / 10 + 0.1)) for t in shown]
+    assert now.points(A, "test_accuracy") == accuracy
+    note = now.children[A].data.tags["mlflow.note.content"]
+    assert note.startswith("The curves have one of 3 evaluated rounds, and the last.")
+
+
+def test_the_rule_counts_evaluated_rounds(store: Store, view: Any) -> None:
+    evaluated = [*range(6, 1000, 7), 999]
+    assert len(evaluated) == 143
+    part = [row for row in rows(0, 1000) if row["round"] in evaluated]
+    store.write_part(A, 0, table_of(A, part))
+    ended(store, A, rounds=1000, eval_every=7)
+    sync(store.path, None, quiet)
+    assert steps(view()) == [*range(13, 994, 14), 999]
+
+
+def test_a_hundred_rounds_are_all_shown_and_nothing_is_said_of_them(
+    store: Store, view: Any
+) -> None:
+    store.write_part(A, 0, table_of(A, rows(0, 100)))
+    ended(store, A, rounds=100)
+    sync(store.path, None, quiet)
+    now = view()
+    assert steps(now) == list(range(100))
+    assert "mlflow.note.content" not in now.children[A].data.tags
+    (parent,) = now.parents
+    assert "at most 100 points" in parent.data.tags["mlflow.note.content"]
+
+
+@pytest.mark.parametrize("status", ["stopped", "failed"])
+def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
+    status: str, store: Store, view: Any
+) -> None:
+    store.write_part(A, 0, table_of(A, rows(0, 5)))
+    ended(store, A, status, rounds=250)
+    sync(store.path, None, quiet)
+    assert steps(view()) == ([2, 4] if status == "stopped" else [2])
+
+
+def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
+    store: Store, view: Any, tables: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    config = {"rounds": 310, "replicates": 2}
+    first = 0
+    for last in (1, 4, 5, 163, 170, 310):
+        store.write_part(A, first, table_of(A, rows(first, last, q=0.25)))
+        log(store, A, config=config)
+        first = last
+        # k = ceil(310 / 100) = 4
+        assert steps(view()) == [t for t in range(last) if t % 4 == 3]
+    ended(store, A, rounds=310)
+    log(store, A)
+    grown = view()
+    assert steps(grown) == [*range(3, 308, 4), 309] and len(steps(grown)) == 78
+
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copy(tables, elsewhere / "mlflow.db")
+    log(store, A, uri=default_uri(elsewhere))
+    whole = View(default_uri(elsewhere))
+    try:
+        metrics = grown.children[A].data.metrics
+        assert whole.children[A].data.metrics == metrics
+        for name in metrics:
+            assert whole.points(A, name) == grown.points(A, name)
+    finally:
+        disconnect(whole.client)
+
+
+def test_a_changed_row_that_is_not_shown_replaces_the_run(
+    store: Store, view: Any
+) -> None:
+    config = {"rounds": 250}
+    store.write_part(A, 0, table_of(A, rows(0, 9)))
+    log(store, A, config=config)
+    first = view()
+    part = rows(0, 9)
+    # Round 4 of 250 is not shown.
+    part[4]["test_accuracy"] += 0.05
+    store.write_part(A, 0, table_of(A, part))
+    log(store, A, config=config)
+    second = view()
+    assert steps(second) == [2, 5, 8]
+    assert second.children[A].info.run_id != first.children[A].info.run_id
+
+
+def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_files(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    assert sync(store.path, None, quiet, track=Tracking.SUMMARY) == 2
+    now = view()
+    run = now.children[A]
+    assert run.info.status == "FINISHED" and run.data.tags["status"] == "finished"
+    assert run.info.end_time - run.info.start_time == 12500
+    assert run.data.params["algorithm"] == "Safari"
+    assert run.data.params["label.q"] == run.data.tags["label.q"] == "0.5"
+    # Of two replicates with accuracies 0.4 and 0.6 in the last round.
+    assert run.data.metrics["final"] == pytest.approx(0.5)
+    assert run.data.metrics["final_std"] == pytest.approx(math.sqrt(0.02))
+    assert run.data.metrics["total_bytes_down"] == 2000
+    assert "test_accuracy" not in run.data.metrics
+    assert now.all_points() == sum(len(r.data.metrics) for r in now.children.values())
+    assert now.files(run.info.run_id) == []
+    (parent,) = now.parents
+    assert "no curves" in parent.data.tags["mlflow.note.content"]
+    assert parent.data.metrics["runs.finished"] == 2
+
+
+def test_a_summary_that_is_repeated_adds_nothing(store: Store, view: Any) -> None:
+    complete(store)
+    store.write_part("cccccccccccc", 0, table_of("cccccccccccc", rows(0, 2)))
+    for _ in range(2):
+        assert sync(store.path, None, quiet, track=Tracking.SUMMARY) == 3
+        now = view()
+        assert now.children["cccccccccccc"].info.status == "KILLED"
+        assert len(now.parents) == 1
+    first, second = view(), view()
+    assert second.all_points() == first.all_points()
+    for run_id, run in first.children.items():
+        assert second.children[run_id].to_dictionary() == run.to_dictionary()
+
+
+def test_a_sweep_of_more_than_200_runs_gets_summaries(
+    store: Store, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Tracking.AUTO.resolved(200) is Tracking.CURVES
+    assert Tracking.AUTO.resolved(201) is Tracking.SUMMARY
+    monkeypatch.setattr(choice, "MOST_RUNS_WITH_CURVES", 1)
+    complete(store)
+    sync(store.path, None, quiet)
+    assert "test_accuracy" not in view().children[A].data.metrics
+    sync(store.path, None, quiet, track=Tracking.CURVES)
+    assert steps(view()) == [0, 1, 2, 3, 4]
+
+
+def test_with_none_nothing_is_logged(tmp_path: Path) -> None:
+    store = sweep(tmp_path / "demo")
+    complete(store)
+    with pytest.raises(ValueError, match="nothing is to be logged"):
+        sync(store.path, None, quiet, track=Tracking.NONE)
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_curves_are_added_to_runs_that_had_summaries_and_then_kept(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, quiet, track=Tracking.SUMMARY)
+    first = view()
+    sync(store.path, None, quiet, track=Tracking.CURVES)
+    second = view()
+    assert steps(second) == [0, 1, 2, 3, 4]
+    assert second.files(second.children[A].info.run_id) == ["config.json"]
+    assert second.children[A].info.run_id == first.children[A].info.run_id
+    sync(store.path, None, quiet, track=Tracking.SUMMARY)
+    third = view()
+    assert third.all_points() == second.all_points()
+    assert third.children[A].to_dictionary() == second.children[A].to_dictionary()
+
+
+def test_a_failed_run_without_curves_is_shown_as_running_and_then_as_finished(
+    store: Store, view: Any
+) -> None:
+    store.write_part(A, 0, table_of(A, rows(0, 2)))
+    ended(store, A, "failed")
+    log(store, A, Tracking.SUMMARY)
+    failed = view().children[A]
+    assert failed.info.status == "FAILED"
+    assert failed.data.metrics["final"] == pytest.approx(0.2)
+
+    (store.path / "ledger" / f"{A}.json").unlink()
+    store.write_part(A, 2, table_of(A, rows(2, 4)))
+    log(store, A, Tracking.SUMMARY)
+    running = view().children[A]
+    assert running.info.status == "RUNNING" and running.data.tags["status"] == "running"
+
+    store.write_part(A, 4, table_of(A, rows(4, 5)))
+    ended(store, A)
+    log(store, A, Tracking.SUMMARY)
+    now = view().children[A]
+    assert now.info.run_id == running.info.run_id == failed.info.run_id
+    assert now.info.status == "FINISHED"
+    assert now.data.metrics["final"] == pytest.approx(0.5)
+
+
+def test_a_failed_run_that_is_tried_again_in_the_same_sweep_shows_its_last_end(
+    store: Store, view: Any
+) -> None:
+    with closing(Projection(store, uri_of(store), Tracking.SUMMARY)) as projection:
+        store.write_part(A, 0, table_of(A, rows(0, 2)))
+        ended(store, A, "failed")
+        projection.sync_runs([A])
+        store.write_part(A, 2, table_of(A, rows(2, 5)))
+        ended(store, A)
+        projection.sync_runs([A])
+    now = view().children[A]
+    assert now.info.status == "FINISHED"
+    assert now.data.metrics["final"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("track", [Tracking.SUMMARY, Tracking.CURVES])
+@pytest.mark.parametrize("lost", ["log_batch", "set_terminated"])
+def test_a_driver_that_dies_while_it_logs_a_run_leaves_no_gap(
+    track: Tracking,
+    lost: str,
+    store: Store,
+    view: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complete(store)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, lost, dies)
+        with pytest.raises(ConnectionError):
+            log(store, A, track)
+    assert view().children[A].info.status == "RUNNING"
+    log(store, A, track)
+    now = view()
+    (run,) = now.children.values()
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["final"] == pytest.approx(0.5)
+    assert run.data.params["algorithm"] == "Safari"
+    assert steps(now) == ([] if track is Tracking.SUMMARY else [0, 1, 2, 3, 4])
+
+
+def test_a_run_that_has_ended_takes_three_requests(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(store)
+    asked = []
+    for name in ("create_run", "get_run", "log_batch", "set_terminated", "update_run"):
+        own = getattr(MlflowClient, name)
+
+        def ask(*given: Any, own: Any = own, name: str = name, **named: Any) -> Any:
+            asked.append(name)
+            return own(*given, **named)
+
+        monkeypatch.setattr(MlflowClient, name, ask)
+    uri = uri_of(store)
+    with closing(Projection(store, uri, Tracking.SUMMARY)) as projection:
+        asked.clear()
+        projection.sync_runs([A, B])
+        assert asked == ["create_run", "log_batch", "set_terminated"] * 2
+        projection.sync_runs([A, B])
+        assert len(asked) == 6
