@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
@@ -453,7 +454,12 @@ def _write_all(store: Store) -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
-    put_together(store)
+    try:
+        put_together(store)
+    except StorageError:
+        raise
+    except ValueError as error:
+        warnings.warn(f"{error}; the other files are not compacted", stacklevel=2)
     write_runs_table(store)
     write_report(store)
 
