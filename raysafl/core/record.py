@@ -171,7 +171,8 @@ class Record:
         float,
         Column(
             "float64",
-            "wall time since the last evaluated round, of all replicates together",
+            "wall time since the last evaluated round, of all replicates together; runs "
+            "that advance together share it equally",
         ),
     ]
 

@@ -4,6 +4,7 @@ A run's results do not depend on the runs that it advances with. A run that fail
 the others as they are.
 """
 
+import time
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -68,6 +69,7 @@ class Lockstep(Generic[K]):
             fail: one that its policy, its algorithm or its model raised. What `work`
             raises for several runs together is found out by asking for fewer at a time.
         """
+        begin = time.monotonic()
         rounds = {key: one.next_round() for key, one in simulations.items()}
         outcomes: dict[K, Outcome] = {}
         # The requests that have not been answered.
@@ -84,7 +86,10 @@ class Lockstep(Generic[K]):
             outcomes |= failed
             for key in (*answers, *failed):
                 del asked[key]
-        return {key: outcomes[key] for key in simulations}
+        share = (time.monotonic() - begin) / max(1, len(simulations))
+        return {
+            key: _timed(outcomes[key], one, share) for key, one in simulations.items()
+        }
 
     def _carry_out(
         self, asked: Mapping[K, WorkRequest]
@@ -130,6 +135,13 @@ def _continued(round: RoundOfRun, answer: Any) -> WorkRequest | Outcome:
     # The user's own code may call `sys.exit`, which must not end the other runs.
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return error
+
+
+def _timed(outcome: Outcome, simulation: Simulation, seconds: float) -> Outcome:
+    """Give records their share of the time that all simulations took together."""
+    if isinstance(outcome, BaseException):
+        return outcome
+    return simulation.timed(outcome, seconds)
 
 
 def _next_kind(asked: Mapping[K, WorkRequest]) -> dict[K, WorkRequest]:

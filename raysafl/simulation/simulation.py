@@ -20,7 +20,7 @@ requests of many simulations; `raysafl.simulation.lockstep` does.
 import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -153,7 +153,8 @@ class Simulation:
         self.work = work
         self.first_cell = first_cell
         self.round = 0
-        self._last_record_time = time.monotonic()
+        # Seconds that were spent on its rounds since its last records.
+        self._unrecorded = 0.0
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
         self.algorithms = []
@@ -175,21 +176,31 @@ class Simulation:
         """Whether all rounds have been run, or every replicate has diverged."""
         return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
 
-    @property
-    def last_round_evaluated(self) -> bool:
-        """Whether the last round that was run is one that is evaluated."""
-        return self._is_evaluated(self.round - 1)
-
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
+        begin = time.monotonic()
         round = self.next_round()
         answer = None
         while True:
             try:
                 answer = round.send(answer).carry_out(self.work)
             except StopIteration as end:
-                records: list[Record] = end.value
-                return records
+                return self.timed(end.value, time.monotonic() - begin)
+
+    def timed(self, records: list[Record], seconds: float) -> list[Record]:
+        """Return a round's records with the time since the records before them.
+
+        Args:
+            records: What `next_round` has returned.
+            seconds: How long the round took. If others shared this time, the part of
+                it that counts as this simulation's.
+        """
+        self._unrecorded += seconds
+        if not records:
+            return []
+        seconds = self._unrecorded
+        self._unrecorded = 0.0
+        return [replace(record, seconds=seconds) for record in records]
 
     def next_round(self) -> RoundOfRun:
         """Run one round of every replicate, as the module's docstring describes.
@@ -398,24 +409,18 @@ class Simulation:
         if not live:
             return []
         scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
-        now = time.monotonic()
-        seconds = now - self._last_record_time
-        self._last_record_time = now
-        return [
-            self._record(r, rounds[r], scores[self.first_cell + r], seconds)
-            for r in live
-        ]
+        return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
 
     def _record(
         self,
         r: int,
         in_progress: _RoundInProgress,
         scores: tuple[float, float],
-        seconds: float,
     ) -> Record:
         """Return replicate r's record of this round, and count anew from here on."""
         replicate = self.replicates[r]
-        counts, replicate.counts = replicate.counts, Counts()
+        counts = replicate.counts
+        replicate.counts = Counts()
         accuracy, loss = scores
         return Record(
             replicate=r,
@@ -428,7 +433,8 @@ class Simulation:
             train_accuracy=replicate.train_accuracy,
             train_loss=replicate.train_loss,
             q=in_progress.cohort.snapshot_prob,
-            seconds=seconds,
+            # `timed` fills it in.
+            seconds=0.0,
             **vars(counts),
         )
 
