@@ -48,6 +48,12 @@ class End(NamedTuple):
     reason: str
     accuracy: float
 
+    @classmethod
+    def of(cls, run_id: str, entry: LedgerEntry) -> "End":
+        """Return how a run has ended, from its ledger entry."""
+        accuracy = float(entry.metrics.get("test_accuracy", float("nan")))
+        return cls(run_id, entry.status, entry.reason, accuracy)
+
 
 class Session:
     """Carries out runs in lock-step, each from its checkpoint, and writes them to a store.
@@ -166,7 +172,7 @@ class Session:
         self.store.write_ledger(own.run.id, entry)
         own.write_rows()
         self._written.append(own.run.id)
-        self._ends.append(End(own.run.id, entry.status, entry.reason, float("nan")))
+        self._ends.append(End.of(own.run.id, entry))
         # A search algorithm must not take its last accuracy for a result.
         own.latest = []
 
@@ -190,9 +196,7 @@ class Session:
             for own in self._complete
         }
         self.store.write_bundle(self.pack_id, rows, entries)
-        for run_id, entry in entries.items():
-            accuracy = float(entry.metrics["test_accuracy"])
-            self._ends.append(End(run_id, entry.status, entry.reason, accuracy))
+        self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
         self._complete = []
 
     @property

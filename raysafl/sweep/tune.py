@@ -105,7 +105,6 @@ class Tuning:
         """
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        _wait_for_earlier_trials(self.store)
         with environment(**QUIET):
             ship_user_code(
                 self.sweep,
@@ -295,7 +294,7 @@ class Tuning:
         )
 
 
-def _wait_for_earlier_trials(store: Store) -> None:
+def wait_for_earlier_trials(store: Store) -> None:
     """Wait until the trials of a killed driver, which live on for a moment, have ended.
 
     A trial holds a lock for as long as it may write.
