@@ -165,6 +165,8 @@ def test_the_name_of_a_pack_depends_on_its_runs_alone() -> None:
         (Hardware(cpus=0.5, trials=3), 3),
         (Hardware(gpus=0.5), 2),
         (Hardware(actors=9), 1),
+        (Hardware(autoscale=True), 64),
+        (Hardware(autoscale=True, trials=9), 9),
     ],
 )
 def test_trials_at_once_are_those_that_fit_the_nodes(
@@ -174,7 +176,11 @@ def test_trials_at_once_are_those_that_fit_the_nodes(
 
 
 def test_a_trial_has_the_memory_of_its_cores_on_the_node_with_the_least() -> None:
-    assert Hardware(actors=2, cpus=0.5).memory_of_trial(NODES) == pytest.approx(3e9)
+    hardware = Hardware(actors=2, cpus=0.5)
+    head_without_cores = {"memory": 1e9}
+    assert hardware.memory_of_trial(NODES) == pytest.approx(3e9)
+    assert hardware.memory_of_trial([*NODES, head_without_cores]) == pytest.approx(3e9)
+    assert hardware.memory_of_trial([head_without_cores]) == pytest.approx(1e9)
 
 
 @pytest.mark.parametrize("pack", [0, -3, "some"])
