@@ -393,6 +393,7 @@ class Runner:
             flush_seconds=self.flush_seconds,
             display=display,
             tracker=tracker,
+            say=self._note,
             digests=digests,
             stale=Stale(self.stale),
         )

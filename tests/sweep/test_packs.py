@@ -10,7 +10,7 @@ from raysafl import SCAFFOLD, Hardware, Key, LocalTraining, Logistic, Run, Unifo
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import Dataset
 from raysafl.quickstart import BASE
-from raysafl.sweep.packs import MOST_RUNS, Pack, estimate, form_packs
+from raysafl.sweep.packs import MOST_RUNS, Pack, estimate, form_packs, memory_note
 
 NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
 PARAMETERS = 650
@@ -126,6 +126,16 @@ def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
         - estimate(plain, digits, PARAMETERS).memory
     )
     assert more == BASE.replicates * 10 * PARAMETERS * 4
+
+
+def test_packs_that_are_small_because_of_their_memory_are_told(digits: Dataset) -> None:
+    runs = seeds(7)
+    memory = 3.5 * estimate(runs[0], digits, PARAMETERS).memory
+    packs = formed(runs, digits, pack=64, memory=memory)
+    assert [len(p.runs) for p in packs] == [3, 3, 1]
+    assert memory_note(packs).startswith("2 of 3 packs have fewer runs than they could")
+    assert "3 runs take about" in memory_note(packs)
+    assert memory_note(formed(runs, digits, pack=3)) == ""
 
 
 def test_a_policy_that_raises_is_left_to_its_trial(digits: Dataset) -> None:
