@@ -18,6 +18,7 @@ import torch
 
 from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
+from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.storage.integrity import row_sums
@@ -153,6 +154,8 @@ class Session:
             own = self.open[run_id]
             own.spent += share
             if isinstance(outcome, BaseException):
+                if is_own_exit(outcome):
+                    raise outcome
                 self._fail(own, outcome)
                 continue
             own.take(outcome)
