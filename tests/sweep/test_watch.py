@@ -87,7 +87,7 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     assert sorted(shown.ends) == sorted(finished)
     assert sorted(tracked.ids) == sorted(run.id for run in RUNS[:2])
     assert watch.unfinished == [PACK]
-    halves = PACK.halves(watch.store.ended_in(PACK.id))
+    halves = PACK.halves(watch.shown)
     assert [half.runs for half in halves] == [(RUNS[2],), (RUNS[3],)]
 
 
