@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 
-class _Words(ISeedSequence):
+class _Words(np.random.SeedSequence):
     """A seed sequence of given words, which become the key of a generator.
 
     `Philox(key=...)` would ask the system for entropy that it then discards, which
@@ -17,6 +16,7 @@ class _Words(ISeedSequence):
     """
 
     def __init__(self, words: NDArray[np.uint64]) -> None:
+        # That of the base class would ask the system too.
         self.words = words
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:

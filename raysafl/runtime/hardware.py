@@ -7,6 +7,9 @@ from pydantic import Field, field_validator
 
 from raysafl.core.component import Component
 
+# How many trials a cluster that adds nodes is taken to run at the same time.
+AUTOSCALED_TRIALS = 64
+
 
 class Hardware(Component):
     """The resources of one trial, which are those of its client actors.
@@ -90,9 +93,14 @@ class Hardware(Component):
     def trials_at_once(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """Return how many trials run at the same time on these nodes, at least one.
 
+        A cluster that adds nodes is taken to grow to `trials` trials, or to
+        `AUTOSCALED_TRIALS` if that is not given.
+
         Args:
             nodes: The resources of each node by Ray's names.
         """
+        if self.autoscale:
+            return self.trials or AUTOSCALED_TRIALS
         fitting = [
             int(sum(node.get(name, 0) for node in nodes) / (need * self.actors) + 1e-6)
             for name, need in self.bundle().items()
@@ -105,7 +113,8 @@ class Hardware(Component):
         Args:
             nodes: The resources of each node by Ray's names.
         """
-        of_core = min(node.get("memory", 0) / node.get("CPU", 1) for node in nodes)
+        with_cores = [node for node in nodes if node.get("CPU")] or nodes
+        of_core = min(node.get("memory", 0) / node.get("CPU", 1) for node in with_cores)
         return of_core * self.actors * self.cpus
 
     def _take(self, free: Sequence[dict[str, float]]) -> bool:

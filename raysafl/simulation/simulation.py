@@ -419,7 +419,8 @@ class Simulation:
     ) -> Record:
         """Return replicate r's record of this round, and count anew from here on."""
         replicate = self.replicates[r]
-        counts, replicate.counts = replicate.counts, Counts()
+        counts = replicate.counts
+        replicate.counts = Counts()
         accuracy, loss = scores
         return Record(
             replicate=r,

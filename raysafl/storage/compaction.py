@@ -1,5 +1,6 @@
 """`raysafl compact`: put the files of ended runs together into two."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 from raysafl.core.text import format_bytes
 from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.paths import StorageError
 from raysafl.storage.rows import run_of, sorted_rows, without_runs
 from raysafl.storage.store import Store
 
@@ -96,6 +98,23 @@ def put_together(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     ended = entries.keys() | moved
     left = sorted((parts | ledger.keys()) - ended)
     return Compaction(len(ended), left, bytes_before, store.size())
+
+
+def put_together_if_undamaged(store: Store) -> None:
+    """Do what `put_together` does; if a compacted file is damaged, warn instead.
+
+    The folder then stays as it is, and reads the same.
+    """
+    try:
+        put_together(store)
+    except StorageError:
+        raise
+    except ValueError as error:
+        warnings.warn(
+            f"the results are not compacted: {error}. `raysafl verify "
+            f"{store.path} --repair` removes what is damaged",
+            stacklevel=2,
+        )
 
 
 def _ended_for_good(store: Store, ledger: Mapping[str, LedgerEntry]) -> set[str]:

@@ -203,7 +203,8 @@ def _summarise_equal(columns: _Columns, places: Ints) -> dict[str, Any]:
         0.0, _count_client_rounds(columns, places) - totals["total_snapshots"]
     )
     run = rounds.max(axis=1) + 1
-    final, smooth_final = accuracy[:, -1:], smooth[:, -1:]
+    final = accuracy[:, -1:]
+    smooth_final = smooth[:, -1:]
     return {
         "rounds": run,
         "final": final[:, 0],

@@ -198,7 +198,7 @@ class Coordinator(tune.Trainable):
             if not self.begun:
                 self._begin()
                 report["ends"] = [
-                    _end(run_id, entry) for run_id, entry in self.ended.items()
+                    End.of(run_id, entry) for run_id, entry in self.ended.items()
                 ]
             if self.session is not None:
                 report["done"] = self.session.advance(self.context.report_seconds)
@@ -218,7 +218,7 @@ class Coordinator(tune.Trainable):
 
     def _progress(self, session: Session) -> dict[str, Any]:
         """Return the part of a report that says how far the runs of a session are."""
-        ends = [_end(run_id, entry) for run_id, entry in self.ended.items()]
+        ends = [End.of(run_id, entry) for run_id, entry in self.ended.items()]
         self.ended = {}
         one = len(self.pack.runs) == 1
         return {
@@ -249,7 +249,7 @@ class Coordinator(tune.Trainable):
         run_id = run.id if run else self.key
         entry = failure(error, run, self.context.origin)
         self.store.write_ledger(run_id, entry)
-        return {"ends": [End(run_id, entry.status, entry.reason, float("nan"))]}
+        return {"ends": [End.of(run_id, entry)]}
 
     def _stop(self) -> None:
         try:
@@ -272,9 +272,3 @@ class Coordinator(tune.Trainable):
             self._stop()
         finally:
             self.actors.kill()
-
-
-def _end(run_id: str, entry: LedgerEntry) -> End:
-    """Return how a run has ended, from its ledger entry."""
-    accuracy = float(entry.metrics.get("test_accuracy", float("nan")))
-    return End(run_id, entry.status, entry.reason, accuracy)

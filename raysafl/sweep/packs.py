@@ -19,6 +19,7 @@ from typing import NamedTuple
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
+from raysafl.core.text import format_bytes
 from raysafl.models import FlatModel
 from raysafl.runtime import Hardware
 from raysafl.simulation.run import Run
@@ -47,9 +48,13 @@ class Pack:
 
     Args:
         runs: the runs, with one dataset, model and batch size.
+        memory: the bytes that their vectors are estimated to take.
+        is_full: whether its memory is why the pack has no further run.
     """
 
     runs: tuple[Run, ...]
+    memory: float = 0.0
+    is_full: bool = False
 
     @cached_property
     def id(self) -> str:
@@ -118,8 +123,7 @@ def form_packs(
     most = MOST_RUNS if hardware.pack == "auto" else hardware.pack
     if hardware.pack != "auto":
         share = float("inf")
-    packs = [pack for group in needs for pack in _divided(group, share, most, memory)]
-    return packs
+    return [pack for group in needs for pack in _divided(group, share, most, memory)]
 
 
 def _divided(
@@ -138,15 +142,29 @@ def _divided(
     work = used = 0.0
     for need, run in group:
         # A little more than a share is accepted, since sums of floats are not exact.
-        full = work + need.work > 1.01 * share or used + need.memory > memory
-        if chosen and (full or len(chosen) == most):
-            packs.append(Pack(tuple(chosen)))
+        enough = work + need.work > 1.01 * share or len(chosen) == most
+        is_full = used + need.memory > memory
+        if chosen and (enough or is_full):
+            packs.append(Pack(tuple(chosen), used, is_full and not enough))
             chosen = []
             work = used = 0.0
         chosen.append(run)
         work += need.work
         used += need.memory
-    return [*packs, Pack(tuple(chosen))] if chosen else packs
+    return [*packs, Pack(tuple(chosen), used)] if chosen else packs
+
+
+def memory_note(packs: Sequence[Pack]) -> str:
+    """Say which packs are small because of their memory; empty if none is."""
+    full = [pack for pack in packs if pack.is_full]
+    if not full:
+        return ""
+    largest = max(full, key=lambda pack: pack.memory)
+    return (
+        f"{len(full)} of {len(packs)} packs have fewer runs than they could, because of "
+        f"their memory: the vectors of {len(largest.runs)} runs take about "
+        f"{format_bytes(int(largest.memory))}"
+    )
 
 
 def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:

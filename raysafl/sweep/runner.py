@@ -2,7 +2,6 @@
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
@@ -23,7 +22,7 @@ from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
-from raysafl.storage.compaction import put_together
+from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 from raysafl.storage.paths import (
@@ -41,7 +40,7 @@ from raysafl.sweep.progress import choose_display, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.stale import Stale
-from raysafl.sweep.tune import Tuning
+from raysafl.sweep.tune import Tuning, wait_for_earlier_trials
 from raysafl.sweep.user_errors import errors_described
 from raysafl.tracking import Tracker, Tracking, default_uri
 from raysafl.training.engine_choice import make_engine
@@ -183,6 +182,8 @@ class Runner:
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)
+            # What they write counts, and half of a bundle must not be deleted.
+            wait_for_earlier_trials(store)
             attempt = self._plan(manifest, chosen, code_of)
             todo = {i: runs[i] for i in chosen if i not in attempt.kept}
             tried = self._try(todo, manifest)
@@ -392,6 +393,7 @@ class Runner:
             flush_seconds=self.flush_seconds,
             display=display,
             tracker=tracker,
+            say=self._note,
             digests=digests,
             stale=Stale(self.stale),
         )
@@ -454,12 +456,7 @@ def _write_all(store: Store) -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
-    try:
-        put_together(store)
-    except StorageError:
-        raise
-    except ValueError as error:
-        warnings.warn(f"{error}; the other files are not compacted", stacklevel=2)
+    put_together_if_undamaged(store)
     write_runs_table(store)
     write_report(store)
 

@@ -18,6 +18,7 @@ import torch
 
 from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
+from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.storage.integrity import row_sums
@@ -47,6 +48,12 @@ class End(NamedTuple):
     status: Status
     reason: str
     accuracy: float
+
+    @classmethod
+    def of(cls, run_id: str, entry: LedgerEntry) -> "End":
+        """Return how a run has ended, from its ledger entry."""
+        accuracy = float(entry.metrics.get("test_accuracy", float("nan")))
+        return cls(run_id, entry.status, entry.reason, accuracy)
 
 
 class Session:
@@ -147,6 +154,8 @@ class Session:
             own = self.open[run_id]
             own.spent += share
             if isinstance(outcome, BaseException):
+                if is_own_exit(outcome):
+                    raise outcome
                 self._fail(own, outcome)
                 continue
             own.take(outcome)
@@ -166,7 +175,7 @@ class Session:
         self.store.write_ledger(own.run.id, entry)
         own.write_rows()
         self._written.append(own.run.id)
-        self._ends.append(End(own.run.id, entry.status, entry.reason, float("nan")))
+        self._ends.append(End.of(own.run.id, entry))
         # A search algorithm must not take its last accuracy for a result.
         own.latest = []
 
@@ -190,9 +199,7 @@ class Session:
             for own in self._complete
         }
         self.store.write_bundle(self.pack_id, rows, entries)
-        for run_id, entry in entries.items():
-            accuracy = float(entry.metrics["test_accuracy"])
-            self._ends.append(End(run_id, entry.status, entry.reason, accuracy))
+        self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
         self._complete = []
 
     @property

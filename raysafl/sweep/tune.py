@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Context, Coordinator, PackOf
 from raysafl.sweep.definition import Sweep, sample_key
 from raysafl.sweep.old_code import sampled_run_has_ended
-from raysafl.sweep.packs import Pack, form_packs
+from raysafl.sweep.packs import Pack, form_packs, memory_note
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import failure
@@ -72,6 +72,7 @@ class Tuning:
         flush_seconds: the time between two checkpoints of a run.
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
+        say: takes a message for the user.
         digests: the digests of the user's classes.
         stale: what becomes of a run whose code has changed.
     """
@@ -84,6 +85,7 @@ class Tuning:
     flush_seconds: float
     display: Display
     tracker: Tracker | None
+    say: Callable[[str], None]
     digests: CodeDigests
     stale: Stale
 
@@ -105,7 +107,6 @@ class Tuning:
         """
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        _wait_for_earlier_trials(self.store)
         with environment(**QUIET):
             ship_user_code(
                 self.sweep,
@@ -190,7 +191,10 @@ class Tuning:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once = self.hardware.trials_at_once(nodes)
         memory = self.hardware.memory_of_trial(nodes) * MEMORY_OF_PACK
-        return form_packs(runs, datasets, self.hardware, at_once, memory)
+        packs = form_packs(runs, datasets, self.hardware, at_once, memory)
+        if note := memory_note(packs):
+            self.say(note)
+        return packs
 
     def _fit_packs(self, context: Context, packs: Sequence[Pack]) -> list[Pack]:
         """Run a trial for each pack.
@@ -295,7 +299,7 @@ class Tuning:
         )
 
 
-def _wait_for_earlier_trials(store: Store) -> None:
+def wait_for_earlier_trials(store: Store) -> None:
     """Wait until the trials of a killed driver, which live on for a moment, have ended.
 
     A trial holds a lock for as long as it may write.

@@ -153,7 +153,7 @@ class Watch(tune.Callback):
         result = trial.last_result or {}
         pack = self._pack(trial)
         if pack is not None and result.get("halve"):
-            self.unfinished.append(pack)
+            self._halve(pack)
         elif pack is not None and len(pack.runs) == 1 and not self.ends_early:
             with self._recording():
                 self._record_if_stopped(pack.runs[0], result)
@@ -192,13 +192,28 @@ class Watch(tune.Callback):
         """
         pack = self._pack(trial)
         if pack is not None and len(pack.runs) > 1:
-            self.unfinished.append(pack)
+            self._halve(pack)
         else:
             last = str(trial.get_pickled_error() or "its process was lost").strip()
             with self._recording():
                 self._record_lost(trial, pack, last.splitlines()[-1])
         forget_metric_history(trial)
         self._running(trials)
+
+    def _halve(self, pack: Pack) -> None:
+        """Note a pack of which the halves are to be tried.
+
+        Its trial may have ended without a report of the runs that it had ended.
+        """
+        self.unfinished.append(pack)
+        with self._recording():
+            ended = self.store.ended_in(pack.id)
+            ends = [End.of(i, entry) for i, entry in ended.items()]
+            new = [end for end in ends if end.run_id not in self.shown]
+            for end in new:
+                self._show_end(end)
+            if self.tracker is not None and new:
+                self.tracker.submit([end.run_id for end in new])
 
     def _record_lost(self, trial: Trial, pack: Pack | None, reason: str) -> None:
         """Record as failed the one run of a trial whose process was lost."""

@@ -17,7 +17,7 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
 from raysafl.tracking.choice import Tracking, stride, thinning_note
-from raysafl.tracking.client import artifacts, connect, disconnect
+from raysafl.tracking.client import analyse, artifacts, connect, disconnect
 from raysafl.tracking.descriptions import (
     begun_runs,
     description,
@@ -130,6 +130,7 @@ class Projection:
             raise ValueError("nothing is to be logged to MLflow (track is 'none')")
         self._config_of = config_of or (lambda run_id: {})
         self._curve = curve
+        self._uri = uri
         self._client = connect(uri)
         self._experiment = open_experiment(
             self._client, store, self.manifest.name, artifacts(uri)
@@ -200,6 +201,7 @@ class Projection:
         done = set(planned) <= ends.keys()
         status = mlflow_status(ends.values()) if done else "KILLED"
         self._client.set_terminated(self._parent, status, self._last_end or None)
+        analyse(self._uri)
         return len(runs)
 
     def _describe(self, parent: "Run") -> None:

@@ -3,27 +3,30 @@
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from conftest import CHAOS
-from helpers.chaos import Chaos, rows
+from helpers.chaos import CLOCK, KEY, Chaos, rows
 from helpers.experiments import sweep_files
 from helpers.many_runs import command, many, sweep_of
 from helpers.matrix import ALGORITHMS, policies
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.core.record import Record
 from raysafl.quickstart import SWEEP as QUICKSTART
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import progress
+from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import Status
+from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import run_in_process
 
 SIZES = [(1, 2), (3, 1), (64, 1), (64, 2)]  # runs of a pack, client actors of a trial
 
@@ -46,17 +49,19 @@ class Explodes(Algorithm):
         return State(state.w_P * factor, state.server, state.clients)
 
 
-def alone(
-    runs: Mapping[str, Run] | Sequence[Run], folder: Path, engine: str
-) -> pd.DataFrame:
-    """The rows of runs that this process computes one after the other."""
-    store = Store(folder)
-    store.create()
-    values = runs.values() if isinstance(runs, Mapping) else runs
-    for run in values:
-        worker = Worker(run.cells, run.data.load(), run.model, engine=engine)
-        run_in_process(run, store, worker)
-    return rows(store)
+def alone(runs: Sequence[Run], engine: str = "fused") -> pd.DataFrame:
+    """The rows of runs of one dataset, each computed by itself in this process."""
+    dataset = runs[0].data.load()
+    tables = []
+    for run in runs:
+        work = Worker(run.cells, dataset, run.model, engine=engine)
+        simulation = Simulation(run, work)
+        records = list[Record]()
+        while not simulation.done:
+            records += simulation.step()
+        tables.append(table_of(run.id, [vars(record) for record in records]))
+    frame = pa.concat_tables(tables).to_pandas().drop(columns=CLOCK)
+    return frame.sort_values(KEY).reset_index(drop=True)
 
 
 def together(
@@ -77,7 +82,7 @@ def test_the_quickstart_in_packs_of_any_size_has_the_rows_of_its_runs_alone(
     pack: int, actors: int, tmp_path: Path
 ) -> None:
     runs = [run.replace(rounds=20) for run in QUICKSTART.labelled().values()]
-    expected = alone(runs, tmp_path / "alone", "fused")
+    expected = alone(runs)
     found = rows(together(sweep_of(runs), tmp_path / "s", pack, actors))
     pd.testing.assert_frame_equal(found, expected)
 
@@ -95,7 +100,7 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
             tiny.replace(algorithm=algorithm, participation=policy, replicates=1)
         ]
     }
-    expected = alone(runs, tmp_path / "alone", engine)
+    expected = alone(list(runs.values()), engine)
     for pack, actors in [(64, 1), (3, 2)]:
         chosen = list(runs.values()) if pack > 3 else list(runs.values())[::7]
         out = tmp_path / f"{pack}-{actors}"
@@ -111,7 +116,7 @@ def test_the_96_cells_of_the_factorial_in_packs_have_the_rows_of_each_alone(
     sweep = load_sweep(sweep_files()["factorial_small"])
     runs = [run.replace(rounds=12) for run in sweep.labelled().values()]
     assert len(runs) == 96
-    expected = alone(runs, tmp_path / "alone", "fused")
+    expected = alone(runs)
     for pack in (1000, 5):
         found = rows(together(sweep_of(runs), tmp_path / str(pack), pack, 1))
         pd.testing.assert_frame_equal(found, expected)
@@ -123,7 +128,7 @@ def test_two_cells_of_table_8_in_one_pack_have_the_rows_of_each_alone(
 ) -> None:
     cells = load_sweep(sweep_files()["safari_table8_mnist"]).labelled()
     runs = [cells[4, method, 1].replace(rounds=20) for method in ("FedAvg", "SAFARI")]
-    expected = alone(runs, tmp_path / "alone", "fused")
+    expected = alone(runs)
     for pack, actors in SIZES[1:]:
         found = rows(
             together(sweep_of(runs), tmp_path / f"{pack}{actors}", pack, actors)
@@ -153,7 +158,7 @@ def test_of_a_pack_of_64_one_run_fails_one_diverges_one_ends_early_and_61_notice
 
     found = rows(store)
     of_good = found[found["run_id"].isin([run.id for run in good])]
-    expected = alone([*good], tmp_path / "alone", "fused")
+    expected = alone(good)
     pd.testing.assert_frame_equal(of_good.reset_index(drop=True), expected)
     rounds = found.groupby("run_id")["round"].agg(["min", "max"])
     assert rounds.loc[odd[0].id].tolist() == [0, 6]
@@ -177,7 +182,7 @@ def test_a_sweep_that_is_killed_and_resumed_with_another_pack_size_has_equal_row
     ended = len(Store(out).ledger())
     subprocess.run(command(200, out, pack=7), check=True)
     runs = list(many(200).labelled().values())
-    expected = alone(runs, tmp_path / "alone", "fused")
+    expected = alone(runs)
     pd.testing.assert_frame_equal(rows(Store(out)), expected)
     assert 0 < ended < 200
 
@@ -196,7 +201,7 @@ def test_a_sweep_of_many_small_runs_that_is_killed_ten_times_loses_and_doubles_n
     finally:
         chaos.clean()
     runs = list(many(count).labelled().values())
-    expected = alone(runs, tmp_path / "alone", "fused")
+    expected = alone(runs)
     store = Store(out)
     found = chaos.compare(store, expected)
     pd.testing.assert_frame_equal(found, expected)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.commands import RAYSAFL, call, call_here
+from helpers.folders import apart
 
 from raysafl.cli import signals
 from raysafl.cli.endings import BUG, explain
@@ -241,14 +242,18 @@ def damaged(folder: Path, place: str, what: str) -> Path:
         "runs.parquet",
         "report.html",
         "ledger/*.json",
+        "ledger/pack-*.jsonl",
         "ledger/ledger.jsonl",
-        "rounds/*-*.parquet",
+        "rounds/*-0*.parquet",
+        "rounds/pack-*.parquet",
         "rounds/rounds.parquet",
     ],
 )
 def test_a_folder_or_a_loop_in_the_place_of_a_file_is_named_by_every_command(
     place: str, what: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if place.startswith(("ledger/*", "rounds/*")):
+        apart(Store(folder))
     file = damaged(folder, place, what)
     monkeypatch.chdir(folder.parents[1])
     for command in (["results", "", "results"], ["report", "results/quickstart"]):

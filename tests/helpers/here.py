@@ -8,6 +8,7 @@ from raysafl import Run, Runner
 from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.runtime.provenance import provenance
+from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.runner import Datasets
@@ -15,10 +16,9 @@ from raysafl.sweep.session import Session
 
 
 class HereRunner(Runner):
-    """Plans, forgets and reports as `Runner` does, but starts neither Ray nor Tune.
+    """Plans, forgets, compacts and reports as `Runner` does, without Ray and Tune.
 
-    It carries out the runs of a grid one after the other. A run that raises an error
-    ends the sweep with it.
+    It carries out the runs of a grid one after the other.
     """
 
     def _fit(
@@ -36,6 +36,7 @@ class HereRunner(Runner):
             Session([run], self.store, work, provenance(), code={run.id: code}).advance(
                 np.inf
             )
+        put_together_if_undamaged(self.store)
         write_runs_table(self.store)
         write_report(self.store)
         return True

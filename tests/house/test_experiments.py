@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,15 +58,11 @@ class World:
         store = Store(self.path / sweep.name)
         store.create()
         store.write_manifest(sweep.manifest())
-        for run in sweep.labelled().values():
+        runs = sweep.labelled().values()
+        for run in runs:
             self.run(run)
-            for kind, pattern in (
-                ("rounds", f"{run.id}-*"),
-                ("ledger", f"{run.id}.json"),
-            ):
-                (store.path / kind).mkdir(exist_ok=True)
-                for file in (self.done.path / kind).glob(pattern):
-                    shutil.copy(file, store.path / kind / file.name)
+        ids = [run.id for run in runs]
+        store.write_bundle("0" * 12, self.done.table(ids), self.done.ledger(ids))
         return store
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.crashes import crashes
+from helpers.folders import apart, rows_file
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -20,10 +21,13 @@ from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
 from raysafl.runtime import Worker
 from raysafl.storage import locks
-from raysafl.storage.compaction import compact, put_together
+from raysafl.storage.compaction import (
+    compact,
+    put_together,
+    put_together_if_undamaged,
+)
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Remote, parse_location
-from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store, SweepBusyError
 from raysafl.sweep.definition import Sweep
@@ -52,7 +56,7 @@ def original(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Store
     )
     for run in runs[:2]:
         run_in_process(run, store, worker(run))
-        split(store, run.id)
+    apart(store, 0, 2)
     cut_off(runs[2], store)
     store.checkpoint(runs[2].id).unlink()
     config = runs[2].model_dump(mode="json")
@@ -66,19 +70,6 @@ def cut_off(run: Run, store: Store) -> None:
     session = Session([run], store, worker(run), {}, flush_seconds=0.0)
     session.advance(0.0)
     session.flush()
-
-
-def split(store: Store, run_id: str) -> None:
-    """Write the rows of a run as two parts."""
-    (part,) = store.parts(run_id)
-    rows = store.rounds(run_id).drop(columns="run_id")
-    store.write_part(
-        run_id, 0, table_of(run_id, rows[rows["round"] < 2].to_dict("records"))
-    )
-    store.write_part(
-        run_id, 2, table_of(run_id, rows[rows["round"] >= 2].to_dict("records"))
-    )
-    assert len(store.parts(run_id)) == 2 and part in store.parts(run_id)
 
 
 @pytest.fixture
@@ -127,6 +118,22 @@ def test_ended_runs_are_put_together_and_others_keep_their_files(
     assert "2 runs are compacted" in str(done) and "2 runs keep their own files" in str(
         done
     )
+
+
+def test_a_damaged_compacted_file_is_a_warning_at_the_end_of_a_sweep(
+    copy: Store,
+) -> None:
+    compact(copy)
+    put_together_if_undamaged(copy)
+    ledger = copy.compacted.ledger_file
+    ledger.write_bytes(ledger.read_bytes()[:-20])
+    before = {file: file.read_bytes() for file in copy.path.glob("*/*")}
+    with pytest.warns(UserWarning) as told:
+        put_together_if_undamaged(copy)
+    said = [str(one.message) for one in told]
+    assert any("the results are not compacted: line 2 of" in text for text in said)
+    assert any(f"`raysafl verify {copy.path} --repair`" in text for text in said)
+    assert {file: file.read_bytes() for file in copy.path.glob("*/*")} == before
 
 
 def test_compacting_again_changes_nothing(copy: Store, original: Store) -> None:
@@ -256,9 +263,10 @@ def test_a_compacted_run_is_run_again_once_it_is_forgotten_and_not_before(
     run_in_process(runs[0], copy, worker(runs[0]))
     assert_reads_the_same(copy, original)
     copy.forget([runs[0].id])
-    assert copy.compacted.run_ids() == {runs[1].id} and not copy.parts(runs[0].id)
+    assert copy.compacted.run_ids() == {runs[1].id}
+    assert not len(copy.table(runs[0].id)) and copy.ledger_entry(runs[0].id) is None
     run_in_process(runs[0], copy, worker(runs[0]))
-    assert len(copy.parts(runs[0].id)) == 1
+    assert rows_file(copy, runs[0].id).name.startswith("pack-")
     now, before = copy.rounds(), original.rounds()
     pd.testing.assert_frame_equal(
         now.drop(columns="seconds"), before.drop(columns="seconds")

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from helpers.folders import apart
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -57,11 +58,7 @@ def computed(path: Path) -> Store:
     store.write_manifest(Sweep("sweep", runs, axes=("seed",)).manifest())
     for run in RUNS:
         run_in_process(run, store, worker(run))
-        rows = store.rounds(run.id).drop(columns="run_id")
-        for first, inside in ((0, rows["round"] < 2), (2, rows["round"] >= 2)):
-            store.write_part(
-                run.id, first, table_of(run.id, rows[inside].to_dict("records"))
-            )
+    apart(store, 0, 2)
     write_runs_table(store)
     write_report(store)
     return store

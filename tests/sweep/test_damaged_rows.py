@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.folders import apart, rows_file
 from helpers.here import HereRunner
 from mlflow import MlflowClient
 from ray import tune
@@ -60,20 +61,20 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
-@pytest.mark.parametrize("form", ["parts", "compacted"])
+@pytest.mark.parametrize("form", ["parts", "pack", "compacted"])
 @pytest.mark.parametrize("damage", [delete, cut], ids=lambda d: d.__name__)
 def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
     damage: object, form: str, sweep: Sweep, finished: Store
 ) -> None:
     before = finished.rounds().drop(columns="seconds")
     first = sweep.labelled()[(0,)].id
+    if form == "parts":
+        apart(finished)
     if form == "compacted":
         compact(finished)
-        damage(finished.compacted.rows_file)  # type: ignore[operator]
-    else:
-        damage(finished.parts(first)[0])  # type: ignore[operator]
+    damage(rows_file(finished, first))  # type: ignore[operator]
     outcome, said = go(sweep, Path(str(finished.path)))
-    assert outcome.ok and outcome.skipped == (1 if form == "parts" else 0)
+    assert outcome.ok and outcome.skipped == (0 if form == "compacted" else 1)
     assert "s=0 is run again: replicate 0 has 0 rows instead of 4" in " ".join(
         said.split()
     )
@@ -97,7 +98,7 @@ def test_a_damaged_run_that_is_not_chosen_makes_the_sweep_end_as_not_ok(
 ) -> None:
     out = Path(str(finished.path))
     go(sweep, out)
-    delete(Path(str(finished.parts(sweep.labelled()[(0,)].id)[0])))
+    delete(rows_file(finished, sweep.labelled()[(0,)].id))
     outcome, _ = go(sweep, out, only={"s": "2"})
     assert not outcome.ok and set(outcome.bad["status"]) == {"damaged"}
     assert "2 replicates damaged: " in finished.file("report.html").read_text()
@@ -118,7 +119,7 @@ def test_mlflow_calls_a_damaged_run_damaged_and_finished_once_it_was_run_again(
         return run.data.tags["status"], run.info.status, "final" in run.data.metrics
 
     assert logged() == ("finished", "FINISHED", True)
-    delete(Path(str(finished.parts(first)[0])))
+    delete(rows_file(finished, first))
     assert logged() == ("damaged", "FAILED", False)
     outcome, _ = go(sweep, Path(str(finished.path)))
     assert outcome.ok and logged() == ("finished", "FINISHED", True)
@@ -133,7 +134,7 @@ def test_a_sampled_run_whose_rows_are_gone_is_run_again(
     sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
     outcome, _ = go(sweep, tmp_path / "s", Runner)
     before = outcome.store.rounds().drop(columns="seconds")
-    delete(Path(str(outcome.store.parts()[0])))
+    delete(Path(str(outcome.store.compacted.rows_file)))
     again, said = go(sweep, tmp_path / "s", Runner)
     assert again.ok and "is run again" in said
     pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)

@@ -10,7 +10,7 @@ from raysafl import SCAFFOLD, Hardware, Key, LocalTraining, Logistic, Run, Unifo
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import Dataset
 from raysafl.quickstart import BASE
-from raysafl.sweep.packs import MOST_RUNS, Pack, estimate, form_packs
+from raysafl.sweep.packs import MOST_RUNS, Pack, estimate, form_packs, memory_note
 
 NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
 PARAMETERS = 650
@@ -128,6 +128,16 @@ def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
     assert more == BASE.replicates * 10 * PARAMETERS * 4
 
 
+def test_packs_that_are_small_because_of_their_memory_are_told(digits: Dataset) -> None:
+    runs = seeds(7)
+    memory = 3.5 * estimate(runs[0], digits, PARAMETERS).memory
+    packs = formed(runs, digits, pack=64, memory=memory)
+    assert [len(p.runs) for p in packs] == [3, 3, 1]
+    assert memory_note(packs).startswith("2 of 3 packs have fewer runs than they could")
+    assert "3 runs take about" in memory_note(packs)
+    assert memory_note(formed(runs, digits, pack=3)) == ""
+
+
 def test_a_policy_that_raises_is_left_to_its_trial(digits: Dataset) -> None:
     run = BASE.replace(participation=Raises())
     assert [len(p.runs) for p in formed([run, *seeds(1)], digits, pack=64)] == [2]
@@ -155,6 +165,8 @@ def test_the_name_of_a_pack_depends_on_its_runs_alone() -> None:
         (Hardware(cpus=0.5, trials=3), 3),
         (Hardware(gpus=0.5), 2),
         (Hardware(actors=9), 1),
+        (Hardware(autoscale=True), 64),
+        (Hardware(autoscale=True, trials=9), 9),
     ],
 )
 def test_trials_at_once_are_those_that_fit_the_nodes(
@@ -164,7 +176,11 @@ def test_trials_at_once_are_those_that_fit_the_nodes(
 
 
 def test_a_trial_has_the_memory_of_its_cores_on_the_node_with_the_least() -> None:
-    assert Hardware(actors=2, cpus=0.5).memory_of_trial(NODES) == pytest.approx(3e9)
+    hardware = Hardware(actors=2, cpus=0.5)
+    head_without_cores = {"memory": 1e9}
+    assert hardware.memory_of_trial(NODES) == pytest.approx(3e9)
+    assert hardware.memory_of_trial([*NODES, head_without_cores]) == pytest.approx(3e9)
+    assert hardware.memory_of_trial([head_without_cores]) == pytest.approx(1e9)
 
 
 @pytest.mark.parametrize("pack", [0, -3, "some"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.folders import apart
 from helpers.here import HereRunner
 from ray import tune
 from rich.console import Console
@@ -202,11 +203,14 @@ def test_a_checkpoint_of_other_code_is_never_continued(
 
 
 def test_a_checkpoint_of_the_same_code_is_continued(tmp_path: Path) -> None:
+    """Its rows stay, with the seconds that they took."""
     interrupt(written(tmp_path), tmp_path / "s")
-    parts = contents(tmp_path / "s" / "rounds")
+    before = Store(tmp_path / "s").rounds()
     outcome, said = go(written(tmp_path), tmp_path / "s")
     assert outcome.ok and "changed" not in said
-    assert parts.items() <= contents(tmp_path / "s" / "rounds").items()
+    after = outcome.store.rounds(before["run_id"].unique())
+    assert 0 < len(before) < len(after)
+    assert after[: len(before)].equals(before)
 
 
 def test_results_that_only_does_not_choose_are_kept_and_named(tmp_path: Path) -> None:
@@ -229,6 +233,7 @@ def test_another_version_of_raysafl_is_one_warning_and_results_are_kept(
 
 def test_entries_without_digests_are_kept_without_a_word(tmp_path: Path) -> None:
     go(written(tmp_path), tmp_path / "s")
+    apart(Store(tmp_path / "s"))
     for file in (tmp_path / "s" / "ledger").iterdir():
         entry = json.loads(file.read_text())
         assert set(entry.pop("code")) <= {"Mine"}

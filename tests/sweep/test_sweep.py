@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import ray
+from helpers.folders import apart
 from helpers.here import HereRunner
 from ray import tune
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -169,9 +171,7 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
         "rounds",
         "ledger",
     }
-    assert "tune" not in files and not list(
-        (outcome.store.path / "checkpoints").iterdir()
-    )
+    assert "tune" not in files and not outcome.store.checkpoints()
 
 
 def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
@@ -192,8 +192,9 @@ def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration
 def test_finished_runs_are_not_run_again_and_new_ones_are(
     tiny: Run, tmp_path: Path
 ) -> None:
-    finish(grid(tiny), tmp_path / "s")
-    parts = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
+    """Rows of earlier runs stay, with the seconds that they took."""
+    before = finish(grid(tiny), tmp_path / "s").store.rounds()
+    files = contents(tmp_path / "s" / "rounds")
     (
         tmp_path / "s" / "report.html"
     ).unlink()  # as if the driver had been killed before it
@@ -201,12 +202,33 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
     assert (
         again.skipped == 2 and said == "" and (tmp_path / "s" / "report.html").is_file()
     )
+    assert contents(tmp_path / "s" / "rounds") == files
     more = finish(
         grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5))),
         tmp_path / "s",
     )
     assert more.skipped == 2 and len(more.runs) == 6
-    assert all(p.stat().st_mtime_ns == then for p, then in parts.items())
+    pd.testing.assert_frame_equal(more.store.rounds(before["run_id"].unique()), before)
+
+
+def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write(
+    tiny: Run, tmp_path: Path
+) -> None:
+    sweep, store = grid(tiny), Store(tmp_path / "s")
+    store.create()
+    run = next(iter(sweep.labelled().values()))
+    earlier = store.run_lock("earlier")
+    earlier.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(go, sweep, store.path, HereRunner)
+        with pytest.raises(TimeoutError):
+            going.result(timeout=1)
+        run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
+        before = store.rounds()
+        earlier.release()
+        outcome, _ = going.result(timeout=60)
+    assert outcome.ok and outcome.skipped == 1
+    pd.testing.assert_frame_equal(outcome.store.rounds(run.id), before)
 
 
 def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
@@ -251,12 +273,13 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     reason = outcome.runs.set_index("label.method").loc["Wild", "reason"].iloc[0]
     assert reason.startswith("round ") and "not finite" in reason
     # What failed is tried again, what diverged is not.
-    rounds = {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "rounds").iterdir()}
-    with pytest.raises(RuntimeError, match="a user's mistake"):
-        go(sweep, tmp_path / "s", HereRunner)
+    before = outcome.store.rounds()
+    again, _ = go(sweep, tmp_path / "s", HereRunner)
     broken = sweep.labelled()[("Broken", 0)].id
-    others = {p: then for p, then in rounds.items() if broken not in p.name}
-    assert all(p.stat().st_mtime_ns == then for p, then in others.items())
+    assert again.skipped == 3 and again.shown == {broken}
+    assert again.store.ledger()[broken].status == "failed"
+    others = before[before["run_id"] != broken].reset_index(drop=True)
+    pd.testing.assert_frame_equal(again.store.rounds(others["run_id"].unique()), others)
 
 
 @pytest.mark.acceptance
@@ -478,6 +501,7 @@ def test_a_corrupt_part_is_named_and_the_rest_is_read(
     tiny: Run, tmp_path: Path
 ) -> None:
     outcome = finish(grid(tiny), tmp_path / "s")
+    apart(outcome.store)
     part = sorted(outcome.store.rounds_path.iterdir())[0]
     part.write_bytes(part.read_bytes()[:50])
     with pytest.warns(UserWarning, match=f"{part.name} cannot be read and is left out"):
@@ -511,8 +535,9 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     )
 
 
+@pytest.mark.parametrize("first_round", [0, 1])
 def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
-    tiny: Run, tmp_path: Path
+    tiny: Run, tmp_path: Path, first_round: int
 ) -> None:
     worker = Worker(tiny.cells, tiny.data.load(), tiny.model)
     whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
@@ -523,14 +548,16 @@ def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
     # one round and a checkpoint, then rows that no checkpoint covers
     first.advance(0.0)
     more = [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")]
-    cut.write_part(tiny.id, 1, table_of(tiny.id, more))
+    if first_round == 0:
+        more = [*cut.rounds().to_dict("records"), *more]
+    cut.write_part(tiny.id, first_round, table_of(tiny.id, more))
     second = Session([tiny], cut, worker, {})
     assert second.open[tiny.id].simulation.round == 1
     second.advance(np.inf)
     pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
 
 
-@pytest.mark.parametrize("seconds", [0.0, np.inf])
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
 def test_a_session_that_is_cut_after_each_report_writes_the_same_rows_and_each_in_time(
     tiny: Run, tmp_path: Path, seconds: float
 ) -> None:
@@ -592,15 +619,18 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     sweep = grid(tiny, other=tiny.replace(seed=5))
     again, _ = go(sweep, tmp_path / "s", HereRunner)
     assert (again.skipped, again.missing) == (2, 0) and again.ok
-    # of the new run; the others were not run again
-    assert len(again.store.parts()) == 1
+    ids = {run.id for run in sweep.labelled().values()}
+    assert again.store.compacted.run_ids() == ids and not again.store.parts()
+    # Of the new run; the others were not run again.
+    assert again.shown == ids - set(before["run_id"])
     old = again.store.rounds()
     old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before, check_exact=True)
 
     anew, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
     assert anew.skipped == 0 and anew.ok
-    assert not anew.store.compacted.rows_file.is_file() and len(anew.store.parts()) == 3
+    assert anew.shown == set(before["run_id"])
+    assert anew.store.compacted.run_ids() == ids
     rows = anew.store.rounds()
     rows = rows[rows["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(rows[FACTS], before[FACTS])
@@ -610,7 +640,8 @@ def test_the_ledger_names_versions_commit_host_and_configuration(
     tiny: Run, tmp_path: Path
 ) -> None:
     outcome, _ = go(Sweep("one", [tiny]), tmp_path / "s", command="raysafl run x.py")
-    entry = json.loads((tmp_path / "s" / "ledger" / f"{tiny.id}.json").read_text())
+    entry = json.loads((tmp_path / "s" / "ledger" / "ledger.jsonl").read_text())
+    assert entry["run_id"] == tiny.id
     assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
     assert {
         "python",

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -190,6 +191,19 @@ def test_a_sweep_of_more_than_200_runs_gets_summaries(
     assert "test_accuracy" not in view().children[A].data.metrics
     sync(store.path, None, quiet, track=Tracking.CURVES)
     assert steps(view()) == [0, 1, 2, 3, 4]
+
+
+def test_a_database_knows_its_sizes_so_that_a_sort_by_a_metric_is_no_nested_scan(
+    store: Store,
+) -> None:
+    complete(store)
+    sync(store.path, None, quiet, track=Tracking.SUMMARY)
+    file = store.path.parent / "mlflow.db"
+    with closing(sqlite3.connect(file)) as opened:
+        query = "SELECT stat FROM sqlite_stat1 WHERE tbl = 'latest_metrics'"
+        sizes = [int(stat.split()[0]) for (stat,) in opened.execute(query)]
+        (rows,) = opened.execute("SELECT COUNT(*) FROM latest_metrics").fetchone()
+    assert sizes and set(sizes) == {rows}
 
 
 def test_with_none_nothing_is_logged(tmp_path: Path) -> None:

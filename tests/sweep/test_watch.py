@@ -1,0 +1,85 @@
+"""What the driver does when a trial of several runs could not be carried out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.made import ended
+from ray.tune.experiment import Trial
+
+from raysafl import Hardware
+from raysafl.quickstart import BASE
+from raysafl.storage.ledger import Status
+from raysafl.storage.store import Store
+from raysafl.sweep.packs import Pack
+from raysafl.sweep.progress import QuietDisplay
+from raysafl.sweep.session import End
+from raysafl.sweep.tune_callback import Watch
+
+RUNS = tuple(BASE.replace(seed=10 * k, rounds=2) for k in range(4))
+PACK = Pack(RUNS)
+
+
+class Shown(QuietDisplay):
+    """Collects the labels of the runs that have ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, Status]] = []
+
+    def add_run(
+        self, label_text: str, status: Status, reason: str, accuracy: float
+    ) -> None:
+        self.ends.append((label_text, status))
+
+
+class Submitted:
+    """Collects the runs that MLflow is to get."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    def submit(self, run_ids: list[str]) -> None:
+        self.ids += run_ids
+
+
+def halved(watch: Watch, trial: Trial) -> None:
+    """The trial's last report asks for halves."""
+    trial.update_last_result({"halve": True})
+    watch.on_trial_complete(0, [trial], trial)
+
+
+def lost(watch: Watch, trial: Trial) -> None:
+    """The trial's process was lost again and again."""
+    watch.on_trial_error(0, [trial], trial)
+
+
+@pytest.mark.parametrize("end", [halved, lost])
+def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_once(
+    end: Any, tmp_path: Path
+) -> None:
+    """The trial has reported the first of them, and not lived to report the second."""
+    store = Store(tmp_path)
+    store.create()
+    store.write_bundle(PACK.id, *ended(RUNS[:2]))
+    shown, tracked = Shown(), Submitted()
+    tracker: Any = tracked
+    watch = Watch(
+        store,
+        lambda config: PACK,
+        shown,
+        tracker,
+        Hardware(),
+        {},
+        lambda run_id, labels: None,
+        lambda run: {},
+    )
+    trial = Trial("pack", config={"pack": PACK.id}, stub=True)
+    first = End(RUNS[0].id, Status.FINISHED, "", 0.5)
+    watch.on_trial_result(0, [trial], trial, {"ends": [first], "written": []})
+    end(watch, trial)
+    finished = [(run.id, Status.FINISHED) for run in RUNS[:2]]
+    assert sorted(shown.ends) == sorted(finished)
+    assert sorted(tracked.ids) == sorted(run.id for run in RUNS[:2])
+    assert watch.unfinished == [PACK]
+    halves = PACK.halves(store.ended_in(PACK.id))
+    assert [half.runs for half in halves] == [(RUNS[2],), (RUNS[3],)]
