@@ -180,8 +180,7 @@ def watched_actors(actors: int) -> Iterator[Busy]:
     def actors_busy() -> None:
         nonlocal searched, known
         if time.monotonic() - searched > SEARCH_SECONDS:
-            below = psutil.Process().children(recursive=True)
-            known = {p.pid: p for p in below if _title(p).startswith(TITLE)}
+            known = {process.pid: process for process in client_actors()}
             searched = time.monotonic()
         look: dict[int, tuple[str, float]] = {}
         for process in known.values():
@@ -192,6 +191,12 @@ def watched_actors(actors: int) -> Iterator[Busy]:
 
     with repeatedly(actors_busy, ACTOR_SECONDS):
         yield busy
+
+
+def client_actors() -> list[psutil.Process]:
+    """Return the processes of the client actors below this process."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if _title(process).startswith(TITLE)]
 
 
 def _title(process: psutil.Process) -> str:

@@ -394,7 +394,7 @@ def test_a_mistake_is_told_before_anything_is_measured(
     assert isinstance(result.exception, ValueError) and message in str(result.exception)
 
 
-def test_the_tables_of_the_readme_are_those_of_its_json() -> None:
+def test_the_tables_of_the_readme_and_of_docs_scale_are_those_of_the_json() -> None:
     script = [sys.executable, ROOT / "benchmarks" / "render.py", "--check"]
     done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
