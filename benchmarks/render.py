@@ -1,4 +1,4 @@
-"""The tables of benchmarks/README.md from the JSON beside it.
+"""The tables of benchmarks/README.md and docs/scale.md from the JSON beside this script.
 
 python benchmarks/render.py            writes them between their markers
 python benchmarks/render.py --check    fails (exit code 1) if they are not up to date
@@ -9,10 +9,13 @@ import re
 import sys
 from pathlib import Path
 
+import prediction
+
 from raysafl.bench.show import bench_rows, headline
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
+SCALE = HERE.parent / "docs" / "scale.md"
 UNMEASURED = "Not measured yet: no `{}` here."
 
 
@@ -126,32 +129,54 @@ def _rate(row, floor):
     return f"{row['samples_per_s']:,.0f}{once} ({row['samples_per_s'] / floor:.0%})"
 
 
+def predicted():
+    """The tables of docs/scale.md, by the names of their sections."""
+    scaling, bench = (read(name) or {} for name in ("scaling.json", "bench.json"))
+    if lacking := prediction.missing(scaling, bench):
+        text = f"Not measured yet: {', '.join(lacking)}."
+        return dict.fromkeys(("measured", "predicted", "limits"), text)
+    measured, quantities, limits = prediction.tables(scaling, bench)
+    sweeps = ("small runs", "runs of S1")
+    return {
+        "measured": table(("number", "value", "from"), measured),
+        "predicted": table(("quantity", "arithmetic", *sweeps), quantities),
+        "limits": table(("what breaks", "limit", *sweeps, "what to do then"), limits),
+    }
+
+
+def of_scale(name):
+    return lambda: predicted()[name]
+
+
 SECTIONS = {
-    "bench": bench,
-    "rivals": rivals,
-    "engines-cpu": lambda: engines("cpu"),
-    "engines-cuda": lambda: engines("cuda"),
+    README: {
+        "bench": bench,
+        "rivals": rivals,
+        "engines-cpu": lambda: engines("cpu"),
+        "engines-cuda": lambda: engines("cuda"),
+    },
+    SCALE: {name: of_scale(name) for name in ("measured", "predicted", "limits")},
 }
 
 
-def render(text):
-    """The text with every section between its markers made anew."""
-    for name, section in SECTIONS.items():
+def render(file, text):
+    """The text of a file with every section between its markers made anew."""
+    for name, section in SECTIONS[file].items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         head, found, rest = text.partition(begin)
-        assert found and end in rest, f"README.md has no section {name}"
+        assert found and end in rest, f"{file.name} has no section {name}"
         text = f"{head}{begin}{section()}\n{end}{rest.partition(end)[2]}"
     return text
 
 
 def main():
-    old = README.read_text()
-    new = render(old)
-    if "--check" in sys.argv[1:]:
-        raise SystemExit(
-            0 if old == new else "benchmarks/README.md is old: run benchmarks/render.py"
-        )
-    README.write_text(new)
+    for file in SECTIONS:
+        old = file.read_text()
+        new = render(file, old)
+        if "--check" not in sys.argv[1:]:
+            file.write_text(new)
+        elif old != new:
+            raise SystemExit(f"{file.name} is old: run benchmarks/render.py")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How raysafl scales, measured: against clients, population, model, replicates, trials, actors.
+"""How raysafl scales: clients, population, model, replicates, trials, actors, packs, reports.
 
     python benchmarks/scaling.py                            all axes, medians of 3
     python benchmarks/scaling.py --only population clients  these axes only
@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ MODELS: dict[str, Model] = {
     "FslEmnistNet": FslEmnistNet(),
 }
 WARM, LEAST = 3, 5  # rounds that do not count, and that count at least
+PACK = 64  # runs of each pack of several at once
 Point = dict[str, Any]
 
 
@@ -79,14 +81,14 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def rounds(simulation: Any, seconds: float) -> float:
+def rounds(step: Callable[[], object], seconds: float) -> float:
     """Median seconds of a round."""
     took: list[float] = []
     for _ in range(WARM):
-        simulation.step()
+        step()
     while len(took) < LEAST or sum(took) < seconds:
         began = time.perf_counter()
-        simulation.step()
+        step()
         took.append(time.perf_counter() - began)
     return statistics.median(took)
 
@@ -102,7 +104,7 @@ def in_process(run: Run, seconds: float) -> Point:
     simulation = Simulation(run, work)
     ready = time.perf_counter() - began
     return {
-        "seconds": rounds(simulation, seconds),
+        "seconds": rounds(simulation.step, seconds),
         "ready": ready,
         "memory": resident(),
         "grown": resident() - before,
@@ -111,47 +113,191 @@ def in_process(run: Run, seconds: float) -> Point:
     }
 
 
-def on_actors(run: Run, actors: int, seconds: float) -> Point:
-    """raysafl on client actors of one core, without trials or files."""
+@contextmanager
+def hosted(
+    runs: Sequence[Run], hardware: Any, data: Any = None
+) -> Iterator[tuple[Any, str]]:
+    """The runs' work on client actors of the running Ray, and their engine."""
     import ray
 
-    from raysafl.runtime import Hardware
     from raysafl.runtime.messages import PackSetup
     from raysafl.runtime.on_actors import host_pack, start_actors
+
+    first = runs[0]
+    actors = start_actors(hardware)
+    ref = data or ray.put(first.data.load())
+    cells = [cell for run in runs for cell in run.cells]
+    setup = PackSetup(cells, ref, first.model, "auto", first.local.batch_size)
+    work, _, engine = host_pack(actors, setup)
+    try:
+        yield work, engine
+    finally:
+        actors.kill()
+
+
+def on_actors(run: Run, actors: int, seconds: float) -> Point:
+    """raysafl on client actors of one core, without trials or files."""
+    from raysafl.runtime import Hardware
     from raysafl.runtime.ray_session import ray_session
     from raysafl.simulation.simulation import Simulation
 
-    data = run.data.load()
-    with ray_session(None):
-        hosts, ref = start_actors(Hardware(actors=actors)), ray.put(data)
-        setup = PackSetup(run.cells, ref, run.model, "auto", run.local.batch_size)
-        work, _, engine = host_pack(hosts, setup)
-        took = rounds(Simulation(run, work), seconds)
-        hosts.kill()
+    with ray_session(None), hosted([run], Hardware(actors=actors)) as (work, engine):
+        took = rounds(Simulation(run, work).step, seconds)
     return {"seconds": took, "memory": resident(), "engine": engine}
+
+
+def copies(run: Run, count: int) -> list[Run]:
+    """So many runs that differ in their seeds."""
+    return [run.replace(seed=seed) for seed in range(count)]
+
+
+def lockstep(runs: Sequence[Run], work: Any) -> Callable[[], object]:
+    """One round of all runs (of one replicate each), which advance in lock-step."""
+    from raysafl.simulation.lockstep import Lockstep
+    from raysafl.simulation.simulation import Simulation
+
+    pack = {i: Simulation(run, work, i) for i, run in enumerate(runs)}
+    driver = Lockstep[int](work)
+
+    def step() -> None:
+        for outcome in driver.advance(pack).values():
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    return step
+
+
+def pack_of(run: Run, size: int, seconds: float) -> Point:
+    """A pack of runs on one client actor, in processes that hold nothing else."""
+    from raysafl.bench.watch import client_actors
+    from raysafl.runtime import Hardware
+    from raysafl.runtime.ray_session import ray_session
+
+    runs = copies(run, size)
+    with ray_session(None), hosted(runs, Hardware()) as (work, engine):
+        before = resident()
+        took = rounds(lockstep(runs, work), seconds)
+        actor = sum(process.memory_info().rss for process in client_actors())
+        header = header_bytes(runs, work)
+    return {
+        "seconds": took,
+        "memory": resident(),
+        "grown": resident() - before,
+        "actor": actor / 2**20,
+        "header": header / size,
+        "parameters": work.model.num_parameters,
+        "engine": engine,
+    }
+
+
+def header_bytes(runs: Sequence[Run], work: Any) -> int:
+    """The bytes of a round's message to the only actor, without parameters."""
+    from raysafl.core.work import Training
+    from raysafl.runtime.exact_mean import count_averaged
+    from raysafl.runtime.messages import TaskMessage
+    from raysafl.simulation.simulation import Simulation
+
+    asked = [next(Simulation(run, work, i).next_round()) for i, run in enumerate(runs)]
+    whole = Training.merged([one for one in asked if isinstance(one, Training)])
+    counts = count_averaged(whole.tasks, whole.averaged)
+    return len(TaskMessage(whole.tasks, counts).encode({})[0])
+
+
+class Coordinator:
+    """A pack in a process of its own, as a trial has it, with one client actor."""
+
+    def __init__(self, runs: Sequence[Run], data: Any) -> None:
+        import torch
+
+        from raysafl.runtime import Hardware
+
+        torch.set_num_threads(1)
+        self.hosted = hosted(runs, Hardware(cpus=0.2), data[0])
+        work, _ = self.hosted.__enter__()
+        self.step = lockstep(runs, work)
+
+    def rounds(self, seconds: float) -> float:
+        return rounds(self.step, seconds)
+
+    def end(self) -> None:
+        self.hosted.__exit__(None, None, None)
+
+
+def packs_at_once(run: Run, packs: int, size: int, seconds: float) -> Point:
+    """Packs that have nothing in common but the machine."""
+    import ray
+    import ray.cloudpickle
+
+    from raysafl.runtime.ray_session import ray_session
+
+    runs = copies(run, packs * size)
+    with ray_session(None):
+        # A list, as Ray would replace a reference that is an argument by its object.
+        data = [ray.put(run.data.load())]
+        # This file is no module that workers could import.
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        start = ray.remote(Coordinator).options(num_cpus=0).remote
+        hosts = [start(runs[k * size : (k + 1) * size], data) for k in range(packs)]
+        # All are ready before one begins.
+        ray.get([host.__ray_ready__.remote() for host in hosts])
+        took = ray.get([host.rounds.remote(seconds) for host in hosts])
+        ray.get([host.end.remote() for host in hosts])
+        for host in hosts:
+            ray.kill(host)
+    return {"seconds": max(took), "each": took, "memory": resident(), "size": size}
 
 
 def sweep(trials: int) -> Point:
     """A sweep as `raysafl run` does it, Ray's start and MLflow included, of trivial runs."""
-    from raysafl import Runner, Sweep
+    from raysafl.report.figures.curves import curve_of_run
+    from raysafl.tracking import sync
 
     base = workload(smoke=True).replace(
-        local=LocalTraining(lr=0.1, batch_size=20, steps=1), rounds=1
+        local=LocalTraining(lr=0.1, batch_size=20, steps=1),
+        participation=Uniform(m=1),
+        rounds=1,
     )
-    runs = [
-        base.replace(seed=seed, participation=Uniform(m=1)) for seed in range(trials)
-    ]
     with tempfile.TemporaryDirectory() as folder:
+        point, store = whole_sweep(copies(base, trials), Path(folder))
+        rows = store.rounds()
         began = time.perf_counter()
-        outcome = Runner(
-            Sweep("trivial", runs=runs), Path(folder) / "trivial", quiet=True
-        ).run()
-        took = time.perf_counter() - began
+        fresh = f"sqlite:///{folder}/fresh.db"
+        sync(store.path.parent, fresh, lambda message: None, curve_of_run)
+        point["sync"] = time.perf_counter() - began
+        point["database"] = Path(folder, "fresh.db").stat().st_size
+    point["row"] = float(rows.memory_usage(deep=True).sum() / len(rows))
+    return point
+
+
+def reports(count: int) -> Point:
+    """A sweep of one run that reports so many rounds to Tune, as every scheduler has it."""
+    from ray.tune.schedulers import FIFOScheduler
+
+    run = workload(smoke=True, m=1).replace(rounds=count, eval_every=1)
+    with tempfile.TemporaryDirectory() as folder:
+        more = {"scheduler": FIFOScheduler(), "metric": "test_accuracy", "mode": "max"}
+        point, _ = whole_sweep([run], Path(folder), "none", **more)
+    return point
+
+
+def whole_sweep(
+    runs: Sequence[Run], folder: Path, track: str = "auto", **more: Any
+) -> tuple[Point, Any]:
+    """A sweep: its wall time, the driver's processor time and memory, files, bytes; its store."""
+    from raysafl import Runner, Sweep
+
+    out = folder / "results" / "trivial"
+    began, used = time.perf_counter(), time.process_time()
+    runner = Runner(Sweep("trivial", runs=runs, **more), out, quiet=True, track=track)
+    outcome = runner.run()
+    took, used = time.perf_counter() - began, time.process_time() - used
     if not outcome.ok:
         raise RuntimeError(
             f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad"
         )
-    return {"seconds": took, "memory": resident()}
+    sizes = [file.stat().st_size for file in out.rglob("*") if file.is_file()]
+    point = {"seconds": took, "memory": resident(), "processor": used}
+    return point | {"files": len(sizes), "bytes": sum(sizes)}, outcome.store
 
 
 @dataclass(frozen=True)
@@ -211,6 +357,25 @@ AXES = {
         tuple(f"{model}, {n}" for model in ("logistic", "MLP 128") for n in (0, 1, 2)),
         ("logistic, 0", "logistic, 1"),
         by_actors,
+    ),
+    "packs": Axis(
+        "Runs of a pack in lock-step on one client actor, each 10 clients a round; "
+        "logistic regression",
+        (1, 8, 64, 512),
+        (1, 3),
+        lambda n, smoke, s: pack_of(workload(smoke), n, s),
+    ),
+    "at-once": Axis(
+        f"Packs of {PACK} runs at the same time, each with a coordinator and one client actor",
+        (1, 2, 3, 4),
+        (1, 2),
+        lambda n, smoke, s: packs_at_once(workload(smoke), n, 3 if smoke else PACK, s),
+    ),
+    "reports": Axis(
+        "Reports of a trial to the driver, of rounds of one client on digits, without MLflow",
+        (1, 100, 1000),
+        (1, 3),
+        lambda n, smoke, s: reports(n),
     ),
 }
 

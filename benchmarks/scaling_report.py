@@ -40,7 +40,12 @@ def rates(axis: Measured) -> list[list[float]]:
 
 def further(axis: Measured) -> list[float]:
     """Seconds of each trial more than the first point's."""
-    x, y = axis["points"], median(axis, "seconds")
+    return slopes(axis, "seconds")
+
+
+def slopes(axis: Measured, name: str) -> list[float]:
+    """How much of something each trial (or report) more than the first point's takes."""
+    x, y = axis["points"], median(axis, name)
     return [(s - y[0]) / (n - x[0]) for n, s in zip(x[1:], y[1:], strict=True)]
 
 
@@ -61,37 +66,73 @@ def span(rows: Sequence[Sequence[float]]) -> list[str]:
     ]
 
 
+DRIVER = "memory of the driver, MiB"
+
+
+def of_trials(axis: Measured) -> dict[str, Sequence[str]]:
+    cells: dict[str, Sequence[str]] = {
+        "whole sweep, s": span(each(axis, lambda s, _: s)),
+        "s per trial": span(each(axis, lambda s, n: s / n)),
+        "s per further trial": ["", *map(number, further(axis))],
+    }
+    if "files" in axis["taken"][0][0]:  # measurements of earlier versions have none
+        cells["files"] = [number(n) for n in median(axis, "files")]
+        cells["kB of files"] = [number(n / 1e3) for n in median(axis, "bytes")]
+    return cells
+
+
+def of_reports(axis: Measured) -> dict[str, Sequence[str]]:
+    used = [1e3 * s for s in slopes(axis, "processor")]
+    return {
+        "whole sweep, s": span(each(axis, lambda s, _: s)),
+        "driver's processor time, s": [number(s) for s in median(axis, "processor")],
+        "ms of it per further report": ["", *map(number, used)],
+    }
+
+
+def of_replicates(axis: Measured, _: Sequence[str]) -> dict[str, Sequence[str]]:
+    one = statistics.median(p["seconds"] for p in axis["taken"][0])
+    return {"times one": span(each(axis, lambda s, _: s / one))}
+
+
+def of_packs(axis: Measured, memory: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {
+        "ms a run and round": span(each(axis, lambda s, n: 1e3 * s / n)),
+        "memory of the coordinator, MiB": memory,
+        "memory of the actor, MiB": [number(m) for m in median(axis, "actor")],
+    }
+
+
+def of_packs_at_once(axis: Measured, _: Sequence[str]) -> dict[str, Sequence[str]]:
+    size = axis["taken"][0][0]["size"]
+    each_run = each(axis, lambda s, n: 1e3 * s / (n * size))
+    return {"ms a run and round, all together": span(each_run)}
+
+
+OF_DRIVER = {"trials": of_trials, "reports": of_reports}
+OF_ROUNDS: dict[str, Callable[[Measured, Sequence[str]], dict[str, Sequence[str]]]] = {
+    "clients": lambda axis, _: {
+        "client updates/s": span(each(axis, lambda s, m: m / s))
+    },
+    "population": lambda _, memory: {"memory, MiB": memory},
+    "replicates": of_replicates,
+    "packs": of_packs,
+    "at-once": of_packs_at_once,
+}
+
+
 def columns(name: str, axis: Measured) -> dict[str, Sequence[str]]:
     """The columns of one axis's table."""
     points = [f"{p:,}" if isinstance(p, int) else str(p) for p in axis["points"]]
     memory = [number(m) for m in median(axis, "memory")]
-    if name == "trials":
-        return {
-            "trials": points,
-            "whole sweep, s": span(each(axis, lambda s, _: s)),
-            "s per trial": span(each(axis, lambda s, n: s / n)),
-            "s per further trial": ["", *map(number, further(axis))],
-            "memory of the driver, MiB": memory,
-        }
+    if name in OF_DRIVER:
+        return {name: points} | OF_DRIVER[name](axis) | {DRIVER: memory}
     speed: dict[str, Sequence[str]] = {
         "ms a round": span(each(axis, lambda s, _: 1e3 * s)),
         "rounds/s": span(rates(axis)),
     }
-    if name == "clients":
-        return (
-            {name: points}
-            | speed
-            | {"client updates/s": span(each(axis, lambda s, m: m / s))}
-        )
-    if name == "population":
-        return {name: points} | speed | {"memory, MiB": memory}
-    if name == "replicates":
-        one = statistics.median(p["seconds"] for p in axis["taken"][0])
-        return (
-            {name: points}
-            | speed
-            | {"times one": span(each(axis, lambda s, _: s / one))}
-        )
+    if name in OF_ROUNDS:
+        return {name: points} | speed | OF_ROUNDS[name](axis, memory)
     engines = [point[0]["engine"] for point in axis["taken"]]
     if name == "model":
         size = [f"{p:,.0f}" for p in median(axis, "parameters")]
@@ -116,7 +157,7 @@ def table(measured: Mapping[str, Measured], told: Mapping[str, str]) -> str:
         "Made by `python benchmarks/scaling.py`; do not edit. Clients hold 60 MNIST images each "
         "(drawn from the training set, `Overlapping`) and take one epoch in batches of 20; no "
         "evaluation. Median (lowest-highest) over processes, each with one torch thread.",
-        "![Six measured curves](scaling.png)",
+        "![Measured curves](scaling.png)",
     ]
     for name, axis in measured.items():
         about = ", ".join(f"{k} {v}" for k, v in axis["machine"].items() if v != "")
@@ -270,6 +311,43 @@ def actors(panel: SubFigure, axis: Measured) -> None:
     axes.set_xticks(range(len(models)), models)
 
 
+def packs(panel: SubFigure, axis: Measured) -> None:
+    speed, memory = panel.subplots(2, 1, sharex=True)
+    x = axis["points"]
+    each_run = each(axis, lambda seconds, n: 1e3 * seconds / n)
+    line(speed, x, each_run, BLUE)
+    for name, told, colour in (
+        ("memory", "coordinator", RED),
+        ("actor", "actor", GREEN),
+    ):
+        rows = [sorted(p[name] for p in point) for point in axis["taken"]]
+        line(memory, x, rows, colour, told)
+    memory.set_xscale("log", base=2)
+    memory.legend(fontsize=LETTERS - 1, frameon=False, ncols=2)
+    for axes, y in ((speed, "ms a run and round"), (memory, "memory, MiB")):
+        axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
+        label(axes, "runs of a pack" if axes is memory else "", y, base=2)
+
+
+def packs_at_once(panel: SubFigure, axis: Measured) -> None:
+    axes, x = panel.subplots(), axis["points"]
+    size = axis["taken"][0][0]["size"]
+    rows = each(axis, lambda seconds, n: n * size / seconds)
+    line(axes, x, rows, BLUE)
+    one = statistics.median(rows[0])
+    guide(axes, x, [one * n for n in x], "a core for each")
+    label(axes, "packs at once", "rounds of runs/s")
+    axes.set_xticks(x)
+
+
+def reports(panel: SubFigure, axis: Measured) -> None:
+    axes, x = panel.subplots(), axis["points"]
+    axes.loglog()
+    rows = [sorted(p["processor"] for p in point) for point in axis["taken"]]
+    line(axes, x, rows, BLUE)
+    label(axes, "reports to the driver", "driver's processor time, s")
+
+
 PANELS: dict[str, Callable[[SubFigure, Measured], None]] = {
     "clients": clients,
     "population": population,
@@ -277,6 +355,9 @@ PANELS: dict[str, Callable[[SubFigure, Measured], None]] = {
     "replicates": replicates,
     "trials": trials,
     "actors": actors,
+    "packs": packs,
+    "at-once": packs_at_once,
+    "reports": reports,
 }
 TITLES = {
     "clients": "a  Clients a round",
@@ -285,14 +366,17 @@ TITLES = {
     "replicates": "d  Replicates",
     "trials": "e  Trials",
     "actors": "f  Client actors",
+    "packs": "g  Packs",
+    "at-once": "h  Packs at once",
+    "reports": "i  Reports to the driver",
 }
 
 
 def figure(measured: Mapping[str, Measured]) -> bytes:
-    """Six panels; one that was not measured says so."""
-    whole = new_figure(11, 6.6)
+    """A panel for each axis; one that was not measured says so."""
+    whole = new_figure(11, 9.9)
     for panel, (name, draw) in zip(
-        np.ravel(whole.subfigures(2, 3)), PANELS.items(), strict=True
+        np.ravel(whole.subfigures(3, 3)), PANELS.items(), strict=True
     ):
         panel.suptitle(
             TITLES[name], fontsize=LETTERS + 1, fontweight="bold", x=0.02, ha="left"

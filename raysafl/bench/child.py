@@ -6,45 +6,70 @@ It answers `ready`, waits for another line, and prints its result as one line of
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from raysafl.bench.watch import driver_memory, watched_actors
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
+from raysafl.core.work import Cell, Work
+from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 
-# One round; the test accuracy if it was evaluated.
+# One round of all runs; the mean test accuracy if it was evaluated.
 Step = Callable[[], float | None]
+# What the installed command runs.
+RAYSAFL = (sys.executable, "-c", "from raysafl.cli.start import main; main()")
+# An experiment file of one run.
+FILE = """
+from raysafl import Run, Sweep
+
+SWEEP = Sweep("start", runs={{(0,): Run.from_json({run!r})}}, axes=("run",))
+"""
 
 
 class Job(Component):
     """What a process measures: one of
 
-    - plain: the plain loop, as process `part` of `parts`;
+    - plain: the plain loop of the first run, as process `part` of `parts`;
     - ours: raysafl in this process, `Simulation` with `Worker`;
     - actors: raysafl on `actors` Ray actors;
     - sweep: the runs as a sweep on Ray with logging, as `raysafl run` does, `trials` at a time;
-    - bare: the runs one after another in this process, without Ray or logging.
+    - bare: the runs one after another in this process, without Ray or logging;
+    - start: the command `raysafl run` for the first run, in a fresh folder.
+
+    Several runs of `ours` and `actors` advance in lock-step, as one pack. In place of
+    each run, `copies` runs are measured that differ from it in their seeds.
     """
 
-    what: Literal["plain", "ours", "actors", "sweep", "bare"]
+    what: Literal["plain", "ours", "actors", "sweep", "bare", "start"]
     runs: list[Run] = Field(min_length=1)
+    copies: int = Field(default=1, gt=0)
     env: dict[str, str] = Field(default_factory=dict)
     part: int = 0
     parts: int = 1
     actors: int = Field(default=1, gt=0)
     trials: int = Field(default=1, gt=0)
     engine: str = "auto"
+
+    def all_runs(self) -> list[Run]:
+        """Return the runs with their copies."""
+        return [
+            run.replace(seed=run.seed + copy * run.replicates)
+            for run in self.runs
+            for copy in range(self.copies)
+        ]
 
 
 @contextmanager
@@ -61,10 +86,12 @@ def rounds_in_process(job: Job) -> Iterator[Step]:
     """Provide the rounds of raysafl in this process."""
     from raysafl.runtime import Worker
 
-    run = job.runs[0]
-    size = run.local.batch_size
-    work = Worker(run.cells, run.data.load(), run.model, "cpu", job.engine, size)
-    yield _stepper(Simulation(run, work))
+    runs = job.all_runs()
+    first = runs[0]
+    size = first.local.batch_size
+    dataset = first.data.load()
+    work = Worker(_cells(runs), dataset, first.model, "cpu", job.engine, size)
+    yield _stepper(runs, work)
 
 
 @contextmanager
@@ -77,19 +104,37 @@ def on_actors(job: Job) -> Iterator[Step]:
     from raysafl.runtime.on_actors import host_pack, start_actors
     from raysafl.runtime.ray_session import ray_session
 
-    run = job.runs[0]
+    runs = job.all_runs()
+    first = runs[0]
     with ray_session(None):
-        ref = ray.put(run.data.load())
-        size = run.local.batch_size
-        setup = PackSetup(run.cells, ref, run.model, job.engine, size)
+        ref = ray.put(first.data.load())
+        size = first.local.batch_size
+        setup = PackSetup(_cells(runs), ref, first.model, job.engine, size)
         actors = start_actors(Hardware(actors=job.actors))
         work, _, _ = host_pack(actors, setup)
-        yield _stepper(Simulation(run, work))
+        yield _stepper(runs, work)
 
 
-def _stepper(simulation: Simulation) -> Step:
+def _cells(runs: Sequence[Run]) -> list[Cell]:
+    """Return the cells of all runs, one run after the other."""
+    return [cell for run in runs for cell in run.cells]
+
+
+def _stepper(runs: Sequence[Run], work: Work) -> Step:
+    """Return a function that advances runs on the same work by one round."""
+    pack: dict[int, Simulation] = {}
+    first_cell = 0
+    for number, run in enumerate(runs):
+        pack[number] = Simulation(run, work, first_cell)
+        first_cell += run.replicates
+    lockstep = Lockstep[int](work)
+
     def step() -> float | None:
-        records = simulation.step()
+        records = list[Record]()
+        for outcome in lockstep.advance(pack).values():
+            if isinstance(outcome, BaseException):
+                raise outcome
+            records += outcome
         return _mean([r.test_accuracy for r in records]) if records else None
 
     return step
@@ -118,7 +163,7 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
     began = time.perf_counter()
     finals = list[float]()
     datasets: dict[str, Dataset] = {}
-    for run in job.runs:
+    for run in job.all_runs():
         if run.data.source_key not in datasets:
             datasets[run.data.source_key] = run.data.load()
         dataset = datasets[run.data.source_key]
@@ -131,61 +176,79 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
 
 
 def time_sweep(job: Job) -> dict[str, Any]:
-    """Time a sweep from the start of Ray to the report; return the driver's memory as well."""
+    """Time a sweep from the start of Ray to the report, and `raysafl report` after it.
+
+    Returns:
+        seconds and accuracy; the driver's memory (see `driver_memory`); the number of
+        files that the sweep leaves, MLflow's included; the share of the time in which
+        the client actors were busy (see `Busy`); and the seconds of the report.
+    """
     from raysafl.runtime import Hardware
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.runner import Runner
 
-    whole = Sweep(
-        "bench", runs={(str(i),): run for i, run in enumerate(job.runs)}, axes=("run",)
-    )
-    began = time.perf_counter()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        _memory(Path(folder), len(job.runs)) as memory,
-    ):
-        hardware = Hardware(actors=job.actors, trials=job.trials)
-        outcome = Runner(whole, Path(folder) / "bench", hardware, quiet=True).run()
-        seconds = time.perf_counter() - began
-    if not outcome.ok:
-        raise ValueError(
-            f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad"
-        )
-    final = float(outcome.runs["final"].mean())
-    return {"seconds": [seconds], "accuracy": final, "driver_rss_mb": memory}
+    runs = {(str(i),): run for i, run in enumerate(job.all_runs())}
+    whole = Sweep("bench", runs=runs, axes=("run",))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "bench"
+        began = time.perf_counter()
+        with (
+            driver_memory(out, len(runs)) as memory,
+            watched_actors(job.trials * job.actors) as busy,
+        ):
+            hardware = Hardware(actors=job.actors, trials=job.trials)
+            outcome = Runner(whole, out, hardware, quiet=True).run()
+            seconds = time.perf_counter() - began
+        if not outcome.ok:
+            raise ValueError(
+                f"{outcome.missing} runs are missing, {len(outcome.bad)} are bad"
+            )
+        files = sum(file.is_file() for file in Path(folder).rglob("*"))
+        return {
+            "seconds": [seconds],
+            "accuracy": float(outcome.runs["final"].mean()),
+            "driver_rss_mb": memory,
+            "files": files,
+            "busy": busy.share,
+            "rounds_seconds": busy.seconds,
+            "report_seconds": time_command("report", str(out)),
+        }
 
 
-@contextmanager
-def _memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
-    """Note this process's resident memory at three moments while the block runs.
+def time_start(job: Job) -> dict[str, Any]:
+    """Time `raysafl run` for one run, from the command to the prompt."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "start.py"
+        file.write_text(FILE.format(run=job.runs[0].to_json()))
+        return {
+            "seconds": [time_command("run", str(file), folder=folder)],
+            "accuracy": None,
+        }
 
-    Yields:
-        MB after a quarter of the runs have ended, after all have ended (each within
-        half a second), and at the end of the block, after the report.
+
+def time_command(*arguments: str, folder: str | None = None) -> float:
+    """Return the seconds that a command of raysafl takes in a process of its own.
+
+    Args:
+        arguments: what follows `raysafl`.
+        folder: the working directory.
+
+    Raises:
+        ValueError: the command failed.
     """
-    import psutil
-
-    out = dict[str, int]()
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.5):
-            ended = len(list(folder.glob("*/ledger/*.json")))
-            for moment, count in (("quarter", runs / 4), ("trials", runs)):
-                if ended >= count:
-                    out.setdefault(
-                        moment, round(psutil.Process().memory_info().rss / 1e6)
-                    )
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield out
-    finally:
-        over.set()
-        watcher.join()
-        for moment in ("quarter", "trials", "report"):
-            out.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
+    began = time.perf_counter()
+    done = subprocess.run(
+        [*RAYSAFL, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise ValueError(f"raysafl {arguments[0]} failed: {done.stdout[-2000:]}")
+    return seconds
 
 
 # Jobs that are timed round by round, and jobs that are timed as a whole.
@@ -197,6 +260,7 @@ STEPS: Mapping[str, Any] = {
 WHOLE: Mapping[str, Callable[[Job], dict[str, Any]]] = {
     "bare": time_bare_runs,
     "sweep": time_sweep,
+    "start": time_start,
 }
 
 

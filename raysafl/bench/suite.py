@@ -30,9 +30,28 @@ from raysafl.simulation.run import Run
 # Measured only with --full or by name.
 SLOW = ("S1", "trials")
 REPLICATES = 8
+# The runs of the packs on which client actors are measured, and of the pack whose rounds
+# have little to compute.
+PACK_RUNS = 8
+EMPTY_PACK_RUNS = 64
 # A shared machine changes its speed by a fifth from one minute to the next, so every
 # comparison is repeated this often by default.
 REPEATS = 5
+# The names of the numbers that stand at the top of the result.
+RESULTS = (
+    "two_actors_speedup",
+    "two_processes_ceiling",
+    "replicates8_over_1",
+    "s1_over_ideal",
+    "s1_busy",
+    "empty_round_ms",
+    "pack_round_ms",
+    "start_s",
+    "further_run_s",
+    "sweep_files",
+    "driver_growth_mb",
+    "report_s",
+)
 Say = Callable[[str], None]
 Kinds = dict[str, list[Job]]
 Results = Mapping[str, list[list[Result]]]
@@ -46,15 +65,20 @@ class Plan:
     # These workloads run on one and on two client actors. The aim is for the first one,
     # whose ratios also stand at the top of the result.
     shared_out: Sequence[str] = ("W2", "W1", "W3")
+    # These run as packs on one and on two client actors.
+    packed: Sequence[str] = ("W1", "W3")
     replicated: str = "W4"
     empty: Run = EMPTY
     s1: Sequence[Run] = S1
-    trivial: Sequence[Run] = TRIVIAL
+    trivial: Run = TRIVIAL
+    # How many trivial runs a sweep has.
+    many: int = 10_000
 
     @property
     def measures(self) -> list[str]:
         """Return the names that `--only` accepts, the slow ones last."""
-        return [*self.workloads, "actors", "replicates", "empty", *SLOW]
+        others = ("actors", "packs", "replicates", "empty", "start")
+        return [*self.workloads, *others, *SLOW]
 
 
 DEFAULT = Plan(STANDARD)
@@ -88,36 +112,58 @@ def bench(
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
     samples = _load(plan, chosen)
-    found: dict[str, Any] = dict.fromkeys(plan.workloads)
-    found |= dict.fromkeys(
-        (
-            "two_actors_speedup",
-            "two_processes_ceiling",
-            "replicates8_over_1",
-            "s1_over_ideal",
-        )
-    )
-    found |= dict.fromkeys(("empty_round_ms", "trivial_trial_s"))
+    found: dict[str, Any] = dict.fromkeys((*plan.workloads, *RESULTS))
+    found |= _on_workloads(plan, chosen, repeats, samples, say)
+    rest = {
+        "packs": _empty_pack,
+        "replicates": _replicates,
+        "empty": _empty,
+        "start": _start,
+        "S1": _s1,
+        "trials": _trials,
+    }
+    for name, measure in rest.items():
+        if name in chosen:
+            found |= measure(plan, repeats, _prefixed(say, name))
+    return found | {"repeats": repeats, **origin()}
 
+
+def _on_workloads(
+    plan: Plan,
+    chosen: set[str],
+    repeats: int,
+    samples: Mapping[str, int],
+    say: Say,
+) -> dict[str, Any]:
+    """Measure what is measured on each workload, all of one workload in turns.
+
+    Args:
+        plan: the workloads.
+        chosen: the names of the measures to take.
+        repeats: the number of turns.
+        samples: the number of training samples of each workload that is measured.
+        say: is told about the progress, in words.
+    """
+    found: dict[str, Any] = {}
+    actors: dict[str, Any] = {}
+    packs: dict[str, Any] = {}
     for name, workload in plan.workloads.items():
         kinds = _kinds(plan, name, chosen)
         results = interleaved(kinds, repeats, _prefixed(say, name)) if kinds else {}
         if name in chosen:
             found[name] = _speedup(workload, results, samples[name])
-        if "actors" in chosen and name in plan.shared_out:
-            found.setdefault("actors", {})[name] = _actors(workload.run, results)
-    if "actors" in found:
-        found["actors"] = {name: found["actors"][name] for name in plan.shared_out}
-        first = found["actors"][plan.shared_out[0]]
-        found |= {
-            key: first[key] for key in ("two_actors_speedup", "two_processes_ceiling")
-        }
-
-    rest = {"replicates": _replicates, "empty": _empty, "S1": _s1, "trials": _trials}
-    for name, measure in rest.items():
-        if name in chosen:
-            found |= measure(plan, repeats, _prefixed(say, name))
-    return found | {"repeats": repeats, **origin()}
+        if "actors 1" in kinds:
+            actors[name] = _actors(workload.run, results, "actors")
+        if "pack 1" in kinds:
+            packs[name] = _actors(workload.run, results, "pack")
+    if packs:
+        found["pack_actors"] = {name: packs[name] for name in plan.packed}
+    if actors:
+        found["actors"] = {name: actors[name] for name in plan.shared_out}
+        first = actors[plan.shared_out[0]]
+        gains = ("two_actors_speedup", "two_processes_ceiling")
+        found |= {key: first[key] for key in gains}
+    return found
 
 
 def origin() -> dict[str, Any]:
@@ -196,16 +242,22 @@ def _kinds(plan: Plan, name: str, chosen: set[str]) -> Kinds:
 
     kinds: Kinds = {}
     shared = "actors" in chosen and name in plan.shared_out
+    packed = "packs" in chosen and name in plan.packed
     if name in chosen and work.half:
         coarse = work.run.replace({"model.precision": "bfloat16"})
         kinds["half"] = [Job(what="ours", runs=[coarse], env=dict(work.env))]
     if name in chosen:
         kinds["ours"] = [job("ours")]
-    if name in chosen or shared:
+    if name in chosen or shared or packed:
         kinds["plain"] = [job("plain")]
-    if shared:
+    if shared or packed:
         kinds["two plain"] = [job("plain", part=part, parts=2) for part in range(2)]
+    if shared:
         kinds |= {f"actors {n}": [job("actors", actors=n)] for n in (1, 2)}
+    if packed:
+        kinds |= {
+            f"pack {n}": [job("actors", actors=n, copies=PACK_RUNS)] for n in (1, 2)
+        }
     return kinds
 
 
@@ -257,13 +309,19 @@ def _speedup(workload: Workload, results: Results, samples: int) -> dict[str, An
     }
 
 
-def _actors(run: Run, results: Results) -> dict[str, Any]:
-    """Compare what two client actors gain with what two plain processes gain."""
+def _actors(run: Run, results: Results, kind: str) -> dict[str, Any]:
+    """Compare what two client actors gain with what two plain processes gain.
+
+    Args:
+        run: the run; a pack has several that are as long.
+        results: the results of the jobs `plain`, `two plain`, and those of the kind.
+        kind: `actors` for one run on client actors, `pack` for a pack.
+    """
     names = {
         "plain": "plain",
         "two plain": "two_plain",
-        "actors 1": "one",
-        "actors 2": "two",
+        f"{kind} 1": "one",
+        f"{kind} 2": "two",
     }
     repeats = {new: seconds_per_round(run, results[old]) for old, new in names.items()}
     gains, ceilings = (
@@ -277,7 +335,7 @@ def _actors(run: Run, results: Results) -> dict[str, Any]:
         "one_actor_seconds_per_round": median(repeats["one"]),
         "two_actors_seconds_per_round": median(repeats["two"]),
         "peak_rss_mb": median(
-            [result.peak_rss_mb for (result,) in results["actors 2"]]
+            [result.peak_rss_mb for (result,) in results[f"{kind} 2"]]
         ),
         "repeats": repeats,
     }
@@ -323,6 +381,23 @@ def _empty(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     return {"empty_round_ms": max(ms.values()), "empty": ms}
 
 
+def _empty_pack(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
+    """Measure the milliseconds of a round of a pack with very little to compute."""
+    job = Job(what="actors", runs=[plan.empty], copies=EMPTY_PACK_RUNS)
+    results = interleaved({"empty pack": [job]}, repeats, say)["empty pack"]
+    seconds = seconds_per_round(plan.empty, results)
+    each = [1000 * one for one in seconds]
+    return {"pack_round_ms": median(each), "empty_pack": {"ms": each}}
+
+
+def _start(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
+    """Measure the seconds of `raysafl run` for one trivial run."""
+    job = Job(what="start", runs=[plan.trivial])
+    results = interleaved({"start": [job]}, repeats, say)["start"]
+    seconds = [sum(result.seconds) for (result,) in results]
+    return {"start_s": median(seconds), "start": {"seconds": seconds}}
+
+
 def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
     """Compare a sweep, two trials at a time, with two processes that share its runs."""
     # Each of the two processes gets every other run, so that both take about as long.
@@ -336,18 +411,51 @@ def _s1(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
         k: statistics.fmean(result.accuracy or 0.0 for result in results[k][0])
         for k in results
     }
-    found = {"seconds": seconds, "accuracy": accuracy}
-    return {"s1_over_ideal": ratio(seconds["sweep"], seconds["bare"]), "s1": found}
+    swept = [result.more for (result,) in results["sweep"]]
+    # No actor is seen in a round of a sweep that takes no time.
+    busy = [more["busy"] for more in swept if more["busy"] is not None]
+    found = {
+        "seconds": seconds,
+        "accuracy": accuracy,
+        "busy": busy,
+        "rounds_seconds": [more["rounds_seconds"] for more in swept],
+    }
+    return {
+        "s1_over_ideal": ratio(seconds["sweep"], seconds["bare"]),
+        "s1_busy": median(busy) if busy else None,
+        "s1": found,
+    }
 
 
 def _trials(plan: Plan, repeats: int, say: Say) -> dict[str, Any]:
-    """Measure the seconds per trial of a sweep whose trials have very little to compute."""
-    job = Job(what="sweep", runs=list(plan.trivial), trials=2)
-    done = [
-        result for (result,) in interleaved({"sweep": [job]}, repeats, say)["sweep"]
+    """Measure what a sweep of many trivial runs costs beyond a sweep of one."""
+    kinds = {
+        str(runs): [Job(what="sweep", runs=[plan.trivial], copies=runs, trials=2)]
+        for runs in (1, plan.many)
+    }
+    results = interleaved(kinds, repeats, say)
+    one, many = ([done for (done,) in results[str(n)]] for n in (1, plan.many))
+    further = [
+        (sum(all_of.seconds) - sum(first.seconds)) / (plan.many - 1)
+        for first, all_of in zip(one, many, strict=True)
     ]
-    each = [sum(result.seconds) / len(plan.trivial) for result in done]
-    seen = [result.more["driver_rss_mb"] for result in done]
-    memory = {moment: median([one[moment] for one in seen]) for moment in seen[0]}
-    found = {"seconds_each": each, "driver_rss_mb": memory}
-    return {"trivial_trial_s": median(each), "trials": found}
+    seen = [done.more["driver_rss_mb"] for done in many]
+    growth = [memory["trials"] - memory["quarter"] for memory in seen]
+    reports = [done.more["report_seconds"] for done in many]
+    return {
+        "further_run_s": median(further),
+        "sweep_files": max(done.more["files"] for done in many),
+        "driver_growth_mb": median(growth),
+        "report_s": median(reports),
+        "trials": {
+            "runs": plan.many,
+            "seconds_of_one": [sum(done.seconds) for done in one],
+            "seconds": [sum(done.seconds) for done in many],
+            "further": further,
+            "driver_rss_mb": {
+                moment: median([memory[moment] for memory in seen])
+                for moment in seen[0]
+            },
+            "report_seconds": reports,
+        },
+    }

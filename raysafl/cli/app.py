@@ -431,7 +431,8 @@ def bench_command(
     only: Annotated[
         str,
         typer.Option(
-            help="Measures, separated by commas: W1,W2,W3,W4,actors,replicates,empty,S1,trials."
+            help="Measures, separated by commas: W1,W2,W3,W4,actors,packs,replicates,"
+            "empty,start,S1,trials."
         ),
     ] = "",
     repeats: Annotated[
@@ -444,7 +445,7 @@ def bench_command(
 ) -> None:
     """Measure raysafl against a plain PyTorch loop, and what its rounds and trials cost.
 
-    This takes half an hour. S1 (SAFARI's table 8) and trials (1,000 trivial ones) are
+    This takes 40 minutes. S1 (SAFARI's table 8) and trials (10,000 trivial runs) are
     measured only with --full or by name.
     """
     from raysafl.bench.show import print_bench

@@ -64,6 +64,15 @@ def test_every_axis_is_measured_tabulated_and_drawn(scaling: ModuleType) -> None
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert len(rows) == sum(2 + len(axis.small) for axis in scaling.AXES.values())
     assert "| MLP 32 | 2,410 |" in table and "| logistic | 1 |" in table
+    (one,), (three,) = measured["packs"]["taken"]
+    assert one["parameters"] == 650 and min(one["actor"], three["memory"]) > 50
+    assert 100 < three["header"] < one["header"] < 2_000
+    (_,), (two,) = measured["at-once"]["taken"]
+    assert two["seconds"] == max(two["each"]) and len(two["each"]) == 2
+    (_,), (sweep,) = measured["trials"]["taken"]
+    assert sweep["sync"] > 0 and sweep["row"] > 50 and sweep["files"] > 5
+    assert sweep["bytes"] > 1_000 and sweep["database"] > 10_000
+    assert "ms of it per further report" in table
     assert report.figure(measured).startswith(PNG)
 
 

@@ -27,6 +27,7 @@ from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
 from raysafl.bench.show import bench_rows, headline
 from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
+from raysafl.bench.watch import Busy, EndedRuns
 from raysafl.bench.workloads import (
     EMPTY,
     S1,
@@ -87,10 +88,18 @@ def test_s1_is_the_experiment_of_safari_table_8_with_pixels_in_0_to_1() -> None:
     )
 
 
-def test_empty_rounds_train_one_sample_a_client_and_trivial_runs_differ() -> None:
+def test_empty_rounds_train_one_sample_a_client_and_a_trivial_run_has_one() -> None:
     sizes = {len(held) for held in EMPTY.data.split(EMPTY.data.load(), 0).clients}
     assert sizes == {1} and EMPTY.participation.m == 2
-    assert len({run.id for run in TRIVIAL}) == 1000 and TRIVIAL[0].rounds == 1
+    assert TRIVIAL.rounds == 1 and TRIVIAL.data == EMPTY.data
+
+
+def test_copies_of_runs_differ_in_their_seeds_only_and_share_none() -> None:
+    run = SMALL.replace(replicates=3, seed=5)
+    copies = Job(what="sweep", runs=[run], copies=4).all_runs()
+    seeds = [cell.seed for copy in copies for cell in copy.cells]
+    assert seeds == list(range(5, 17))
+    assert {copy.replace(seed=5).id for copy in copies} == {run.id}
 
 
 def seeded(run: Run) -> Draws:
@@ -191,7 +200,7 @@ def test_the_gain_of_two_actors_is_set_beside_that_of_two_processes() -> None:
     ]
     results = {"plain": took(3, 3, 30), "two plain": two_plain}
     found = _actors(
-        run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)}
+        run, results | {"actors 1": took(4, 5, 9), "actors 2": took(1, 4, 4)}, "actors"
     )
     assert (
         found["two_actors_speedup"] == 9 / 4 and found["two_processes_ceiling"] == 3 / 2
@@ -221,27 +230,18 @@ def test_memory_of_descendants_is_counted() -> None:
 MINI = Plan(
     {"W1": Workload(SMALL, target=3.0)},
     shared_out=("W1",),
+    packed=("W1",),
     replicated="W1",
     empty=SMALL,
     s1=(SMALL, SMALL.replace(seed=9)),
-    trivial=(SMALL, SMALL.replace(seed=1)),
+    trivial=SMALL,
+    many=6,
 )
 KEYS = {
-    *(
-        "two_actors_speedup",
-        "two_processes_ceiling",
-        "replicates8_over_1",
-        "s1_over_ideal",
-    ),
-    *(
-        "empty_round_ms",
-        "trivial_trial_s",
-        "machine",
-        "cores",
-        "date",
-        "commit",
-        "versions",
-    ),
+    *("two_actors_speedup", "two_processes_ceiling", "replicates8_over_1"),
+    *("s1_over_ideal", "s1_busy", "empty_round_ms", "pack_round_ms", "start_s"),
+    *("further_run_s", "sweep_files", "driver_growth_mb", "report_s"),
+    *("machine", "cores", "date", "commit", "versions"),
 }
 
 
@@ -288,7 +288,89 @@ def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     assert found["s1"]["accuracy"]["sweep"] == pytest.approx(
         found["s1"]["accuracy"]["bare"]
     )
-    assert found["W1"] is None and found["trivial_trial_s"] is None
+    assert 0 < found["s1_busy"] < 2
+    assert found["W1"] is None and found["further_run_s"] is None
+
+
+@pytest.mark.acceptance
+def test_a_pack_is_measured_on_actors_beside_plain_processes() -> None:
+    said: list[str] = []
+    found = bench(["packs"], repeats=1, plan=MINI, say=said.append)
+    assert found["pack_round_ms"] == found["empty_pack"]["ms"][0] > 0
+    pack = found["pack_actors"]["W1"]
+    gain = pack["one_actor_seconds_per_round"] / pack["two_actors_seconds_per_round"]
+    assert pack["two_actors_speedup"] == pytest.approx(gain)
+    assert pack["share_of_ceiling"] == gain / pack["two_processes_ceiling"]
+    assert found["W1"] is None and "actors" not in found
+    assert [line.split(" [")[0] for line in said] == [
+        *("W1 plain", "W1 two plain", "W1 pack 1", "W1 pack 2", "packs empty pack")
+    ]
+    assert [row.name for row in bench_rows(found)] == [
+        "W1, a pack of 8 runs: two client actors over one",
+        "empty round of a pack of 64 runs, one actor",
+    ]
+
+
+@pytest.mark.acceptance
+def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> None:
+    found = bench(["start", "trials"], repeats=1, plan=MINI)
+    trials = found["trials"]
+    (one,), (all_of,) = trials["seconds_of_one"], trials["seconds"]
+    assert found["further_run_s"] == pytest.approx((all_of - one) / 5)
+    memory = trials["driver_rss_mb"]
+    assert found["driver_growth_mb"] == memory["trials"] - memory["quarter"]
+    assert 5 < found["sweep_files"] < 60 and found["report_s"] > 0.5
+    assert 1 < found["start_s"] == found["start"]["seconds"][0]
+    names = [row.name for row in bench_rows(found)]
+    assert names[:3] == [
+        "one trivial run, from command to prompt",
+        "each further run of 6 trivial ones",
+        "files of 6 runs",
+    ]
+
+
+def test_a_result_of_earlier_measures_has_rows_for_what_it_holds() -> None:
+    found = {"s1_over_ideal": 1.1, "trivial_trial_s": 0.08, "W9": {}}
+    found["s1"] = {"seconds": {"sweep": [1.0, 2.4]}, "accuracy": {"sweep": 0.5}}
+    (row,) = bench_rows(found)
+    assert row.value == "1.1x" and row.reached and row.target == "<= 1.1x"
+    assert row.made_of == "sweep: 1 to 2 s, accuracy 0.5000"
+    (row,) = bench_rows(
+        {"s1_busy": 0.96, "s1": {"busy": [0.96], "rounds_seconds": [9]}}
+    )
+    assert row.target == ">= 0.97" and not row.reached
+
+
+def test_actors_are_busy_for_their_processor_time_between_first_and_last_round() -> (
+    None
+):
+    """Two actors; the second one starts later, and what it does before does not count."""
+    idle, train = "ray::Clients", "ray::Clients.train"
+    busy = Busy(actors=2)
+    assert busy.share is None
+    busy.add(0.0, {1: (idle, 7.0)})
+    busy.add(1.0, {1: (train, 7.5), 2: ("ray::Clients.configure", 3.0)})
+    busy.add(3.0, {1: (idle, 9.0), 2: (train, 4.5)})
+    # The first actor is gone.
+    busy.add(5.0, {2: ("ray::Clients.evaluate", 6.0)})
+    busy.add(9.0, {2: (idle, 8.0)})
+    assert busy.seconds == 4.0
+    assert busy.share == pytest.approx(((9.0 - 7.5) + (6.0 - 4.5)) / (4.0 * 2))
+
+
+def test_ended_runs_are_counted_in_bundles_and_in_files_of_their_own(
+    tmp_path: Path,
+) -> None:
+    ended = EndedRuns(tmp_path)
+    assert ended.count() == 0
+    ledger = tmp_path / "ledger"
+    ledger.mkdir()
+    (ledger / "pack-0123456789ab.0.jsonl").write_text("{}\n" * 3)
+    (ledger / "0123456789ab.json").write_text("{}")
+    assert ended.count() == 4
+    (ledger / "pack-0123456789ab.0.jsonl").unlink()
+    (ledger / "ledger.jsonl").write_text("{}\n" * 7)
+    assert ended.count() == 8
 
 
 def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
@@ -312,7 +394,7 @@ def test_a_mistake_is_told_before_anything_is_measured(
     assert isinstance(result.exception, ValueError) and message in str(result.exception)
 
 
-def test_the_tables_of_the_readme_are_those_of_its_json() -> None:
+def test_the_tables_of_the_readme_and_of_docs_scale_are_those_of_the_json() -> None:
     script = [sys.executable, ROOT / "benchmarks" / "render.py", "--check"]
     done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,207 @@
+"""What is watched while a sweep runs: the driver's memory, and how busy the actors are.
+
+Both watchers are threads of the driver's process that look now and then. They take some
+tenths of a percent of one core.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+# How the title of a client actor's process begins; a method that runs follows.
+TITLE = "ray::Clients"
+# The methods that are called in the rounds of a pack.
+METHODS = (f"{TITLE}.train", f"{TITLE}.evaluate", f"{TITLE}.count_correct")
+# Seconds between two looks at known actors, at the ledger, and for new actors, which
+# takes some milliseconds.
+ACTOR_SECONDS = 0.05
+LEDGER_SECONDS = 0.25
+SEARCH_SECONDS = 1.0
+# The bytes of a file that are read at a time when its lines are counted.
+CHUNK = 1 << 20
+
+
+@contextmanager
+def repeatedly(look: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function in a thread every so many seconds while the block runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(seconds):
+            look()
+
+    watcher = threading.Thread(target=watch, name=look.__name__)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+@contextmanager
+def driver_memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
+    """Note this process's resident memory at three moments while the block runs.
+
+    Args:
+        folder: the folder of the sweep.
+        runs: how many runs the sweep has.
+
+    Yields:
+        MB after a quarter of the runs have ended, after all have ended (each at the
+        next look after the runs were written), and at the end of the block, after the
+        report.
+    """
+    found = dict[str, int]()
+    ended = EndedRuns(folder)
+
+    def memory() -> None:
+        count = ended.count()
+        for moment, enough in (("quarter", runs / 4), ("trials", runs)):
+            if count >= enough:
+                found.setdefault(moment, _own_memory())
+
+    with repeatedly(memory, LEDGER_SECONDS):
+        yield found
+    for moment in ("quarter", "trials", "report"):
+        found.setdefault(moment, _own_memory())
+
+
+def _own_memory() -> int:
+    """Return the resident memory of this process in MB."""
+    return round(psutil.Process().memory_info().rss / 1e6)
+
+
+class EndedRuns:
+    """Counts the runs of a sweep that have ended, and reads each ledger file once.
+
+    Args:
+        folder: the folder of the sweep.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._ledger = folder / "ledger"
+        self._lines: dict[Path, int] = {}
+
+    def count(self) -> int:
+        """Return how many runs have an entry.
+
+        An entry that is being moved by the driver, at the end of the sweep, may count
+        twice.
+        """
+        files = set(self._ledger.glob("*.json*"))
+        for file in files - self._lines.keys():
+            # The driver may delete a file meanwhile.
+            with suppress(OSError):
+                self._lines[file] = _lines(file) if file.suffix == ".jsonl" else 1
+        return sum(self._lines.get(file, 0) for file in files)
+
+
+def _lines(file: Path) -> int:
+    """Count the lines of a file without holding it in memory."""
+    with file.open("rb") as opened:
+        chunks = iter(lambda: opened.read(CHUNK), b"")
+        return sum(chunk.count(b"\n") for chunk in chunks)
+
+
+@dataclass
+class Busy:
+    """Which share of the time client actors compute, between their first and last round.
+
+    The first round begins when an actor is first seen in a method that trains, and the
+    last one ends when an actor is last seen in a method that trains or evaluates. What
+    an actor computed before its own first round, such as imports, does not count.
+
+    Args:
+        actors: how many actors there are at the same time.
+        first: the time of the first look in a round; None before it.
+        last: the time of the last look in a round so far.
+    """
+
+    actors: int
+    first: float | None = None
+    last: float = 0.0
+    # Processor seconds of each actor, by process id: at its first look in a round, at
+    # the latest look, and at the latest one that was in a round of any actor.
+    _before: dict[int, float] = field(default_factory=dict)
+    _now: dict[int, float] = field(default_factory=dict)
+    _after: dict[int, float] = field(default_factory=dict)
+
+    def add(self, when: float, look: Mapping[int, tuple[str, float]]) -> None:
+        """Take a look at the actors.
+
+        Args:
+            when: its time, in seconds of a monotonic clock.
+            look: the title and the processor seconds of each actor, by process id.
+        """
+        for process, (title, seconds) in look.items():
+            if title.startswith(METHODS):
+                self._before.setdefault(process, seconds)
+            if process in self._before:
+                self._now[process] = seconds
+        if any(title.startswith(METHODS) for title, _ in look.values()):
+            self.first = when if self.first is None else self.first
+            self.last = when
+            self._after = dict(self._now)
+
+    @property
+    def seconds(self) -> float:
+        """The time between the first and the last round."""
+        return self.last - (self.first or self.last)
+
+    @property
+    def share(self) -> float | None:
+        """The processor time of the actors over the time that they had, if any."""
+        if not self.seconds:
+            return None
+        used = [after - self._before[i] for i, after in self._after.items()]
+        return sum(used) / (self.seconds * self.actors)
+
+
+@contextmanager
+def watched_actors(actors: int) -> Iterator[Busy]:
+    """Watch the client actors below this process while the block runs.
+
+    Args:
+        actors: how many of them there are at the same time.
+
+    Yields:
+        how busy they are.
+    """
+    busy = Busy(actors)
+    known: dict[int, psutil.Process] = {}
+    searched = 0.0
+
+    def actors_busy() -> None:
+        nonlocal searched, known
+        if time.monotonic() - searched > SEARCH_SECONDS:
+            known = {process.pid: process for process in client_actors()}
+            searched = time.monotonic()
+        look: dict[int, tuple[str, float]] = {}
+        for process in known.values():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                look[process.pid] = (_title(process), times.user + times.system)
+        busy.add(time.monotonic(), look)
+
+    with repeatedly(actors_busy, ACTOR_SECONDS):
+        yield busy
+
+
+def client_actors() -> list[psutil.Process]:
+    """Return the processes of the client actors below this process."""
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if _title(process).startswith(TITLE)]
+
+
+def _title(process: psutil.Process) -> str:
+    """Return the title of a process; empty if it has ended."""
+    try:
+        return "".join(process.cmdline()[:1])
+    except psutil.Error:
+        return ""

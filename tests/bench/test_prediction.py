@@ -1,0 +1,104 @@
+"""The prediction of docs/scale.md, against sums by hand on numbers that are made up."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def prediction(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("prediction")
+
+
+def axis(points: Sequence[int], **of: Callable[[int], float]) -> dict[str, Any]:
+    """An axis of three processes a point, which agree."""
+    taken = [[{name: f(x) for name, f in of.items()}] * 3 for x in points]
+    return {"points": list(points), "taken": taken}
+
+
+SCALING = {
+    # 1 ms a run and round; 1 MiB a run beyond 400 and 500 MiB.
+    "packs": axis(
+        [1, 8, 64, 512],
+        seconds=lambda n: n / 1000,
+        memory=lambda n: 400 + n,
+        actor=lambda n: 500 + n,
+        header=lambda n: 500,
+        parameters=lambda n: 7850,
+    ),
+    "at-once": axis([1, 2, 3, 4], seconds=lambda n: 0.75 + 0.25 * n),
+    "reports": axis([1, 100, 1000], processor=lambda n: 5 + 0.002 * n),
+    "trials": axis(
+        [1, 10, 100, 1000],
+        processor=lambda n: 10 + 0.01 * n,
+        sync=lambda n: 1 + 0.004 * n,
+        database=lambda n: 3000 * n,
+        bytes=lambda n: 1200 * n,
+        row=lambda n: 300,
+    ),
+}
+BENCH = {
+    "s1": {"seconds": {"bare": [120.0, 60.0, 240.0]}},
+    "report_s": 20.0,
+    "trials": {"runs": 10_000},
+}
+
+
+def test_a_sweep_is_predicted_as_counted_by_hand(prediction: ModuleType) -> None:
+    measured = prediction.Measured.of(SCALING, BENCH)
+    found = prediction.predict(prediction.SMALL, measured)
+    # 100,000 runs by 512 trials in four packs each: 48.8.
+    assert found["runs of a pack"] == found["cells of a pack"] == 49
+    assert found["packs"] == 2041
+    # 49 runs of 1,000 rounds of 1 ms, a quarter slower beside a neighbour.
+    assert found["time of a pack"] == pytest.approx(49 * 1.25)
+    assert found["the rounds of all packs"] == pytest.approx(2041 * 61.25 / 512)
+    # Ten of 1,000 rounds are evaluated.
+    assert found["messages"] == pytest.approx(2041 * 1000 * 2.02)
+    cell = 2.01 * 4 * 7850 + 40 * 10 + 500
+    assert found["bytes of a round of a pack"] == pytest.approx(49 * cell)
+    # 1.5 MB of vectors are too large for the parts of a message.
+    stored = 70_000 * 792 + 32 * 2 * 49 * 4 * 7850
+    assert found["object store of a node"] == stored
+    memory = 32 * (400 + 49 + 500 + 49) * 2**20
+    assert found["memory of a node"] == pytest.approx(memory)
+    rate = found["files a second while runs go on"]
+    assert rate == pytest.approx(512 * 49 * 2 / 30)
+    reports = 2041 * 61.25 / 2
+    driver = reports * 0.002 + 100_000 * 0.01
+    assert found["processor time of the driver"] == pytest.approx(driver)
+    assert found["time of MLflow (summaries)"] == pytest.approx(400)
+    assert found["time of the report"] == pytest.approx(200)
+
+    table8 = prediction.predict(prediction.TABLE8, measured)
+    assert table8["time of a run"] == 120 * 2 / 24
+    assert table8["cells of a pack"] == 49 * 5
+    assert table8["memory of the report"] == 100_000 * 5 * 150 * 300 * 2
+
+
+def test_what_is_most_beyond_its_limit_stands_first(prediction: ModuleType) -> None:
+    measured, predicted, limits = prediction.tables(SCALING, BENCH)
+    assert limits[0][0] == "processor time of the driver"
+    # 1,125 s over 244 s.
+    assert limits[0][2] == "**4.6x**"
+    assert ["parameters P", "7,850", "scaling.json, packs"] in measured
+    assert len({row[0] for row in predicted}) == len(predicted)
+
+
+def test_numbers_that_were_not_measured_are_named(prediction: ModuleType) -> None:
+    assert prediction.missing(SCALING, BENCH) == []
+    old = {**SCALING, "trials": axis([1], seconds=lambda n: 1.0)}
+    del old["packs"]
+    assert prediction.missing(old, {}) == [
+        "`packs` of scaling.json",
+        "`s1` of bench.json",
+        "`report_s` of bench.json",
+        "`trials` of scaling.json by this version",
+    ]
