@@ -1,0 +1,84 @@
+"""SAFARI: which spread of the classes over the clients explains table 8 (MNIST)?
+
+Source: Yang et al., docs/papers.md#safari, tables 8 and 10.
+
+With standardised inputs and the best accuracy of every fifth round, FedAvg comes out
+with p = 1 and p = 10 classes per client, whose spreads are all alike. This file is
+about p = 2 and p = 5. A kind of spread says by which rule the clients get their
+classes: as evenly as possible, so that the first clients hold all of them (`even`);
+equally often, but drawn by one client after the other (`dealt`, as the public code of
+Li et al. 2020 does, docs/papers.md#li2020); in shards (McMahan et al. 2017,
+docs/papers.md#fedavg); or drawn by each client independently. One outcome of such a
+rule is called a deal.
+
+Each seed has a deal of its own here: the deal of seed k is the one that all seeds of a
+run with `data.seed = k` would share. The printed spreads over seeds are small, so the
+paper's seeds seem to share one deal. The report therefore shows how much the deals of a
+kind differ, and `docs/reproduction.md` compares each deal with the printed numbers. The
+cells are those of FedAvg in table 8 and, for `dealt` alone, the cells of table 10 with
+m = 1, 2 and 3 clients a round, which are to confirm what table 8 chooses.
+
+Run it with `raysafl run experiments/safari/readings_spread.py`. Its 30 cells with 8 to
+32 seeds each take about 35 minutes of one core; with `--scale small` they take about 1
+minute on two cores.
+"""
+
+import raysafl as fl
+from experiments.safari import table8_mnist, table10_mnist
+from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, cell_run
+from experiments.tools.printed_tables import printed_numbers
+
+TABLE8 = printed_numbers(table8_mnist.PRINTED)
+TABLE10 = printed_numbers(table10_mnist.PRINTED)
+SPREADS = {  # the rule, and the number of its deals
+    "even": (fl.ClassesPerClient, 8),
+    "dealt": (fl.DealtClasses, 32),
+    "shards": (fl.Shards, 16),
+    "independent": (fl.IndependentClasses, 16),
+}
+PRINTED = {  # (s, m, p): accuracy of FedAvg
+    (s, 5, p): number
+    for (s, method, p), number in TABLE8.items()
+    if method == "FedAvg" and p in (2, 5)
+}
+CONFIRMING = {  # four clients are absent in table 10
+    (4, m, p): TABLE10[m, "FedAvg", p] for m in (1, 2, 3) for p in (2, 5)
+}
+
+
+def reading_run(spread, s, m, p):
+    """Return the run of one cell of FedAvg, with another deal for each seed."""
+    partition, deals = SPREADS[spread]
+    base = BASE_RUNS["MNIST"].replace(
+        {
+            "data.dataset": INPUTS["standardised"],
+            "data.partition": partition(p=p),
+            "data.seed": None,
+            "replicates": deals,
+        }
+    )
+    return cell_run(base, "FedAvg", p=p, s=s, m=m)
+
+
+CELLS = {
+    (spread, *cell): number
+    for spread in SPREADS
+    for cell, number in (PRINTED | (CONFIRMING if spread == "dealt" else {})).items()
+}
+SWEEP = fl.Sweep(
+    name="safari_readings_spread",
+    title="SAFARI's FedAvg on MNIST under kinds of spread, with a deal for each seed",
+    axes=("spread", "s", "m", "p"),
+    runs={key: reading_run(*key) for key in CELLS},
+    table=fl.Table(
+        rows=["spread", "s", "m"],
+        columns=["p"],
+        statistic="best5",
+        also=["best"],
+        readings=["spread"],
+        source="SAFARI, tables 8 and 10 (MNIST)",
+    ),
+    paper=CELLS,
+    notes=__doc__ + NOTES,
+    scales=SCALES,
+)
