@@ -15,7 +15,7 @@ Each seed has a deal of its own here: the deal of seed k is the one that all see
 run with `data.seed = k` would share. The printed spreads over seeds are small, so the
 paper's seeds seem to share one deal. The report therefore shows how much the deals of a
 kind differ, and `docs/reproduction.md` compares each deal with the printed numbers. The
-cells are those of FedAvg in table 8 and, for `dealt` alone, the cells of table 10 with
+cells are those of FedAvg in table 8 and, for `shards` alone, the cells of table 10 with
 m = 1, 2 and 3 clients a round, which are to confirm what table 8 chooses.
 
 Run it with `raysafl run experiments/safari/readings_spread.py`. Its 30 cells with 8 to
@@ -31,10 +31,10 @@ from experiments.tools.printed_tables import printed_numbers
 TABLE8 = printed_numbers(table8_mnist.PRINTED)
 TABLE10 = printed_numbers(table10_mnist.PRINTED)
 SPREADS = {  # the rule, and the number of its deals
+    "shards": (fl.Shards, 32),
+    "dealt": (fl.DealtClasses, 16),
     "even": (fl.ClassesPerClient, 8),
-    "dealt": (fl.DealtClasses, 32),
-    "shards": (fl.Shards, 16),
-    "independent": (fl.IndependentClasses, 16),
+    "independent": (fl.IndependentClasses, 8),
 }
 PRINTED = {  # (s, m, p): accuracy of FedAvg
     (s, 5, p): number
@@ -63,7 +63,7 @@ def reading_run(spread, s, m, p):
 CELLS = {
     (spread, *cell): number
     for spread in SPREADS
-    for cell, number in (PRINTED | (CONFIRMING if spread == "dealt" else {})).items()
+    for cell, number in (PRINTED | (CONFIRMING if spread == "shards" else {})).items()
 }
 SWEEP = fl.Sweep(
     name="safari_readings_spread",

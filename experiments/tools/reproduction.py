@@ -301,7 +301,7 @@ def fill_measured_column(text):
         name = file.removeprefix("studies/").replace("/", "_")
         measured = [
             sweeps()[folder]
-            for folder in (name, f"{name}-medium", f"{name}-small")
+            for folder in (name, f"{name}-long", f"{name}-medium", f"{name}-small")
             if folder in sweeps()
         ]
         times = []

@@ -181,10 +181,10 @@ class DealtClasses(ClassesPerClient):
     With N clients and K classes, a class has floor(N p / K) parts or one more. One client
     after the other draws p different classes among those that have parts left, and
     takes a part of each. So all classes are held equally often, as in
-    `ClassesPerClient`, but any few clients can be the only holders of a class: with 10
-    clients and p = 2, four clients hold both parts of 1.3 classes on average. A class
-    that has as many parts left as there are clients to come must be drawn, as otherwise
-    the last clients would not find p classes.
+    `ClassesPerClient`, but a few clients can be the only holders of a class: with 10
+    clients, 10 classes and p = 2, the last four clients hold both parts of two classes
+    on average. A class that has as many parts left as there are clients to come must be
+    drawn, as otherwise the last clients would not find p classes.
 
     Source: the public code of Li et al. 2020 (docs/papers.md#li2020), whose partition
     SAFARI (section 5, docs/papers.md#safari) says that it follows.
