@@ -17,10 +17,12 @@ import numpy as np
 
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
+    deals,
     fast_readings,
     odd_cell,
     safari_readings,
     safari_readings_n0,
+    spreads,
 )
 from raysafl.report.analysis.cells import EVERYWHERE, distance, matching
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
@@ -334,6 +336,8 @@ SECTIONS = {  # document -> marker -> what stands there
         "readings": safari_readings,
         "readings n0": safari_readings_n0,
         "odd cell": odd_cell,
+        "spreads": spreads,
+        "deals": deals,
         "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,
