@@ -71,6 +71,12 @@ _MNIST = fl.Run(
     rounds=150,
     replicates=5,
 )
+# How the classes of MNIST are spread for those p for which kinds of spread differ: in
+# shards, by the deal that comes nearest to table 8.
+SPREADS = {
+    p: {"data.partition": fl.Shards(p=p), "data.seed": deal}
+    for p, deal in {5: 0, 2: 0}.items()
+}
 BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell varies
     "MNIST": _MNIST,
     "CIFAR-10": _MNIST.replace(
@@ -103,7 +109,8 @@ def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
     of FedAvg is the same run whatever n0 the table names.
 
     Args:
-        base: A run of `BASE_RUNS`, or the name of one.
+        base: The name of a run of `BASE_RUNS`, whose classes are spread as the tables
+            spread them; or a run, which keeps its own spread.
         method: "FedAvg" or "SAFARI".
         p: The number of classes per client.
         s: The number of clients that never take part.
@@ -111,10 +118,11 @@ def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
         n0: The number of samples at the server; None keeps that of `base`.
         q: SAFARI's probability of a client round.
     """
-    base = BASE_RUNS.get(base, base) if isinstance(base, str) else base
+    spread = SPREADS.get(p, {}) if base == "MNIST" else {}
+    base = BASE_RUNS[base] if isinstance(base, str) else base
     run = base.replace(
         {"data.partition.p": p, "participation.s": s, "participation.m": m}
-    )
+    ).replace(spread)
     if method == "FedAvg":
         return run
     server_update = fl.LocalTraining(lr=0.1, batch_size=base.local.batch_size, epochs=1)
