@@ -280,7 +280,7 @@ def measured_sweeps():
         size = f"{len(sweep.manifest.entries)} x {' or '.join(map(str, seeds))}"
         times = [duration(wall_time(runs)), duration(float(runs["seconds"].sum()))]
         machine = (sweep.store.path / "machine.json").read_text()
-        cpu = re.search(r'"cpu": "(\w+)"', machine)[1]
+        cpu = ", ".join(re.findall(r'"cpu": "(\w+)"', machine))
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
         rows.append([f"`{name}`", sweep.manifest.scale, size, *times, cpu, commits])
     head = [
