@@ -174,7 +174,7 @@ SHARED = [  # two cells that are one run
     (
         *(
             "safari_readings_inputs",
-            ("standardised", 64, "1 epoch", "even, one", 4, "SAFARI", 1),
+            ("standardised", 4, "SAFARI", 1),
         ),
         *("safari_table8_mnist", (4, "SAFARI", 1)),
     ),
