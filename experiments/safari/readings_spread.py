@@ -5,21 +5,23 @@ Source: Yang et al., docs/papers.md#safari, tables 8 and 10.
 With standardised inputs and the best accuracy of every fifth round, FedAvg comes out
 with p = 1 and p = 10 classes per client, whose spreads are all alike. This file is
 about p = 2 and p = 5. A kind of spread says by which rule the clients get their
-classes: as evenly as possible, so that the first clients hold all of them (`even`);
-equally often, but drawn by one client after the other (`dealt`, as the public code of
-Li et al. 2020 does, docs/papers.md#li2020); in shards (McMahan et al. 2017,
-docs/papers.md#fedavg); or drawn by each client independently. One outcome of such a
-rule is called a deal.
+classes: in shards that are dealt at random (McMahan et al. 2017, docs/papers.md#fedavg;
+`shards`); equally many clients for each class, as one client after the other draws them
+(the public code of Li et al. 2020, docs/papers.md#li2020; `dealt`); or as evenly as
+possible, so that the first clients hold all classes (`even`). One outcome of such a
+rule is called a deal. `experiments/safari/readings.py` has a fourth kind, in which each
+client draws its classes independently. It is far off.
 
 Each seed has a deal of its own here: the deal of seed k is the one that all seeds of a
-run with `data.seed = k` would share. The printed spreads over seeds are small, so the
-paper's seeds seem to share one deal. The report therefore shows how much the deals of a
-kind differ, and `docs/reproduction.md` compares each deal with the printed numbers. The
+run with `data.seed = k` share. The printed spreads over seeds are small, so the paper's
+seeds seem to share one deal. The report therefore shows how much the deals of a kind
+differ, and `docs/reproduction.md` compares each deal with the printed numbers. The
 cells are those of FedAvg in table 8 and, for `shards` alone, the cells of table 10 with
-m = 1, 2 and 3 clients a round, which are to confirm what table 8 chooses.
+m = 1 and 2 clients a round, which depend on the deal most. They had no say in the
+choice of a deal.
 
-Run it with `raysafl run experiments/safari/readings_spread.py`. Its 30 cells with 8 to
-32 seeds each take about 35 minutes of one core; with `--scale small` they take about 1
+Run it with `raysafl run experiments/safari/readings_spread.py`. Its 22 cells with 8 to
+32 seeds each take about 20 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 

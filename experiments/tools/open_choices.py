@@ -25,7 +25,7 @@ ODD_CELL = ("FedAvg", 4, 2)
 SPREAD_SWEEP = "safari_readings_spread"
 SPREAD_CLASSES = (2, 5)  # values of p for which the spreads differ
 TABLE8_PLACES = [(0, 5), (2, 5), (4, 5)]  # s and m of the cells of table 8
-TABLE10_PLACES = [(4, 1), (4, 2), (4, 3)]
+TABLE10_PLACES = [(4, 1), (4, 2)]
 NEAREST_DEALS = 3
 
 # Participation and q of the cells by which FAST's readings are compared.
