@@ -13,6 +13,7 @@ import pandas as pd
 from experiments.fast.readings import RATIOS, TABLE3
 from experiments.safari.readings_spread import CELLS as PRINTED_SPREAD
 from experiments.safari.readings_spread import SPREADS
+from experiments.safari.setting import DEAL
 from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.cells import readings, statistics
 from raysafl.report.pages.markdown import pipe_table
@@ -116,17 +117,23 @@ def spreads():
         rows.append([f"printed, p = {p}", "", *_texts(printed), NOTHING, NOTHING])
         for kind in SPREADS:
             deals = _accuracies(kind, p, TABLE8_PLACES)
-            distances = deals.sub(printed).abs().mean(axis=1)
-            cells = [spread(deals[at].mean(), deals[at].std(), "%") for at in printed]
-            level = number((deals.mean() - printed).abs().mean(), "%")
-            each = f"{number(distances.min(), '%')} to {number(distances.max(), '%')}"
-            rows.append([f"{kind}, p = {p}", str(len(deals)), *cells, level, each])
+            cells = [
+                spread(deals[at].mean(), deals[at].std(), "%")
+                if at in deals
+                else NOTHING
+                for at in TABLE8_PLACES
+            ]
+            differences = deals - printed[deals.columns]
+            level = number(differences.mean().abs().mean(), "%")
+            each = differences.abs().mean(axis=1)
+            ends = f"{number(each.min(), '%')} to {number(each.max(), '%')}"
+            rows.append([f"{kind}, p = {p}", str(len(deals)), *cells, level, ends])
     head = ["spread", "deals", *(f"s = {s}" for s, _ in TABLE8_PLACES)]
     return pipe_table([*head, "distance of the mean", "of a deal"], rows, 1)
 
 
 def deals():
-    """Return the deals of shards that are nearest to table 8, and where table 10 is then."""
+    """Return the deals of shards that are nearest to table 8, and the one of the tables."""
     if SPREAD_SWEEP not in sweeps():
         return NOT_MEASURED
     rows = []
@@ -143,7 +150,8 @@ def deals():
         rank = distance[8].rank().corr(distance[10].rank())
         values = [text for table in places for text in _texts(printed[table])]
         rows.append([f"printed, p = {p}", *values, NOTHING, NOTHING])
-        for deal in distance[8].sort_values().index[:NEAREST_DEALS]:
+        nearest = distance[8].sort_values().index[:NEAREST_DEALS]
+        for deal in dict.fromkeys([*nearest, DEAL]):
             values = [
                 text for table in places for text in _texts(accuracies[table].loc[deal])
             ]
@@ -168,7 +176,7 @@ def _accuracies(kind, p, places):
         if (labels["spread"], labels["p"]) == (kind, p) and place in places:
             runs = sweep.runs[sweep.runs["run_id"] == entry.run_id]
             columns[place] = 100 * runs.set_index("seed")["best5"]
-    return pd.DataFrame(columns)[places]
+    return pd.DataFrame({place: columns[place] for place in places if place in columns})
 
 
 def _printed_accuracies(p, places):
