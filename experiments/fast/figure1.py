@@ -11,8 +11,8 @@ whose ten classes have equal sizes, as those of Fashion-MNIST have.
 As runs, the cells are FedAvg under uniform participation on these partitions.
 
 Run it with `raysafl run experiments/fast/figure1.py`. Its 4 cells with 3 seeds each
-take about 484 hours of one core, so use a GPU; with `--scale small` they take about 1
-minute on two cores.
+take about 2,500 hours of one core, so use a GPU; with `--scale small` they take about 2
+minutes on two cores.
 """
 
 import raysafl as fl

@@ -13,8 +13,8 @@ As runs, the cells are FedAvg on Fashion-MNIST with alpha = 0.05. Those of the r
 `mass` are the runs of table 3 with q = 0.
 
 Run it with `raysafl run experiments/fast/figure2.py`. Its 6 cells with 3 seeds each
-take about 14 hours of one core; with `--scale small` they take about 1 minute on two
-cores.
+take about 70 hours of one core, so use a GPU; with `--scale small` they take about 3
+minutes on two cores.
 """
 
 import raysafl as fl

@@ -7,8 +7,8 @@ ids; alpha is 0.05 for Fashion-MNIST. The option `--only dataset=CIFAR-10` runs 
 dataset only.
 
 Run it with `raysafl run experiments/fast/figure3.py`. Its 75 cells with 3 seeds each
-take about 5,619 hours of one core, so use a GPU; with `--scale small` they take about 5
-minutes on two cores.
+take about 17,400 hours of one core, so use a GPU; with `--scale small` they take about
+22 minutes on two cores.
 """
 
 import raysafl as fl

@@ -8,8 +8,8 @@ dataset nor its distribution. The value of q in each round is a column of the sw
 `rounds/`, and its mean over the rounds is 1 - Ratio.
 
 Run it with `raysafl run experiments/fast/figure4.py`. Its 9 cells with 3 seeds each
-take about 19 hours of one core; with `--scale small` they take about 1 minute on two
-cores.
+take about 100 hours of one core, so use a GPU; with `--scale small` they take about 6
+minutes on two cores.
 """
 
 import raysafl as fl

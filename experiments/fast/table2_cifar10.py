@@ -7,8 +7,8 @@ hardly ever take part. The smaller alpha is, the fewer classes a client holds, a
 more arbitrary participation costs.
 
 Run it with `raysafl run experiments/fast/table2_cifar10.py`. Its 12 cells with 3 seeds
-each take about 1,356 hours of one core, so use a GPU; with `--scale small` they take
-about 1 minute on two cores.
+each take about 7,000 hours of one core, so use a GPU; with `--scale small` they take
+about 6 minutes on two cores.
 """
 
 from experiments.fast.sweeps import participation_table

@@ -7,8 +7,8 @@ hardly ever take part. The smaller alpha is, the fewer classes a client holds, a
 more arbitrary participation costs.
 
 Run it with `raysafl run experiments/fast/table2_fashion_mnist.py`. Its 20 cells with 3
-seeds each take about 45 hours of one core; with `--scale small` they take about 1
-minute on two cores.
+seeds each take about 230 hours of one core, so use a GPU; with `--scale small` they
+take about 6 minutes on two cores.
 """
 
 from experiments.fast.sweeps import participation_table

@@ -11,8 +11,8 @@ Gamma with q = 0.1 is printed with the same digits as in table 6 (74.77 +- 0.6, 
 so one of the two may be a slip of the paper.
 
 Run it with `raysafl run experiments/fast/table3_cifar10.py`. Its 25 cells with 3 seeds
-each take about 2,699 hours of one core, so use a GPU; with `--scale small` they take
-about 2 minutes on two cores.
+each take about 14,000 hours of one core, so use a GPU; with `--scale small` they take
+about 13 minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

@@ -11,8 +11,8 @@ The text says that adaptive FAST with its default lambda always needs less than 
 snapshots, but the table has 11.5 % for Beta at alpha = 0.05.
 
 Run it with `raysafl run experiments/fast/table3_fashion_mnist.py`. Its 50 cells with 3
-seeds each take about 111 hours of one core, so use a GPU; with `--scale small` they
-take about 3 minutes on two cores.
+seeds each take about 580 hours of one core, so use a GPU; with `--scale small` they
+take about 14 minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

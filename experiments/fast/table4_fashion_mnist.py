@@ -10,8 +10,8 @@ Uniform participation at alpha = 0.05 is printed with +- 3.4 here and with +- 3.
 table 6, although it is the same run.
 
 Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 20 cells with 3
-seeds each take about 44 hours of one core; with `--scale small` they take about 2
-minutes on two cores.
+seeds each take about 230 hours of one core, so use a GPU; with `--scale small` they
+take about 6 minutes on two cores.
 """
 
 from experiments.fast.sweeps import participation_table

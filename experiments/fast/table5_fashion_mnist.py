@@ -10,8 +10,8 @@ Gamma with lambda = 2 is printed with the same digits as Beta with lambda = 9 (7
 5.2), so one of the two may be a slip of the paper.
 
 Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 27 cells with 3
-seeds each take about 59 hours of one core; with `--scale small` they take about 1
-minute on two cores.
+seeds each take about 310 hours of one core, so use a GPU; with `--scale small` they
+take about 9 minutes on two cores.
 """
 
 from experiments.fast.sweeps import lambda_table

@@ -11,8 +11,8 @@ Gamma with q = 0.1 is printed with the same digits as in table 3 (74.77 +- 0.6, 
 so one of the two may be a slip of the paper.
 
 Run it with `raysafl run experiments/fast/table6_cifar10.py`. Its 25 cells with 3 seeds
-each take about 2,619 hours of one core, so use a GPU; with `--scale small` they take
-about 2 minutes on two cores.
+each take about 13,600 hours of one core, so use a GPU; with `--scale small` they take
+about 13 minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

@@ -8,8 +8,8 @@ adaptive FAST (`Ada.(lambda)`) changes q during training. A cell is printed as t
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
 Run it with `raysafl run experiments/fast/table7_cifar10.py`. Its 25 cells with 3 seeds
-each take about 2,533 hours of one core, so use a GPU; with `--scale small` they take
-about 2 minutes on two cores.
+each take about 13,200 hours of one core, so use a GPU; with `--scale small` they take
+about 13 minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

@@ -8,8 +8,8 @@ adaptive FAST (`Ada.(lambda)`) changes q during training. A cell is printed as t
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
 Run it with `raysafl run experiments/fast/table7_fashion_mnist.py`. Its 50 cells with 3
-seeds each take about 118 hours of one core, so use a GPU; with `--scale small` they
-take about 3 minutes on two cores.
+seeds each take about 610 hours of one core, so use a GPU; with `--scale small` they
+take about 15 minutes on two cores.
 """
 
 from experiments.fast.sweeps import snapshot_table

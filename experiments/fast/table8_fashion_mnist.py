@@ -7,8 +7,8 @@ lambda makes more rounds snapshots. A cell is printed as the accuracy, a slash, 
 percentage of rounds with arbitrary participation.
 
 Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 27 cells with 3
-seeds each take about 58 hours of one core; with `--scale small` they take about 2
-minutes on two cores.
+seeds each take about 300 hours of one core, so use a GPU; with `--scale small` they
+take about 9 minutes on two cores.
 """
 
 from experiments.fast.sweeps import lambda_table

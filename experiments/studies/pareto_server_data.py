@@ -15,8 +15,9 @@ minute on two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import SCALES, cell_run
+from experiments.safari.setting import BASE_RUNS, SCALES, cell_run
 
+BASE = BASE_RUNS["MNIST"]  # its classes are spread as evenly as possible
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
 METHODS = {
     "server alone": {"algorithm": fl.ServerOnly(server_update=EPOCH)},
@@ -30,9 +31,9 @@ SWEEP = fl.Sweep(
     name="pareto_server_data",
     title="Accuracy against server data, MNIST, 4 of 10 clients never come",
     axes=("p", "method", "n0"),
-    runs={(p, "FedAvg", 0): cell_run("MNIST", "FedAvg", p) for p in (1, 2)}
+    runs={(p, "FedAvg", 0): cell_run(BASE, "FedAvg", p) for p in (1, 2)}
     | {
-        (p, name, n0): cell_run("MNIST", "FedAvg", p).replace(
+        (p, name, n0): cell_run(BASE, "FedAvg", p).replace(
             {**changes, "data.server.n0": n0}
         )
         for p in (1, 2)

@@ -1,6 +1,6 @@
 """Copy finished sweeps into results/measured: all rows unchanged, in small files.
 
-    python -m experiments.tools.collect_measured SOURCE... [--into DIR]
+    python -m experiments.tools.collect_measured SOURCE... [--into DIR] [--copied-from DIR]
 
 Run it from the repository's root. SOURCE is the folder of a sweep, or a folder of such
 folders. Not copied are checkpoints, Tune's files, locks, and runs that are not cells of
@@ -8,7 +8,9 @@ the sweep any more. Neither is what `raysafl report` makes again in seconds:
 `runs.parquet`, `report.html`, further pages of curves and, below scale `paper`, all
 figures. The results are compacted (`raysafl compact`). The manifest gets the command
 that anyone can give. `machine.json` says on what kind of machine this script runs,
-because floating-point sums may differ in the last digits on another.
+because floating-point sums may differ in the last digits on another. If some runs of
+SOURCE were copied there from an earlier folder of results/measured, `--copied-from`
+names it, and `machine.json` names its kind of machine as well.
 """
 
 import argparse
@@ -61,8 +63,14 @@ def with_plain_command(manifest):
     )
 
 
-def copy(source, target):
-    """Copy one sweep. The target folder is emptied first."""
+def copy(source, target, others=()):
+    """Copy one sweep. The target folder is emptied first.
+
+    Args:
+        source: The store of the sweep.
+        target: The store in results/measured.
+        others: What `machine.json` says of the machines that runs were copied from.
+    """
     manifest = with_plain_command(source.manifest())
     shutil.rmtree(target.path, ignore_errors=True)
     target.create()
@@ -80,7 +88,8 @@ def copy(source, target):
         pd.testing.assert_frame_equal(
             target.rounds(entry.run_id), rows, check_exact=True
         )
-    (target.path / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
+    machines = machine() | ({"copied from": list(others)} if others else {})
+    (target.path / "machine.json").write_text(json.dumps(machines, indent=1) + "\n")
     write_runs_table(target)
     write_report(target)
     for file in made_again(target, manifest):
@@ -124,7 +133,11 @@ def main():
     )
     parser.add_argument("source", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, default=MEASURED)
+    parser.add_argument("--copied-from", type=Path, nargs="*", default=[])
     options = parser.parse_args()
+    others = [
+        json.loads((path / "machine.json").read_text()) for path in options.copied_from
+    ]
     for source in (store for path in options.source for store in find_sweeps(path)):
         manifest = source.manifest()
         ledger = source.ledger()
@@ -137,7 +150,7 @@ def main():
             continue
         suffix = "" if manifest.scale == PAPER else f"-{manifest.scale}"
         target = Store(options.into / f"{manifest.name}{suffix}")
-        copy(source, target)
+        copy(source, target, others)
         check(target.path)
         size = sum(
             file.stat().st_size for file in target.path.rglob("*") if file.is_file()

@@ -8,8 +8,12 @@ define them.
 from collections import defaultdict
 
 import numpy as np
+import pandas as pd
 
 from experiments.fast.readings import RATIOS, TABLE3
+from experiments.safari.readings_spread import CELLS as PRINTED_SPREAD
+from experiments.safari.readings_spread import SPREADS
+from experiments.safari.setting import DEAL
 from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.cells import readings, statistics
 from raysafl.report.pages.markdown import pipe_table
@@ -18,6 +22,12 @@ from raysafl.report.wording import NOTHING, number, spread
 NOT_MEASURED = "Not measured yet."
 # method, s and p of the cell of table 8 that is furthest off
 ODD_CELL = ("FedAvg", 4, 2)
+
+SPREAD_SWEEP = "safari_readings_spread"
+SPREAD_CLASSES = (2, 5)  # values of p for which the spreads differ
+TABLE8_PLACES = [(0, 5), (2, 5), (4, 5)]  # s and m of the cells of table 8
+TABLE10_PLACES = [(4, 1), (4, 2)]
+NEAREST_DEALS = 3
 
 # Participation and q of the cells by which FAST's readings are compared.
 FAST_CELLS = [
@@ -95,6 +105,86 @@ def odd_cell():
     return pipe_table(
         ["spread of classes", "final", "last10", "best", "best, seed by seed"], rows, 1
     )
+
+
+def spreads():
+    """Return how each kind of spread compares with table 8, over its deals."""
+    if SPREAD_SWEEP not in sweeps():
+        return NOT_MEASURED
+    rows = []
+    for p in SPREAD_CLASSES:
+        printed = _printed_accuracies(p, TABLE8_PLACES)
+        rows.append([f"printed, p = {p}", "", *_texts(printed), NOTHING, NOTHING])
+        for kind in SPREADS:
+            deals = _accuracies(kind, p, TABLE8_PLACES)
+            cells = [
+                spread(deals[at].mean(), deals[at].std(), "%")
+                if at in deals
+                else NOTHING
+                for at in TABLE8_PLACES
+            ]
+            differences = deals - printed[deals.columns]
+            level = number(differences.mean().abs().mean(), "%")
+            each = differences.abs().mean(axis=1)
+            ends = f"{number(each.min(), '%')} to {number(each.max(), '%')}"
+            rows.append([f"{kind}, p = {p}", str(len(deals)), *cells, level, ends])
+    head = ["spread", "deals", *(f"s = {s}" for s, _ in TABLE8_PLACES)]
+    return pipe_table([*head, "distance of the mean", "of a deal"], rows, 1)
+
+
+def deals():
+    """Return the deals of shards that are nearest to table 8, and the one of the tables."""
+    if SPREAD_SWEEP not in sweeps():
+        return NOT_MEASURED
+    rows = []
+    for p in SPREAD_CLASSES:
+        places = {8: TABLE8_PLACES, 10: TABLE10_PLACES}
+        accuracies = {
+            table: _accuracies("shards", p, places[table]) for table in places
+        }
+        printed = {table: _printed_accuracies(p, places[table]) for table in places}
+        distance = {
+            table: accuracies[table].sub(printed[table]).abs().mean(axis=1)
+            for table in places
+        }
+        rank = distance[8].rank().corr(distance[10].rank())
+        values = [text for table in places for text in _texts(printed[table])]
+        rows.append([f"printed, p = {p}", *values, NOTHING, NOTHING])
+        nearest = distance[8].sort_values().index[:NEAREST_DEALS]
+        for deal in dict.fromkeys([*nearest, DEAL]):
+            values = [
+                text for table in places for text in _texts(accuracies[table].loc[deal])
+            ]
+            both = [number(distance[table][deal], "%") for table in places]
+            rows.append([f"deal {deal}, p = {p}", *values, *both])
+        medians = [number(distance[table].median(), "%") for table in places]
+        nothing = [NOTHING] * (len(TABLE8_PLACES) + len(TABLE10_PLACES))
+        name = f"median of all, p = {p}; rank correlation {rank:.2f}"
+        rows.append([name, *nothing, *medians])
+    head = ["deal", *(f"s = {s}" for s, _ in TABLE8_PLACES)]
+    head += [f"m = {m}" for _, m in TABLE10_PLACES]
+    return pipe_table([*head, "distance, table 8", "table 10"], rows, 1)
+
+
+def _accuracies(kind, p, places):
+    """Return FedAvg's accuracy for each deal (rows) at each place (s, m), in per cent."""
+    sweep = sweeps()[SPREAD_SWEEP]
+    columns = {}
+    for entry in sweep.manifest.entries:
+        labels = entry.labels
+        place = (labels["s"], labels["m"])
+        if (labels["spread"], labels["p"]) == (kind, p) and place in places:
+            runs = sweep.runs[sweep.runs["run_id"] == entry.run_id]
+            columns[place] = 100 * runs.set_index("seed")["best5"]
+    return pd.DataFrame({place: columns[place] for place in places if place in columns})
+
+
+def _printed_accuracies(p, places):
+    return pd.Series({(s, m): PRINTED_SPREAD["shards", s, m, p][0] for s, m in places})
+
+
+def _texts(values):
+    return [number(value, "%") for value in values]
 
 
 def fast_readings():

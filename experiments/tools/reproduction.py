@@ -17,10 +17,12 @@ import numpy as np
 
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
+    deals,
     fast_readings,
     odd_cell,
     safari_readings,
     safari_readings_n0,
+    spreads,
 )
 from raysafl.report.analysis.cells import EVERYWHERE, distance, matching
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
@@ -278,7 +280,7 @@ def measured_sweeps():
         size = f"{len(sweep.manifest.entries)} x {' or '.join(map(str, seeds))}"
         times = [duration(wall_time(runs)), duration(float(runs["seconds"].sum()))]
         machine = (sweep.store.path / "machine.json").read_text()
-        cpu = re.search(r'"cpu": "(\w+)"', machine)[1]
+        cpu = ", ".join(re.findall(r'"cpu": "(\w+)"', machine))
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
         rows.append([f"`{name}`", sweep.manifest.scale, size, *times, cpu, commits])
     head = [
@@ -301,7 +303,7 @@ def fill_measured_column(text):
         name = file.removeprefix("studies/").replace("/", "_")
         measured = [
             sweeps()[folder]
-            for folder in (name, f"{name}-medium", f"{name}-small")
+            for folder in (name, f"{name}-long", f"{name}-medium", f"{name}-small")
             if folder in sweeps()
         ]
         times = []
@@ -334,6 +336,8 @@ SECTIONS = {  # document -> marker -> what stands there
         "readings": safari_readings,
         "readings n0": safari_readings_n0,
         "odd cell": odd_cell,
+        "spreads": spreads,
+        "deals": deals,
         "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,

@@ -13,6 +13,7 @@ from raysafl.data.image_sets import (
 from raysafl.data.partitions import (
     ByUser,
     ClassesPerClient,
+    DealtClasses,
     Iid,
     IndependentClasses,
     Overlapping,
@@ -44,6 +45,7 @@ __all__ = [
     "ByUser",
     "Cifar10",
     "ClassesPerClient",
+    "DealtClasses",
     "Digits",
     "Dirichlet",
     "DrawnServer",

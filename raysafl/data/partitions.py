@@ -96,7 +96,7 @@ class ClassesPerClient(Partition):
     within them without replacement. The paper leaves open whether two clients may
     select the same classes. Here classes are covered as evenly as possible: h(c)
     differs by at most one, so that 10 clients with p = 1 hold ten different classes.
-    `IndependentClasses` and `Shards` are the other readings.
+    `DealtClasses`, `IndependentClasses` and `Shards` are the other readings.
     """
 
     p: int = Field(gt=0, description="Number of classes that each client holds.")
@@ -172,6 +172,41 @@ class IndependentClasses(ClassesPerClient):
         order = rng.random((clients, num_classes)).argsort(axis=1)
         held = np.zeros((clients, num_classes), bool)
         np.put_along_axis(held, order[:, : self.p], True, axis=1)
+        return held
+
+
+class DealtClasses(ClassesPerClient):
+    """Each class is cut into equally many parts, and clients in turn draw p classes at random.
+
+    With N clients and K classes, a class has floor(N p / K) parts or one more. One client
+    after the other draws p different classes among those that have parts left, and
+    takes a part of each. So all classes are held equally often, as in
+    `ClassesPerClient`, but a few clients can be the only holders of a class: with 10
+    clients, 10 classes and p = 2, the last four clients hold both parts of two classes
+    on average. A class that has as many parts left as there are clients to come must be
+    drawn, as otherwise the last clients would not find p classes.
+
+    Source: the public code of Li et al. 2020 (docs/papers.md#li2020), whose partition
+    SAFARI (section 5, docs/papers.md#safari) says that it follows.
+    """
+
+    def _choose(
+        self, num_classes: int, clients: int, rng: np.random.Generator
+    ) -> NDArray[np.bool_]:
+        """Draw p classes for each client, as booleans [clients, classes]."""
+        count = clients * self.p
+        left = count // num_classes + (
+            rng.permutation(num_classes) < count % num_classes
+        )
+        held = np.zeros((clients, num_classes), bool)
+        for client in range(clients):
+            # Classes that must be drawn come first, classes without parts last.
+            rank = rng.random(num_classes)
+            rank[left == clients - client] -= 1
+            rank[left == 0] += 2
+            mine = rank.argsort()[: self.p]
+            held[client, mine] = True
+            left[mine] -= 1
         return held
 
 

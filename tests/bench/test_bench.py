@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from raysafl import (
     CNN,
+    ClassesPerClient,
     Digits,
     FedAvg,
     Federation,
@@ -76,11 +77,17 @@ def test_a_workload_is_as_large_as_counted_by_hand(
     assert len(range(run.rounds)[steady_rounds(run)]) == timed
 
 
-def test_s1_is_the_experiment_of_safari_table_8_with_pixels_in_0_to_1() -> None:
+def test_s1_is_safari_table_8_with_pixels_in_0_to_1_and_classes_spread_evenly() -> None:
     sweep = load_sweep(ROOT / "experiments" / "safari" / "table8_mnist.py")
     of_table = [
-        run.replace({"data.dataset.standardise": False})
-        for run in sweep.labelled().values()
+        run.replace(
+            {
+                "data.dataset.standardise": False,
+                "data.partition": ClassesPerClient(p=p),
+                "data.seed": 0,
+            }
+        )
+        for (_, _, p), run in sweep.labelled().items()
     ]
     assert [run.id for run in S1] == [run.id for run in of_table]
     assert len(S1) == 24 and all(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raysafl import (
     ByUser,
     Dataset,
+    DealtClasses,
     Dirichlet,
     Federation,
     IidServer,
@@ -291,3 +292,62 @@ def test_independent_clients_leave_classes_out_as_often_as_chance_says() -> None
         assert all((kinds.sum(axis=1) == p).all() for kinds in held)
         missing = np.mean([(~kinds.any(axis=0)).sum() for kinds in held])
         assert missing == pytest.approx(10 * (1 - p / 10) ** 10, abs=0.15)
+
+
+@given(st.integers(1, 12), st.integers(1, 8), st.data())
+def test_dealt_classes_are_different_ones_and_are_held_equally_often(
+    clients: int, classes: int, data: st.DataObject
+) -> None:
+    p = data.draw(st.integers(1, classes))
+    labels = np.repeat(np.arange(classes), 20)
+    parts = spread(
+        DealtClasses(p=p), labels, classes, clients, data.draw(st.integers(0, 999))
+    )
+    held = counts(labels, parts, classes)
+    assert ((held > 0).sum(axis=1) == p).all()
+    holders = (held > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+    assert len(set(held[held > 0].tolist())) == 1
+
+
+def chance_of_hands(left: tuple[int, ...], p: int) -> dict[tuple[int, ...], float]:
+    """Return how likely each set of p classes is for the next client, all drawn alike.
+
+    A set counts if the clients after it can be served: no class may have more parts
+    left than there are clients.
+    """
+    after = sum(left) // p - 1
+    able = []
+    for hand in itertools.combinations([c for c in range(len(left)) if left[c]], p):
+        rest = [n - (c in hand) for c, n in enumerate(left)]
+        if max(rest) <= after:
+            able.append(hand)
+    return {hand: 1 / len(able) for hand in able}
+
+
+def classes_of_the_last(left: tuple[int, ...], p: int, last: int) -> float:
+    """Return how many classes only the last clients hold, on average, by enumeration."""
+    whole = 2
+    if sum(left) == p * last:
+        return sum(n == whole for n in left)
+    return sum(
+        chance
+        * classes_of_the_last(
+            tuple(n - (c in hand) for c, n in enumerate(left)), p, last
+        )
+        for hand, chance in chance_of_hands(left, p).items()
+    )
+
+
+def test_the_last_clients_take_classes_away_as_often_as_dealing_in_turn_says() -> None:
+    """Five clients, two of five classes each, so each class has two parts."""
+    labels = np.repeat(np.arange(5), 40)
+    lost = [
+        (
+            counts(labels, spread(DealtClasses(p=2), labels, 5, 5, seed)[:3], 5).sum(0)
+            == 0
+        ).sum()
+        for seed in range(3000)
+    ]
+    exact = classes_of_the_last((2,) * 5, 2, last=2)
+    assert np.mean(lost) == pytest.approx(exact, abs=0.05)

@@ -167,9 +167,17 @@ SHARED = [  # two cells that are one run
     (
         *(
             "safari_readings_inputs",
-            ("standardised", 64, "1 epoch", "even, one", 4, "SAFARI", 1),
+            ("standardised", 4, "SAFARI", 1),
         ),
         *("safari_table8_mnist", (4, "SAFARI", 1)),
+    ),
+    (
+        *("fast_readings", ("mass", "SGD", 5, "clients", "Beta", "Ada.(1)")),
+        *("fast_table3_cifar10", ("Beta", "Ada.(1)", 0.1)),
+    ),
+    (
+        *("fast_readings_long", ("Uniform", 1)),
+        *("fast_table3_cifar10", ("Uniform", 1, 0.1)),
     ),
     (
         *("fast_table8_fashion_mnist", (7, "Weibull")),
