@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from raysafl.storage.bundle import Bundle
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.integrity import RowSum, difference, row_sums
 from raysafl.storage.ledger import Status, entry_fault
@@ -87,17 +88,29 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Finding]:
     """
     repaired = [f for f in findings if f.run_id or f.file is not None]
     with store.lock():
-        # This also sets rows of bundles aside that cannot be read.
         store.forget({finding.run_id for finding in repaired if finding.run_id})
         files = {finding.file for finding in repaired if finding.file is not None}
         for bundle in store.bundles():
             if bundle.ledger_file in files:
                 bundle.remove_damaged_lines()
+            if bundle.rows_file in files and not _is_readable(bundle):
+                bundle.set_aside()
             files -= {bundle.ledger_file, bundle.rows_file}
         for file in files:
             file.unlink(missing_ok=True)
         store.tidy()
     return repaired
+
+
+def _is_readable(bundle: Bundle) -> bool:
+    """Return whether the rows of a bundle can be read."""
+    try:
+        bundle.rows()
+    except StorageError:
+        raise
+    except ValueError:
+        return False
+    return True
 
 
 class _Verification:

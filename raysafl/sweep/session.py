@@ -104,6 +104,9 @@ class Session:
                 run, store, work, first_cell, own_code, run.id in begun
             )
             first_cell += run.replicates
+        # Why checkpoints were not used, a line for each; empty if all were.
+        reasons = (own.begun_anew for own in self.open.values())
+        self.begun_anew = "\n".join(filter(None, reasons))
         self._flushed = time.monotonic()
         # The run that a scheduler watches; it watches none if there are several.
         self._watched = next(iter(self.open.values()))
@@ -113,11 +116,6 @@ class Session:
     def done(self) -> bool:
         """Whether all runs have ended, and are written."""
         return not self.open and not self._complete
-
-    @property
-    def begun_anew(self) -> str:
-        """Why checkpoints were not used; empty if there was no reason to say so."""
-        return "\n".join(filter(None, (own.begun_anew for own in self.open.values())))
 
     def advance(self, seconds: float) -> bool:
         """Run rounds for some time, and then up to the next round that is evaluated.

@@ -132,12 +132,7 @@ class Tuning:
             context = replace(context, datasets=_put_datasets(datasets))
             packs = self._packs(runs.values(), datasets)
             while packs:
-                unfinished = self._fit_packs(context, packs)
-                packs = [
-                    half
-                    for pack in unfinished
-                    for half in pack.halves(self.store.ended_in(pack.id))
-                ]
+                packs = self._fit_packs(context, packs)
 
     def _drawn(self) -> dict[str, Run]:
         """Draw the runs of a sweep that samples at random, and label them.
@@ -200,14 +195,15 @@ class Tuning:
         """Run a trial for each pack.
 
         Returns:
-            The packs that could not be carried out as a whole.
+            The halves of the packs that could not be carried out as a whole.
         """
         by_id = {pack.id: pack for pack in packs}
         refs = {pack_id: ray.put(pack) for pack_id, pack in by_id.items()}
         context = replace(context, pack_of=lambda config: ray.get(refs[config["pack"]]))
         watch = self._watch(lambda config: by_id[config["pack"]])
         self._fit(context, watch, {"pack": tune.grid_search(list(by_id))}, 1)
-        return [] if watch.ends_early else watch.unfinished
+        unfinished = [] if watch.ends_early else watch.unfinished
+        return [half for pack in unfinished for half in pack.halves(watch.shown)]
 
     def _fit_sampled(self, context: Context) -> None:
         """Let Tune sample the runs one by one, each in a trial of its own."""

@@ -162,7 +162,8 @@ class Watch(tune.Callback):
 
     def _record_if_stopped(self, run: Run, result: Mapping[str, Any]) -> None:
         """Record the one run of a trial, unless it has ended: a scheduler stopped it."""
-        if run.id in self.shown or self.store.ledger_entry(run.id) is not None:
+        before = self.store.ledger_entry(run.id)
+        if run.id in self.shown or (before is not None and before.status.decided):
             return
         reason = f"stopped by the scheduler after round {result.get('round')}"
         ends = [

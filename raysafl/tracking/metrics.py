@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from raysafl.core.record import Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.statistics import summarise
+from raysafl.storage.statistics import summarise_each
 
 Ints = NDArray[np.int64]
 
@@ -119,19 +119,6 @@ def final_statistics(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
     found = of_run.mean()
     found[spread.columns] = spread
     return dict(zip(found.index, found.to_dict("records"), strict=True))
-
-
-def summarise_each(rows: pd.DataFrame, lengths: Ints) -> pd.DataFrame:
-    """Compute the statistics of many replicates, whose rows follow one another.
-
-    Args:
-        rows: the rows, each replicate's in order of rounds.
-        lengths: how many rows each replicate has.
-    """
-    ends = np.cumsum(lengths)
-    return pd.DataFrame(
-        [summarise(rows[end - n : end]) for n, end in zip(lengths, ends, strict=True)]
-    )
 
 
 def digest(rows: pd.DataFrame, through: int) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
-import pyarrow as pa
 
-from raysafl.storage.checked import Checked, read_checked
+from raysafl.storage.checked import read_checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import sorted_rows
 from raysafl.storage.store import Store
@@ -58,7 +57,7 @@ def read_runs(store: Store, run_ids: Collection[str]) -> dict[str, Reading]:
         store: the folder of the sweep.
         run_ids: the ids of the runs.
     """
-    checked = _read(store, run_ids)
+    checked = read_checked(store, run_ids)
     rows: pd.DataFrame = sorted_rows(checked.rows.select(NEEDED)).to_pandas()
     curves = metrics.curves(rows)
     statistics = metrics.final_statistics(rows)
@@ -72,13 +71,3 @@ def read_runs(store: Store, run_ids: Collection[str]) -> dict[str, Reading]:
         )
         for i in run_ids
     }
-
-
-def _read(store: Store, run_ids: Collection[str]) -> Checked:
-    """Read ledger and rows of some runs."""
-    each = [read_checked(store, run_id) for run_id in run_ids]
-    return Checked(
-        {i: entry for one in each for i, entry in one.ledger.items()},
-        pa.concat_tables([one.rows for one in each]),
-        {i: why for one in each for i, why in one.faults.items()},
-    )

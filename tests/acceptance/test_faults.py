@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import CHAOS
 from helpers import here
+from helpers.folders import apart
 from helpers.here import HereRunner
 
 from raysafl import Run, Sweep
@@ -59,6 +60,7 @@ def computed(path: Path, base: Run, whole: bool) -> Store:
         session.flush()
         if whole or run.seed < 20:
             session.advance(np.inf)
+    apart(store, 0, 2)
     write_runs_table(store)
     (path / "report.html").write_text("the report is not looked at here")
     return store

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers.folders import apart
 from rich.console import Console
 
 from raysafl import Hardware, Key, Run, Runner, Sweep
@@ -171,10 +172,13 @@ def finished(tiny: Run, tmp_path: Path) -> Store:
     return store
 
 
+@pytest.mark.parametrize("form", ["single", "pack"])
 def test_links_out_of_a_results_folder_are_not_followed(
-    finished: Store, tiny: Run, tmp_path: Path
+    finished: Store, tiny: Run, tmp_path: Path, form: str
 ) -> None:
     """A stranger's results must neither read nor delete other files of yours."""
+    if form == "single":
+        apart(finished)
     secret, mine = tmp_path / "secret", tmp_path / "mine"
     secret.write_text('{"status": "finished"}')
     mine.mkdir()
@@ -185,7 +189,7 @@ def test_links_out_of_a_results_folder_are_not_followed(
         "curves.png": lambda: report_files(finished),
         "manifest.json": finished.manifest,
         "runs.parquet": finished.runs,
-        f"ledger/{tiny.id}.json": finished.ledger,
+        f"ledger/{next(finished.path.glob('ledger/*')).name}": finished.ledger,
     }
     for name, read in readers.items():
         file = finished.file(*name.split("/"))

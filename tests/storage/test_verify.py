@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers.folders import apart
 from helpers.servers import s3
@@ -610,3 +611,22 @@ def test_a_crash_while_a_damaged_run_is_forgotten_hurts_nothing(
         run_missing(begun)
         assert_like_undisturbed(begun, original)
     assert 3 <= crashed < 20
+
+
+def test_rows_of_a_bundle_that_cannot_be_read_are_set_aside_beside_damaged_lines(
+    copy: Store,
+) -> None:
+    """The column of the runs can be read, so the damage shows in other columns alone."""
+    compact(copy)
+    bundle = copy.compacted
+    columns = pq.read_metadata(bundle.rows_file).row_group(0)
+    names = [columns.column(k).path_in_schema for k in range(columns.num_columns)]
+    place = columns.column(names.index("test_loss")).data_page_offset + 40
+    content = bytearray(bundle.rows_file.read_bytes())
+    content[place] ^= 1
+    bundle.rows_file.write_bytes(content)
+    assert bundle.run_ids() == {run.id for run in RUNS}
+    bundle.ledger_file.write_bytes(b"{\n{\n")
+    repair(copy, verify(copy, progress))
+    assert verify(copy, progress) == []
+    assert bundle.aside.read_bytes() == content and not bundle.rows_file.exists()

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -57,5 +58,8 @@ def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     with pytest.warns(UserWarning, match="so the run begins anew") as warned:
         session = Session([tiny], store, work(tiny), {})
-    assert str(checkpoint) in str(warned[0].message)
+    told = str(warned[0].message)
+    assert str(checkpoint) in told
     assert session.open[tiny.id].simulation.round == 0 and not store.parts()
+    # The driver is told at the next report, when the run may have ended.
+    assert session.advance(np.inf) and session.begun_anew == told

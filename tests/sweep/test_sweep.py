@@ -535,6 +535,35 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     )
 
 
+class Deadly(Algorithm):
+    """Kills its process in round 2, each time."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (yield from FedAvg().round(state, ids, key))
+
+
+@pytest.mark.acceptance
+def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """The driver tries halves of the pack, down to the run that is the cause."""
+    short = tiny.replace(rounds=2)
+    sweep = grid(tiny, deadly=tiny.replace(algorithm=Deadly()), short=short)
+    outcome, said = go(sweep, tmp_path / "s", flush_seconds=0.0)
+    by_method = outcome.runs.groupby("label.method")["status"].agg(set).to_dict()
+    assert by_method == {
+        "FedAvg": {"finished"},
+        "deadly": {"failed"},
+        "short": {"finished"},
+    }
+    assert [f"[{k}/4]" in said for k in range(1, 6)] == [True] * 4 + [False]
+    expected = finish(grid(tiny, short=short), tmp_path / "f").store.rounds()
+    found = outcome.store.rounds(expected["run_id"].unique())
+    pd.testing.assert_frame_equal(found[FACTS], expected[FACTS])
+
+
 @pytest.mark.parametrize("first_round", [0, 1])
 def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
     tiny: Run, tmp_path: Path, first_round: int

@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 
 from raysafl import Hardware
 from raysafl.quickstart import BASE
-from raysafl.storage.ledger import Status
+from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.progress import QuietDisplay
@@ -53,19 +53,15 @@ def lost(watch: Watch, trial: Trial) -> None:
     watch.on_trial_error(0, [trial], trial)
 
 
-@pytest.mark.parametrize("end", [halved, lost])
-def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_once(
-    end: Any, tmp_path: Path
-) -> None:
-    """The trial has reported the first of them, and not lived to report the second."""
-    store = Store(tmp_path)
+def watch_of(pack: Pack, folder: Path) -> tuple[Watch, Shown, Submitted]:
+    """What follows a trial of a pack, in a new folder, with what it shows and logs."""
+    store = Store(folder)
     store.create()
-    store.write_bundle(PACK.id, *ended(RUNS[:2]))
     shown, tracked = Shown(), Submitted()
     tracker: Any = tracked
     watch = Watch(
         store,
-        lambda config: PACK,
+        lambda config: pack,
         shown,
         tracker,
         Hardware(),
@@ -73,6 +69,16 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
         lambda run_id, labels: None,
         lambda run: {},
     )
+    return watch, shown, tracked
+
+
+@pytest.mark.parametrize("end", [halved, lost])
+def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_once(
+    end: Any, tmp_path: Path
+) -> None:
+    """The trial has reported the first of them, and not lived to report the second."""
+    watch, shown, tracked = watch_of(PACK, tmp_path)
+    watch.store.write_bundle(PACK.id, *ended(RUNS[:2]))
     trial = Trial("pack", config={"pack": PACK.id}, stub=True)
     first = End(RUNS[0].id, Status.FINISHED, "", 0.5)
     watch.on_trial_result(0, [trial], trial, {"ends": [first], "written": []})
@@ -81,5 +87,19 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     assert sorted(shown.ends) == sorted(finished)
     assert sorted(tracked.ids) == sorted(run.id for run in RUNS[:2])
     assert watch.unfinished == [PACK]
-    halves = PACK.halves(store.ended_in(PACK.id))
+    halves = PACK.halves(watch.shown)
     assert [half.runs for half in halves] == [(RUNS[2],), (RUNS[3],)]
+
+
+def test_a_run_that_failed_before_and_is_stopped_by_a_scheduler_now_counts_as_stopped(
+    tmp_path: Path,
+) -> None:
+    pack = Pack(RUNS[:1])
+    watch, shown, _ = watch_of(pack, tmp_path)
+    config = RUNS[0].model_dump(mode="json")
+    watch.store.write_ledger(RUNS[0].id, LedgerEntry.now(config, Status.FAILED, "oh"))
+    trial = Trial("pack", config={"pack": pack.id}, stub=True)
+    trial.update_last_result({"round": 1, "test_accuracy": 0.5})
+    watch.on_trial_complete(0, [trial], trial)
+    assert shown.ends == [(RUNS[0].id, Status.STOPPED)]
+    assert watch.store.ledger()[RUNS[0].id].status is Status.STOPPED
