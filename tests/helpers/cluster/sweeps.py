@@ -70,7 +70,7 @@ def coordinators(seen: str) -> int:
 
 
 class Together(Algorithm):
-    """FedAvg that waits until so many coordinators have begun, and so many seconds in each round."""
+    """FedAvg that waits for so many coordinators to begin, and so many seconds a round."""
 
     seen: str
     run: int
