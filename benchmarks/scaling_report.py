@@ -67,6 +67,7 @@ def span(rows: Sequence[Sequence[float]]) -> list[str]:
 
 
 DRIVER = "memory of the driver, MiB"
+HEADS = {"packs": "runs of a pack", "at-once": "packs at once"}
 
 
 def of_trials(axis: Measured) -> dict[str, Sequence[str]]:
@@ -132,7 +133,7 @@ def columns(name: str, axis: Measured) -> dict[str, Sequence[str]]:
         "rounds/s": span(rates(axis)),
     }
     if name in OF_ROUNDS:
-        return {name: points} | speed | OF_ROUNDS[name](axis, memory)
+        return {HEADS.get(name, name): points} | speed | OF_ROUNDS[name](axis, memory)
     engines = [point[0]["engine"] for point in axis["taken"]]
     if name == "model":
         size = [f"{p:,.0f}" for p in median(axis, "parameters")]

@@ -176,7 +176,7 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
 
 
 def time_sweep(job: Job) -> dict[str, Any]:
-    """Time a sweep from the start of Ray to the report, and `raysafl report` after it.
+    """Time a sweep from its definition to its report, and `raysafl report` after it.
 
     Returns:
         seconds and accuracy; the driver's memory (see `driver_memory`); the number of
@@ -187,11 +187,11 @@ def time_sweep(job: Job) -> dict[str, Any]:
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.runner import Runner
 
-    runs = {(str(i),): run for i, run in enumerate(job.all_runs())}
-    whole = Sweep("bench", runs=runs, axes=("run",))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "bench"
         began = time.perf_counter()
+        runs = {(str(i),): run for i, run in enumerate(job.all_runs())}
+        whole = Sweep("bench", runs=runs, axes=("run",))
         with (
             driver_memory(out, len(runs)) as memory,
             watched_actors(job.trials * job.actors) as busy,

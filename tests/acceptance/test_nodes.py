@@ -232,6 +232,54 @@ def test_nodes_killed_in_mid_sweep_change_no_row(tmp_path: Path) -> None:
     check_rows(tmp_path, "long")
 
 
+ONE_PACK_A_NODE = {"actors": 1, "cpus": 0.5, "gpus": 1, "pack": 3}
+
+
+def packs_by_process(out: Path) -> dict[int, tuple[str, set[int]]]:
+    """The node and the runs of each coordinator."""
+    found: dict[int, tuple[str, set[int]]] = {}
+    for told in seen(out, "coordinator"):
+        found.setdefault(told["pid"], (told["node"], set()))[1].add(told["run"])
+    return found
+
+
+def test_four_packs_on_four_nodes_have_one_each_and_the_rows_of_their_runs_alone(
+    tmp_path: Path,
+) -> None:
+    """Each pack waits in its first round until all four have begun."""
+    with (
+        cluster(*[{"num_gpus": 1}] * 4) as nodes,
+        Driver(nodes.env, "four", tmp_path, nodes.address, **ONE_PACK_A_NODE) as driver,
+    ):
+        assert driver.end() == "exit code 0"
+    packs = packs_by_process(tmp_path).values()
+    runs = sorted(sorted(runs) for _, runs in packs)
+    assert runs == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    actors = seen(tmp_path, "clients")
+    assert len(actors) == len({a["node"] for a in actors}) == 4
+    assert {node for node, _ in packs} == {a["node"] for a in actors}
+    check_rows(tmp_path, "four")
+
+
+def test_a_pack_whose_node_is_lost_goes_on_elsewhere_and_no_row_of_four_packs_changes(
+    tmp_path: Path,
+) -> None:
+    rounds = tmp_path / "results/rounds"
+    with (
+        cluster(*[{"num_gpus": 1}] * 4) as nodes,
+        Driver(
+            nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_NODE
+        ) as driver,
+    ):
+        eventually(lambda: len(list(rounds.glob("*.parquet"))) == 12)
+        lost, runs = next(iter(packs_by_process(tmp_path).values()))
+        nodes.tell(f"kill {lost}")
+        assert driver.end().endswith("exit code 0")
+    hosts = {n for n, own in packs_by_process(tmp_path).values() if own >= runs}
+    assert lost in hosts and len(hosts) > 1
+    check_rows(tmp_path, "lasting")
+
+
 AUTOSCALED = {
     "cluster_name": "fake",
     "max_workers": 2,

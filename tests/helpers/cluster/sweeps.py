@@ -34,8 +34,10 @@ from raysafl.core.randomness import Key
 
 def leave(seen: str, who: str, run: int) -> None:
     """Write down where this process is, once."""
-    context = ray.get_runtime_context()
     file = Path(seen) / f"{who}-{run}-{os.getpid()}.json"
+    if file.exists():
+        return
+    context = ray.get_runtime_context()
     gpus = ray.get_gpu_ids()
     told = {
         "node": context.get_node_id(),
@@ -61,8 +63,14 @@ class Seen(Logistic):
         return super().build(input_shape, num_classes)
 
 
+def coordinators(seen: str) -> int:
+    """The number of processes that have coordinated a run so far."""
+    files = Path(seen).glob("coordinator-*.json")
+    return len({file.stem.rpartition("-")[2] for file in files})
+
+
 class Together(Algorithm):
-    """FedAvg, but the first round waits for so many runs, and every round so many seconds."""
+    """FedAvg that waits for so many coordinators to begin, and so many seconds a round."""
 
     seen: str
     run: int
@@ -70,13 +78,13 @@ class Together(Algorithm):
     seconds: float = 0.0
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        if ray.is_initialized() and key.round == 0:
+        if ray.is_initialized():
             leave(self.seen, "coordinator", self.run)
             deadline = time.monotonic() + 120
-            while len(list(Path(self.seen).glob("coordinator-*.json"))) < self.wait:
+            while coordinators(self.seen) < self.wait:
                 if time.monotonic() > deadline:
                     raise TimeoutError(
-                        f"{self.wait} runs were never there at the same time"
+                        f"{self.wait} trials were never there at the same time"
                     )
                 time.sleep(0.05)
         time.sleep(self.seconds)
@@ -84,16 +92,24 @@ class Together(Algorithm):
 
 
 def sweep(name: str, seen: str) -> Sweep:
-    """`pack`: 4 runs, all at once; `gang`: 4 runs, as they come; `long`: 3 of many rounds."""
+    """A sweep by its name.
+
+    `pack`: 4 runs, all at once; `gang`: 4 runs, as they come; `long`: 3 of many rounds;
+    `four`: 12 runs of one model, so that a trial may have several; `lasting`: the same
+    with more rounds.
+    """
     count, wait, rounds, seconds = {
         "pack": (4, 4, 3, 0.0),
         "gang": (4, 1, 3, 0.0),
         "long": (3, 1, 20, 0.2),
+        "four": (12, 4, 3, 0.0),
+        "lasting": (12, 4, 20, 0.2),
     }[name]
+    one_model = name in ("four", "lasting")
     runs = {
         (i,): Run(
             data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
-            model=Seen(seen=seen, run=i),
+            model=Seen(seen=seen, run=0 if one_model else i),
             algorithm=Together(seen=seen, run=i, wait=wait, seconds=seconds),
             participation=Absent(s=4, m=3),
             local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
