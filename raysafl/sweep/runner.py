@@ -346,12 +346,12 @@ class Runner:
                 conclude = _in_thread(partial(_write_all, self.store)).result
         except StorageError as error:
             conclude = _nothing
-            raise StorageError(
-                f"{error}. {_how_to_go_on(self.store, len(todo))}"
-            ) from error
+            raise _with_advice(error, self.store, len(todo)) from error
         finally:
             try:
                 conclude()
+            except StorageError as error:
+                raise _with_advice(error, self.store, len(todo)) from error
             finally:
                 if tracker is not None and tracker.waiting and not self.quiet:
                     self._say(
@@ -459,6 +459,11 @@ def _write_all(store: Store) -> None:
     put_together_if_undamaged(store)
     write_runs_table(store)
     write_report(store)
+
+
+def _with_advice(error: StorageError, store: Store, planned: int) -> StorageError:
+    """Return an error that says how to go on, too."""
+    return StorageError(f"{error}. {_how_to_go_on(store, planned)}")
 
 
 def _how_to_go_on(store: Store, planned: int) -> str:

@@ -548,19 +548,24 @@ def test_a_folder_in_an_object_store_is_verified_and_repaired(
             if file.is_file() and file.name != ".lock":
                 name = str(file.relative_to(original.path))
                 (store.path / name).write_bytes(file.read_bytes())
-        if form == "compacted":
-            compact(store)
-        if form == "pack":
-            store.write_bundle("0123456789ab", store.table(), store.ledger())
-        assert verify(store, progress) == []
         for damage in (delete_rows, cut_file, changing(edit_number)):
+            if form == "compacted":
+                compact(store)
+            if form == "pack":
+                put_into_one_bundle(store)
+            assert verify(store, progress) == []
             damage(store)
             assert_never_finished(store)
             repair(store, verify(store, progress))
             run_missing(store)
             assert_like_undisturbed(store, original)
-            if form == "compacted":
-                compact(store)
+
+
+def put_into_one_bundle(store: Store) -> None:
+    rows = store.table()
+    ledger = store.ledger()
+    store.forget(None)
+    store.write_bundle("0123456789ab", rows, ledger)
 
 
 def test_entries_and_rows_of_earlier_versions_are_read_as_before(
