@@ -1,5 +1,6 @@
 """Local training with dropout: masks depend on the task and step, not on batching."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -115,7 +116,7 @@ def test_masks_depend_on_seed_round_and_call(engine: str, field: str) -> None:
 def test_every_step_draws_another_mask_and_every_client_too() -> None:
     local = trainer(Dropping(), "loop")
     asked = tasks(local.model, LOCAL)
-    plan = local._plan(asked[0])
+    plan = draw_batches(SIZES[0], LOCAL, np.random.default_rng(0))
     seeds_KT = local._dropout_seeds(asked, [plan] * len(asked))
     # two passes of 40 samples in batches of 16; 2 x 4 clients
     assert seeds_KT.shape == (6, 8)
