@@ -69,7 +69,8 @@ def test_a_server_killed_and_started_again_during_a_sweep_ends_with_everything_o
     options = {
         "tracking_uri": server.url,
         "quiet": True,
-        "hardware": Hardware(cpus=0.5, trials=1),
+        # Runs that share a pack would all end at the same time.
+        "hardware": Hardware(cpus=0.5, trials=1, pack=1),
     }
     runner = Runner(sweep, tmp_path / "s", **options)  # type: ignore[arg-type]
     told = []
