@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -227,12 +228,16 @@ def test_a_run_whose_store_is_lost_is_not_recorded_as_failed(
 
 @pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(("pack", "rounds"), [(1, 150), (4, 500)])
 def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is_back(
-    server: str, bucket: str, tmp_path: Path
+    pack: int, rounds: int, server: str, bucket: str, tmp_path: Path
 ) -> None:
-    """The workers of a Ray that runs already know no environment: credentials in the URI."""
-    port = urlsplit(server).port or 0
-    line, runs = Line(port), {(i,): BASE.replace(seed=i, rounds=150) for i in range(4)}
+    """The workers of a Ray that runs already know no environment: credentials in the URI.
+
+    One run ends before the others, which are in trials of their own or in its pack.
+    """
+    line = Line(urlsplit(server).port or 0)
+    runs = {(i,): BASE.replace(seed=i, rounds=rounds if i else 20) for i in range(4)}
     uri = (
         bucket.replace("s3://", "s3://test:test@")
         + "/k?region=us-east-1&endpoint_override="
@@ -242,20 +247,31 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
         Store(parse_location(f"{uri}{server}")),
     )
 
-    def cut() -> int:
-        while not store.ledger():
-            time.sleep(0.1)
-        line.close()
-        return len(store.ledger())
+    over = threading.Event()
 
-    options = {"hardware": Hardware(cpus=0.5, trials=1), "quiet": True, "track": "none"}
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(cut)
+    def cut() -> int:
+        while not over.wait(0.1):
+            if ended := len(store.ledger()):
+                line.close()
+                return ended
+        return 0
+
+    options = {
+        "hardware": Hardware(cpus=0.5, trials=1, pack=pack),
+        "quiet": True,
+        "track": "none",
+        "flush_seconds": 0.2,
+    }
+    with ThreadPoolExecutor(1) as threads:
+        ended = threads.submit(cut)
         with pytest.raises(
             StorageError, match=r"NETWORK_CONNECTION.*The same command goes on"
         ):
-            Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
-        assert ended.result() < 4
+            try:
+                Runner(sweep, f"{uri}http://127.0.0.1:{line.port}", **options).run()  # type: ignore[arg-type]
+            finally:
+                over.set()
+        assert 0 < ended.result() < 4
     assert {entry.status for entry in store.ledger().values()} == {"finished"}
     assert Runner(sweep, f"{uri}{server}", **options).run().ok  # type: ignore[arg-type]
     whole = Store(tmp_path)
