@@ -248,7 +248,9 @@ def test_a_sweep_whose_store_is_lost_ends_with_the_reason_and_goes_on_when_it_is
         line.close()
         return len(store.ledger())
 
-    options = {"hardware": Hardware(cpus=0.5, trials=1), "quiet": True, "track": "none"}
+    # Runs that share a pack would all end at the same time.
+    hardware = Hardware(cpus=0.5, trials=1, pack=1)
+    options = {"hardware": hardware, "quiet": True, "track": "none"}
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(cut)
         with pytest.raises(
