@@ -128,7 +128,7 @@ class Simulation:
     """The rounds of a run, with all of its replicates in lock-step.
 
     The attributes `round` (the number of the next round) and `replicates` are its whole
-    state, which checkpoints store.
+    state, which checkpoints store. `seconds` is the time that its rounds have taken.
 
     Args:
         run: The configuration.
@@ -153,8 +153,9 @@ class Simulation:
         self.work = work
         self.first_cell = first_cell
         self.round = 0
-        # Seconds that were spent on its rounds since its last records.
-        self._unrecorded = 0.0
+        # Seconds that were spent on its rounds, and those up to its last records.
+        self.seconds = 0.0
+        self._recorded_seconds = 0.0
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
         self.algorithms = []
@@ -195,12 +196,12 @@ class Simulation:
             seconds: How long the round took. If others shared this time, the part of
                 it that counts as this simulation's.
         """
-        self._unrecorded += seconds
+        self.seconds += seconds
         if not records:
             return []
-        seconds = self._unrecorded
-        self._unrecorded = 0.0
-        return [replace(record, seconds=seconds) for record in records]
+        since_last = self.seconds - self._recorded_seconds
+        self._recorded_seconds = self.seconds
+        return [replace(record, seconds=since_last) for record in records]
 
     def next_round(self) -> RoundOfRun:
         """Run one round of every replicate, as the module's docstring describes.

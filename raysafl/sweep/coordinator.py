@@ -28,7 +28,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import sample_key
 from raysafl.sweep.old_code import sampled_run_has_ended
-from raysafl.sweep.packs import Pack
+from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.session import End, Session, failure
 from raysafl.sweep.stale import Stale
 
@@ -110,7 +110,7 @@ class Coordinator(tune.Trainable):
         self.lock: FileLock | RemoteLock | None = None
         self.begun = False
         # Names the pack, or the sampled configuration of which no run could be made.
-        self.key = str(config.get("pack", "")) or sample_key(config)
+        self.key = str(config.get(PACK_KEY, "")) or sample_key(config)
         # The entries of runs that an earlier trial has ended.
         self.ended: dict[str, LedgerEntry] = {}
 
@@ -139,7 +139,7 @@ class Coordinator(tune.Trainable):
         Raises:
             StaleCodeError: see `sampled_run_has_ended`.
         """
-        if "pack" in self.config:
+        if PACK_KEY in self.config:
             return self.store.ended_in(self.pack.id)
         (run,) = self.pack.runs
         entry = self.store.ledger_entry(run.id)

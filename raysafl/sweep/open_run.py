@@ -61,8 +61,8 @@ class OpenRun:
         self.code = dict(code)
         self.simulation = Simulation(run, work, first_cell)
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        # Seconds that the run took: its share of the time of its packs.
-        self.spent = 0.0
+        # Seconds that the run took before this attempt.
+        self._spent_before = 0.0
         # Why a checkpoint was not used; empty if there was none, or it was used.
         self.begun_anew = ""
         # The records of the last evaluated round, one for each replicate.
@@ -85,7 +85,7 @@ class OpenRun:
                 self.begun_anew = f"{self.checkpoint}: {why}, so the run begins anew"
                 warnings.warn(self.begun_anew, stacklevel=4)
                 self.simulation = Simulation(self.run, work, first_cell)
-                self.spent = 0.0
+                self._spent_before = 0.0
                 self._earlier = ROUNDS.empty_table()
         # Rows of rounds after the checkpoint were written before a crash; these rounds
         # are computed again.
@@ -95,7 +95,7 @@ class OpenRun:
         """Restore the checkpoint. Say why it cannot be used; empty if it can."""
         try:
             extra = restore(self.simulation, self.checkpoint.read_bytes())
-            self.spent = float(extra["spent"])
+            self._spent_before = float(extra["spent"])
             self.started = str(extra["started"])
             # Checkpoints of earlier versions have no sums.
             written = [RowSum(*own) for own in extra.get("rows", [])]
@@ -150,13 +150,18 @@ class OpenRun:
         self.write_rows()
         content = dump(
             self.simulation,
-            spent=self.spent,
+            spent=self._spent,
             started=self.started,
             rows=[astuple(own) for own in self.sums()],
             code=self.code,
             raysafl=__version__,
         )
         atomic_write(self.checkpoint, content)
+
+    @property
+    def _spent(self) -> float:
+        """Seconds that the run took: its share of the time of its packs."""
+        return self._spent_before + self.simulation.seconds
 
     def metrics(self) -> dict[str, float | int]:
         """Return the last evaluated round: its number, and means over replicates."""
@@ -200,7 +205,7 @@ class OpenRun:
             replicates=ends,
             metrics=self.metrics(),
             started=self.started,
-            seconds=self.spent,
+            seconds=self._spent,
             code=self.code,
             **origin,
         )

@@ -24,6 +24,9 @@ from raysafl.models import FlatModel
 from raysafl.runtime import Hardware
 from raysafl.simulation.run import Run
 
+# The name under which the configuration of a trial holds the id of its pack. Axes of a
+# user's search space are dotted paths or words, so none has this name.
+PACK_KEY = "raysafl-pack"
 # The largest number of runs in a pack that is formed automatically.
 MOST_RUNS = 256
 # As many packs are formed for each trial that runs at the same time, so that trials

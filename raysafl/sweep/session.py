@@ -144,13 +144,10 @@ class Session:
     def _advance(self) -> bool:
         """Run a round of every open run; return whether one of them was evaluated."""
         simulations = {i: own.simulation for i, own in self.open.items()}
-        begin = time.monotonic()
         outcomes = self.lockstep.advance(simulations)
-        share = (time.monotonic() - begin) / len(outcomes)
         evaluated = False
         for run_id, outcome in outcomes.items():
             own = self.open[run_id]
-            own.spent += share
             if isinstance(outcome, BaseException):
                 if is_own_exit(outcome):
                     raise outcome
@@ -191,7 +188,9 @@ class Session:
             return
         rows = pa.concat_tables([own.rows() for own in self._complete])
         sums = row_sums(rows)
-        origin = self.origin | self.lockstep_note
+        # Why the pack's requests had to be divided, if they had.
+        note = self.lockstep.most_reason
+        origin = self.origin | ({"divided": note} if note else {})
         entries = {
             own.run.id: own.entry(sums.get(own.run.id, {}), origin)
             for own in self._complete
@@ -199,12 +198,6 @@ class Session:
         self.store.write_bundle(self.pack_id, rows, entries)
         self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
         self._complete = []
-
-    @property
-    def lockstep_note(self) -> dict[str, str]:
-        """What the ledger says of a pack that had to be divided; empty if it had not."""
-        note = self.lockstep.most_reason
-        return {"divided": note} if note else {}
 
     def take_ends(self) -> list[End]:
         """Return how runs have ended since the last call."""

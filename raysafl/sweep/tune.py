@@ -33,7 +33,7 @@ from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Context, Coordinator, PackOf
 from raysafl.sweep.definition import Sweep, sample_key
 from raysafl.sweep.old_code import sampled_run_has_ended
-from raysafl.sweep.packs import Pack, form_packs, memory_note
+from raysafl.sweep.packs import PACK_KEY, Pack, form_packs, memory_note
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import failure
@@ -108,10 +108,10 @@ class Tuning:
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         with environment(**QUIET):
-            ship_user_code(
-                self.sweep,
-                [*self.todo.values(), *([self.sweep.base] if self.sweep.base else [])],
-            )
+            # A search space may hold components of the user's, which are in drawn runs.
+            runs = self._drawn() if self.sweep.is_random else self.todo
+            base = [self.sweep.base] if self.sweep.base else []
+            ship_user_code(self.sweep, [*runs.values(), *base])
             context = Context(
                 store=self.store.path,
                 pack_of=self._sampled_pack_of(),
@@ -127,7 +127,6 @@ class Tuning:
             if not self.sweep.is_grid and not self.sweep.is_random:
                 self._fit_sampled(context)
                 return
-            runs = self.todo if self.sweep.is_grid else self._drawn()
             datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
             context = replace(context, datasets=_put_datasets(datasets))
             packs = self._packs(runs.values(), datasets)
@@ -199,9 +198,11 @@ class Tuning:
         """
         by_id = {pack.id: pack for pack in packs}
         refs = {pack_id: ray.put(pack) for pack_id, pack in by_id.items()}
-        context = replace(context, pack_of=lambda config: ray.get(refs[config["pack"]]))
-        watch = self._watch(lambda config: by_id[config["pack"]])
-        self._fit(context, watch, {"pack": tune.grid_search(list(by_id))}, 1)
+        context = replace(
+            context, pack_of=lambda config: ray.get(refs[config[PACK_KEY]])
+        )
+        watch = self._watch(lambda config: by_id[config[PACK_KEY]])
+        self._fit(context, watch, {PACK_KEY: tune.grid_search(list(by_id))}, 1)
         unfinished = [] if watch.ends_early else watch.unfinished
         return [half for pack in unfinished for half in pack.halves(watch.shown)]
 

@@ -20,7 +20,7 @@ from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import PackOf
 from raysafl.sweep.definition import sample_key
-from raysafl.sweep.packs import Pack
+from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.session import End
 from raysafl.tracking import Tracker
@@ -240,7 +240,7 @@ class Watch(tune.Callback):
 
     def _label(self, trial: Trial, ends: Sequence[End]) -> None:
         """Label a sampled run by the values that were sampled for it, as soon as it is known."""
-        if "pack" in trial.config or trial.trial_id in self._labelled:
+        if PACK_KEY in trial.config or trial.trial_id in self._labelled:
             return
         self._labelled.add(trial.trial_id)
         pack = self._pack(trial)

@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -289,7 +290,10 @@ def test_the_command_takes_as_many_turns_as_the_function() -> None:
 
 @pytest.mark.acceptance
 def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
-    found = bench(["empty", "S1"], repeats=1, plan=MINI)
+    # Client actors are looked for once a second, so the sweep must take some seconds.
+    longer = SMALL.replace(rounds=2000, eval_every=100)
+    plan = replace(MINI, s1=(longer, longer.replace(seed=9)))
+    found = bench(["empty", "S1"], repeats=1, plan=plan)
     assert found["empty_round_ms"] == max(found["empty"].values()) > 0
     assert found["s1_over_ideal"] > 0
     assert found["s1"]["accuracy"]["sweep"] == pytest.approx(

@@ -415,6 +415,9 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         "0.5",
         "--trials",
         "2",
+        # A trial may end its pack after its driver was killed. Runs must be left to do.
+        "--pack",
+        "1",
     ]
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     driver = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
@@ -427,7 +430,7 @@ def test_a_sweep_into_a_store_killed_and_given_again_ends_with_the_undisturbed_r
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
-    # A killed driver's two trials may end their runs. Others must be left to do.
+    # The two trials of the killed driver may end their runs.
     assert len(Store(parse_location(f"{bucket}/k")).ledger()) < 7
     told = ""
     for more in (command, [*raysafl, "report", bucket], [*raysafl, "sync", bucket]):

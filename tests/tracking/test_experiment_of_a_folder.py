@@ -20,14 +20,6 @@ from raysafl.tracking import Projection, Tracker, default_uri, sync
 from raysafl.tracking.client import connect, disconnect
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database."""
-    folder = tmp_path_factory.mktemp("tables")
-    disconnect(connect(default_uri(folder)))
-    return folder / "mlflow.db"
-
-
 @pytest.fixture
 def uri(tmp_path: Path, tables: Path) -> str:
     """The database that all folders of a test log to."""
