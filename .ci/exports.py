@@ -35,12 +35,13 @@ INTERNAL = {"data_root", "FlatModel"}
 # What `import raysafl` offers of the other rooms.
 OTHERS = {
     "core.algorithm": [
-        *("Algorithm", "LocalTraining", "MeanUpdate", "Round", "Setting", "State"),
-        *("Train", "TrainMean", "Update"),
+        *("Algorithm", "CountSamples", "LocalTraining", "MeanUpdate", "Round"),
+        *("Setting", "State", "Train", "TrainMean", "Update"),
     ],
-    "core.participation": ["Cohort", "Participation"],
+    "core.participation": ["Cohort", "Participation", "Sampling"],
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],
+    "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
     "runtime": ["Hardware"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Printed", "Table"],

@@ -69,6 +69,11 @@ class Run(Component):
     @model_validator(mode="after")
     def _fits(self) -> "Run":
         self.participation.check(self.data.clients)
+        for part in self.components():
+            if isinstance(part, LocalTraining):
+                part.check(self.rounds)
+            elif isinstance(part, Algorithm):
+                part.check(self.participation, self.data.clients)
         if self.algorithm.uses_server_data and not self.data.has_server_data:
             raise ValueError(
                 f"{type(self.algorithm).__name__} trains on server data, but "

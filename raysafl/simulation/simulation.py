@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from raysafl.core.algorithm import (
+    CountSamples,
     MeanUpdate,
     Request,
     Round,
@@ -35,6 +36,7 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.means import relative_weights
 from raysafl.core.participation import Cohort
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
@@ -50,6 +52,7 @@ from raysafl.core.work import (
     WorkRequest,
 )
 from raysafl.simulation.checks import (
+    checked_ids,
     checked_pick,
     checked_request,
     checked_round,
@@ -151,18 +154,27 @@ class Simulation:
     def __init__(self, run: Run, work: Work, first_cell: int = 0) -> None:
         self.run = run
         self.work = work
+        # How clients train, with what depends on the number of rounds filled in.
+        self.local = run.local.over(run.rounds)
         self.first_cell = first_cell
         self.round = 0
         # Seconds that were spent on its rounds since its last records.
         self._unrecorded = 0.0
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
+        # The numbers of samples of a replicate's clients, once they are asked for.
+        self._sizes: dict[int, Tensor] = {}
+        sampling = run.participation.sampling(run.data.clients)
         self.algorithms = []
         self.replicates = []
         for cell, seed in zip(cells, run.seeds, strict=True):
             sizes, server_size = work.sizes(cell)
             setting = Setting(
-                len(sizes), sum(sizes) / len(sizes), server_size, run.local
+                num_clients=len(sizes),
+                client_samples=sum(sizes) / len(sizes),
+                server_samples=server_size,
+                local=self.local,
+                cohort=None if sampling is None else sampling.cohort,
             )
             algorithm = run.algorithm.prepare(setting)
             w_P = work.init(cell)
@@ -255,12 +267,33 @@ class Simulation:
             requests: dict[int, Request] = {}
             for r, answer in answers.items():
                 try:
-                    requests[r] = rounds[r].generator.send(answer)
+                    requests[r] = self._next_request(r, rounds[r].generator, answer)
                 except StopIteration as end:
                     self._finish_training(r, end.value, rounds[r])
             answers = {}
             if requests:
                 answers = yield from self._answer(requests, rounds)
+
+    def _next_request(
+        self, r: int, generator: Round, answer: Update | MeanUpdate | None
+    ) -> Request:
+        """Send an answer to replicate r's round; return the next request to train.
+
+        Requests to count samples are answered here, as no machine is needed for them.
+        """
+        request = generator.send(answer)
+        while isinstance(request, CountSamples):
+            request = generator.send(self._count_samples(r, request.ids))
+        return request
+
+    def _count_samples(self, r: int, ids: Sequence[int]) -> Tensor:
+        """Return how many training samples some of replicate r's clients hold, [M]."""
+        if r not in self._sizes:
+            sizes, server_size = self.work.sizes(self.first_cell + r)
+            # EVERYONE (-2) and SERVER (-1) are found at the end.
+            self._sizes[r] = torch.tensor([*sizes, sum(sizes), server_size])
+        checked_ids(self.algorithms[r], ids, self.run.data.clients, self.round)
+        return self._sizes[r][list(ids)]
 
     def _finish_training(
         self, r: int, returned: Any, in_progress: _RoundInProgress
@@ -321,24 +354,36 @@ class Simulation:
         if request.offset_MP is not None:
             offsets = list(request.offset_MP.float())
 
+        weights = [1.0] * count
+        if isinstance(request, TrainMean) and request.weight_M is not None:
+            weights = relative_weights(request.weight_M)
+
         # Tasks that start from the same tensor share it, so that it is sent only once.
         starts = [request.w_P.float()] * count
         if request.w_MP is not None:
             starts = list(request.w_MP.float())
+
+        local = self.local
+        if request.local is not None:
+            local = request.local.over(self.run.rounds)
 
         return [
             Task(
                 cell=self.first_cell + r,
                 client=i,
                 w_P=w_P,
-                local=request.local or self.run.local,
+                local=local,
                 seed=self.replicates[r].seed,
                 round=self.round,
                 call=in_progress.calls,
                 offset_P=offset_P,
                 prox=request.prox,
+                weight=weight,
+                max_norm=request.max_norm,
             )
-            for i, w_P, offset_P in zip(request.ids, starts, offsets, strict=True)
+            for i, w_P, offset_P, weight in zip(
+                request.ids, starts, offsets, weights, strict=True
+            )
         ]
 
     def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
