@@ -10,7 +10,8 @@ One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) 
 3. If the policy wants it, the new parameters' `TrainAccuracy` is measured.
 4. Replicates whose parameters are no longer finite are stopped.
 5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
-   complete the round's `Record`s, which become rows of the results.
+   complete the round's `Record`s, which become rows of the results. A replicate whose
+   scores have not improved for too long stops (`Run.stop`).
 
 A round is itself a generator. It yields what the machine is to compute
 (`raysafl.core.work`) and is sent the answer. So whoever advances it may merge the
@@ -60,6 +61,7 @@ from raysafl.simulation.checks import (
     checked_state,
     refuse_no_request,
 )
+from raysafl.simulation.patience import Patience
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -105,6 +107,10 @@ class Replicate:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
+        best: The best value so far of the metric that `Run.stop` watches, if any.
+        best_round: The round of that value; -1 before the first.
+        stopped: Why the replicate has stopped before the last round, by `Run.stop`;
+            empty as long as it has not.
     """
 
     seed: int
@@ -115,6 +121,14 @@ class Replicate:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     diverged: str = ""
+    best: float | None = None
+    best_round: int = -1
+    stopped: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the replicate takes part in no further round."""
+        return bool(self.diverged or self.stopped)
 
 
 @dataclass
@@ -186,8 +200,8 @@ class Simulation:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds have been run, or every replicate has diverged."""
-        return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
+        """Whether all rounds have been run, or every replicate has ended before."""
+        return self.round >= self.run.rounds or all(r.ended for r in self.replicates)
 
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
@@ -241,7 +255,7 @@ class Simulation:
         policy = self.run.participation
         rounds = {}
         for r, replicate in enumerate(self.replicates):
-            if replicate.diverged:
+            if replicate.ended:
                 continue
             key = Key(replicate.seed, self.round)
             num_clients = self.run.data.clients
@@ -456,7 +470,36 @@ class Simulation:
         if not live:
             return []
         scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
-        return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
+        records = []
+        for r in live:
+            own = scores[self.first_cell + r]
+            if self.run.stop is not None:
+                self._stop_without_improvement(self.run.stop, r, own)
+            records.append(self._record(r, rounds[r], own))
+        return records
+
+    def _stop_without_improvement(
+        self, patience: Patience, r: int, scores: Mapping[str, Value]
+    ) -> None:
+        """Stop replicate r if its metric has not improved for too many rounds."""
+        replicate = self.replicates[r]
+        name = patience.metric
+        if name.startswith("train_"):
+            value = getattr(replicate, name)
+        else:
+            value = scores[name]
+        higher = self.run.higher_is_better(name)
+        if value is not None and patience.improves(value, replicate.best, higher):
+            replicate.best = value
+            replicate.best_round = self.round
+        elif self.round - replicate.best_round >= patience.rounds:
+            since = "the start"
+            if replicate.best is not None:
+                since = f"round {replicate.best_round} ({replicate.best:.6g})"
+            replicate.stopped = (
+                f"stopped after round {self.round}: {name} has not improved since "
+                f"{since}"
+            )
 
     def _record(
         self, r: int, in_progress: _RoundInProgress, scores: Mapping[str, Value]

@@ -7,6 +7,7 @@ from helpers.quadratics import SAMPLES, START, play, train_locally
 from raysafl import (
     Algorithm,
     CountSamples,
+    Dirichlet,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -14,15 +15,12 @@ from raysafl import (
     Federation,
     FedProx,
     FedYogi,
-    Iid,
-    IidServer,
     Key,
     LocalTraining,
     Run,
     State,
     TrainMean,
     Uniform,
-    Unbalanced,
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.problem import EVERYONE, SERVER
@@ -70,10 +68,10 @@ def test_unbalanced_clients_make_a_difference_and_balanced_ones_none(
         run = tiny.replace(data=data, replicates=1, participation=Uniform(m=4))
         return [final(run.replace(algorithm=kind(weighted=w))) for w in (False, True)]
 
-    balanced = Federation(partition=Iid(), server=IidServer(n0=50), clients=7)
-    plain, weighted = results(balanced)
+    plain, weighted = results(tiny.data.replace(partition=Dirichlet(alpha=1.0)))
     assert torch.equal(plain, weighted)
-    plain, weighted = results(tiny.data.replace(partition=Unbalanced()))
+    skewed = Dirichlet(alpha=0.1, balanced=False)
+    plain, weighted = results(tiny.data.replace(partition=skewed))
     assert not torch.allclose(plain, weighted)
 
 
