@@ -70,7 +70,8 @@ class TopK(Compression):
     where they stand takes 4 bytes each or a bitmap of P bits, whichever is shorter; a
     vector is sent whole if that is shorter still.
 
-    Source: Stich et al. 2018, NeurIPS, definition 2.1 (docs/papers.md#sparsified-sgd).
+    Source: the operator top_k of Stich et al. 2018, NeurIPS
+    (docs/papers.md#sparsified-sgd).
 
     Example:
         >>> import torch
@@ -115,9 +116,9 @@ class Quantised(Compression):
     and down otherwise, so that sent_p is v_p in the mean; without `stochastic` it is
     the nearest whole number. A vector takes P `bits` bits, and 4 bytes for max|v|.
 
-    Source: Alistarh et al. 2017, NeurIPS (docs/papers.md#qsgd). Vectors are scaled by
-    their largest number, as in that paper's experiments, and not by their L2 norm, with
-    which most numbers of a long vector would become zero.
+    Source: Alistarh et al. 2017, NeurIPS (docs/papers.md#qsgd). Their analysis scales a
+    vector by its L2 norm, with which most numbers of a long vector would become zero;
+    here it is scaled by its largest number.
 
     Example:
         >>> import torch

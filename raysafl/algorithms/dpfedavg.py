@@ -36,7 +36,9 @@ class DPFedAvg(Algorithm):
     stores besides them (training losses and accuracies, and who came) is not private.
 
     Source: McMahan et al. 2018, ICLR, algorithm 1 with flat clipping
-    (docs/papers.md#dpfedavg).
+    (docs/papers.md#dpfedavg). There, clients clip the change after each local step;
+    here they clip it once, before they send it. Both keep |Delta_i| <= S, on which the
+    privacy rests.
 
     Example:
         >>> import raysafl as fl

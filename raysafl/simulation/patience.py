@@ -19,8 +19,7 @@ class Patience(Component):
     Each replicate stops by itself; the run is finished when all have stopped. The
     ledger names the reason. Parameters stay as they were in the last round.
 
-    Source: Prechelt 1998, section 2.2, criterion UP in a simpler form
-    (docs/papers.md#early-stopping).
+    Prechelt 1998 compares this and other criteria (docs/papers.md#early-stopping).
 
     Example:
         >>> patience = Patience(metric="test_loss", rounds=2)
