@@ -175,12 +175,9 @@ class _Clients:
     @classmethod
     def of(cls, packed: Mapping[int, Tensor], num_parameters: int) -> "_Clients":
         """Take the vectors of a state apart."""
-        residuals = {i: row[:num_parameters] for i, row in packed.items()}
-        inner = {
-            i: row[num_parameters:]
-            for i, row in packed.items()
-            if len(row) > num_parameters
-        }
+        both = {i: row for i, row in packed.items() if len(row) > num_parameters}
+        residuals = dict(packed) | {i: row[:num_parameters] for i, row in both.items()}
+        inner = {i: row[num_parameters:] for i, row in both.items()}
         return cls(packed, residuals, inner)
 
     def packed_with(

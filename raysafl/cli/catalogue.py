@@ -8,10 +8,12 @@ from pydantic.fields import FieldInfo
 from rich.table import Table
 from rich.text import Text
 
+from raysafl.algorithms import Compression
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
+from raysafl.core.rates import RateSchedule
 from raysafl.core.record import COLUMNS, Summary
 from raysafl.data import Partition, ServerData, Source
 from raysafl.participation import Distribution
@@ -25,6 +27,8 @@ FAMILIES: dict[str, type[Component]] = {
     "server data": ServerData,
     "dataset": Source,
     "model": Model,
+    "rate schedule": RateSchedule,
+    "compression": Compression,
 }
 
 # What `raysafl advise` estimates.

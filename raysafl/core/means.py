@@ -19,7 +19,8 @@ def relative_weights(weight_M: Tensor) -> list[float]:
         weight_M: Weights of at least 0, not all 0.
     """
     weight_M = weight_M.double()
-    return (weight_M * len(weight_M) / weight_M.sum()).tolist()
+    relative: list[float] = (weight_M * len(weight_M) / weight_M.sum()).tolist()
+    return relative
 
 
 def mean_of_rows(row_MP: Tensor, weight_M: Tensor | None = None) -> Tensor:

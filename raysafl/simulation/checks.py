@@ -182,8 +182,13 @@ def checked_ids(algorithm: Algorithm, ids: Any, num_clients: int, round: int) ->
     """Check that an algorithm's round asks for clients that exist.
 
     Raises:
-        ValueError: one of the ids, of which there is at least one, is no client's.
+        ValueError: there are no ids, or one of them is no client's.
     """
+    if not len(ids):
+        raise ValueError(
+            f"{_round_of(algorithm)} must ask for at least one client; in round {round} "
+            "it gave no ids"
+        )
     for i in (min(ids), max(ids)):
         if not EVERYONE <= i < num_clients:
             raise ValueError(

@@ -171,6 +171,10 @@ class Simulation:
         self.work = work
         # How clients train, with what depends on the number of rounds filled in.
         self.local = run.local.over(run.rounds)
+        # Whether the metric by which replicates stop should be high.
+        self._higher_is_better = run.stop is not None and run.higher_is_better(
+            run.stop.metric
+        )
         self.first_cell = first_cell
         self.round = 0
         # Seconds that were spent on its rounds since its last records.
@@ -485,11 +489,12 @@ class Simulation:
         replicate = self.replicates[r]
         name = patience.metric
         if name.startswith("train_"):
-            value = getattr(replicate, name)
+            value: float | None = getattr(replicate, name)
         else:
-            value = scores[name]
-        higher = self.run.higher_is_better(name)
-        if value is not None and patience.improves(value, replicate.best, higher):
+            value = cast("float", scores[name])
+        if value is not None and patience.improves(
+            value, replicate.best, self._higher_is_better
+        ):
             replicate.best = value
             replicate.best_round = self.round
         elif self.round - replicate.best_round >= patience.rounds:

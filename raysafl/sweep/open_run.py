@@ -149,7 +149,7 @@ class OpenRun:
             if record.replicate not in here
             and self.simulation.replicates[record.replicate].stopped
         ]
-        self.latest = [*stopped, *records]
+        self.latest = sorted([*stopped, *records], key=lambda record: record.replicate)
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
@@ -182,7 +182,7 @@ class OpenRun:
         """Return the last evaluated round: its number, and means over replicates."""
         last = self.latest
         return {
-            "round": last[-1].round + 1 if last else 0,
+            "round": max((record.round + 1 for record in last), default=0),
             "test_accuracy": float(
                 np.mean(
                     [
