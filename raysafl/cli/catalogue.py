@@ -11,6 +11,7 @@ from rich.text import Text
 from raysafl.algorithms import Compression
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component
+from raysafl.core.objective import Objective
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
 from raysafl.core.rates import RateSchedule
@@ -27,6 +28,7 @@ FAMILIES: dict[str, type[Component]] = {
     "server data": ServerData,
     "dataset": Source,
     "model": Model,
+    "objective": Objective,
     "rate schedule": RateSchedule,
     "compression": Compression,
 }
