@@ -36,14 +36,16 @@ INTERNAL = {"data_root", "FlatModel", "PLAIN", "has_plain_losses", "is_plain"}
 # What `import raysafl` offers of the other rooms.
 OTHERS = {
     "core.algorithm": [
-        *("Algorithm", "LocalTraining", "MeanUpdate", "Round", "Setting", "State"),
-        *("Train", "TrainMean", "Update"),
+        *("Algorithm", "CountSamples", "LocalTraining", "MeanUpdate", "Round"),
+        *("Setting", "State", "Train", "TrainMean", "Update"),
     ],
     "core.objective": ["Metric", "Objective", "mean_of"],
-    "core.participation": ["Cohort", "Participation"],
+    "core.participation": ["Cohort", "Participation", "Sampling"],
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],
+    "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
     "runtime": ["Hardware"],
+    "simulation.patience": ["Patience"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Printed", "Table"],
     "sweep.definition": ["Sweep"],

@@ -5,6 +5,9 @@ from .algorithms import (
     SAFARI,
     SCAFFOLD,
     Centralised,
+    Compressed,
+    Compression,
+    DPFedAvg,
     FedAdagrad,
     FedAdam,
     FedAmplify,
@@ -17,10 +20,13 @@ from .algorithms import (
     FedVARP,
     FedYogi,
     FSLParallel,
+    Quantised,
     ServerOnly,
+    TopK,
 )
 from .core.algorithm import (
     Algorithm,
+    CountSamples,
     LocalTraining,
     MeanUpdate,
     Round,
@@ -31,9 +37,10 @@ from .core.algorithm import (
     Update,
 )
 from .core.objective import Metric, Objective, mean_of
-from .core.participation import Cohort, Participation
+from .core.participation import Cohort, Participation, Sampling
 from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
 from .core.randomness import Key
+from .core.rates import CosineRate, ListedRate, RateSchedule, WarmUpRate
 from .data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
@@ -97,6 +104,7 @@ from .participation import (
     Weibull,
 )
 from .runtime import Hardware
+from .simulation.patience import Patience
 from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
@@ -129,7 +137,12 @@ __all__ = [
     "ClassesPerClient",
     "Classification",
     "Cohort",
+    "Compressed",
+    "Compression",
+    "CosineRate",
+    "CountSamples",
     "Cyclic",
+    "DPFedAvg",
     "Dataset",
     "DealtClasses",
     "Digits",
@@ -166,6 +179,7 @@ __all__ = [
     "ImageSource",
     "IndependentClasses",
     "Key",
+    "ListedRate",
     "LocalTraining",
     "Logistic",
     "Markov",
@@ -181,12 +195,16 @@ __all__ = [
     "ParquetImages",
     "Participation",
     "Partition",
+    "Patience",
     "Printed",
+    "Quantised",
+    "RateSchedule",
     "Regression",
     "Round",
     "Run",
     "Runner",
     "Samples",
+    "Sampling",
     "ScipyDistribution",
     "ServerData",
     "ServerOnly",
@@ -202,11 +220,13 @@ __all__ = [
     "Sweep",
     "Synthetic",
     "Table",
+    "TopK",
     "Trace",
     "Train",
     "TrainMean",
     "Uniform",
     "Update",
+    "WarmUpRate",
     "Weibull",
     "__version__",
     "mean_of",

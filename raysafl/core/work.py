@@ -48,6 +48,9 @@ class Task(NamedTuple):
             two requests of a round do not draw the same mini-batches.
         offset_P: A vector [P] that is added to every gradient, or None.
         prox: Weight of the pull towards the start.
+        weight: The weight of its update in the mean of the cell's tasks, if that is
+            what is asked for. The weights of a cell's tasks have the mean 1.
+        max_norm: The L2 norm to which a longer update is scaled down; None: no limit.
     """
 
     cell: int
@@ -59,6 +62,8 @@ class Task(NamedTuple):
     call: int
     offset_P: Tensor | None
     prox: float
+    weight: float = 1.0
+    max_norm: float | None = None
 
 
 Trained: TypeAlias = dict[int, Update | MeanUpdate]

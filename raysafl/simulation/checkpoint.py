@@ -107,7 +107,8 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
                 counts=Counts(**replicate["counts"]),
                 # Earlier versions did not count the samples that clients are sent.
                 reached=set(replicate.get("reached", [])),
-                **{name: replicate[name] for name in PLAIN_FIELDS},
+                # Those of earlier versions could not stop before the last round.
+                **{name: replicate[name] for name in PLAIN_FIELDS if name in replicate},
             )
             for r, replicate in enumerate(saved["replicates"])
         ]

@@ -13,8 +13,10 @@ from raysafl.core.objective import (
 )
 from raysafl.core.participation import Participation
 from raysafl.core.problem import FederatedData, Model
+from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
+from raysafl.simulation.patience import Patience
 
 
 class Run(Component):
@@ -80,10 +82,23 @@ class Run(Component):
         exclude_if=lambda value: value == PLAIN,
         description="what the model is trained for, and by what it is judged",
     )
+    stop: Patience | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="when a replicate stops before the last round; None: never",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "Run":
         self.participation.check(self.data.clients)
+        for part in self.components():
+            if isinstance(part, LocalTraining):
+                part.check(self.rounds)
+            elif isinstance(part, Algorithm):
+                part.check(self.participation, self.data.clients)
+        if self.stop is not None:
+            self.higher_is_better(self.stop.metric)
         if self.algorithm.uses_server_data and not self.data.has_server_data:
             raise ValueError(
                 f"{type(self.algorithm).__name__} trains on server data, but "
@@ -115,6 +130,27 @@ class Run(Component):
     def cells(self) -> list[Cell]:
         """The cell of each replicate: its data and its seed."""
         return [Cell(self.data, seed) for seed in self.seeds]
+
+    def higher_is_better(self, column: str) -> bool:
+        """Return whether a column of the results is better the higher it is.
+
+        Raises:
+            ValueError: The run measures no such column, or it is a list of numbers.
+        """
+        columns = self.columns()
+        known = {
+            name: declared.higher_is_better
+            for name, declared in columns.items()
+            if not declared.is_list
+        }
+        known["train_loss"] = False
+        if self._has_accuracy():
+            known["train_accuracy"] = True
+        if column not in known:
+            raise ValueError(
+                f"the run measures no single number '{column}': {nearest(column, known)}"
+            )
+        return known[column]
 
     def columns(self, num_outputs: int | None = None) -> dict[str, MetricColumn]:
         """Declare the columns of the results that the run measures, by their names.

@@ -10,7 +10,8 @@ One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) 
 3. If the policy wants it, the new parameters' `TrainAccuracy` is measured.
 4. Replicates whose parameters are no longer finite are stopped.
 5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
-   complete the round's `Record`s, which become rows of the results.
+   complete the round's `Record`s, which become rows of the results. A replicate whose
+   scores have not improved for too long stops (`Run.stop`).
 
 A round is itself a generator. It yields what the machine is to compute
 (`raysafl.core.work`) and is sent the answer. So whoever advances it may merge the
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from raysafl.core.algorithm import (
+    CountSamples,
     MeanUpdate,
     Request,
     Round,
@@ -35,6 +37,7 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.means import relative_weights
 from raysafl.core.objective import Value
 from raysafl.core.participation import Cohort
 from raysafl.core.problem import EVERYONE, SERVER
@@ -51,12 +54,14 @@ from raysafl.core.work import (
     WorkRequest,
 )
 from raysafl.simulation.checks import (
+    checked_ids,
     checked_pick,
     checked_request,
     checked_round,
     checked_state,
     refuse_no_request,
 )
+from raysafl.simulation.patience import Patience
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -102,6 +107,10 @@ class Replicate:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
+        best: The best value so far of the metric that `Run.stop` watches, if any.
+        best_round: The round of that value; -1 before the first.
+        stopped: Why the replicate has stopped before the last round, by `Run.stop`;
+            empty as long as it has not.
     """
 
     seed: int
@@ -112,6 +121,14 @@ class Replicate:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     diverged: str = ""
+    best: float | None = None
+    best_round: int = -1
+    stopped: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the replicate takes part in no further round."""
+        return bool(self.diverged or self.stopped)
 
 
 @dataclass
@@ -152,6 +169,12 @@ class Simulation:
     def __init__(self, run: Run, work: Work, first_cell: int = 0) -> None:
         self.run = run
         self.work = work
+        # How clients train, with what depends on the number of rounds filled in.
+        self.local = run.local.over(run.rounds)
+        # Whether the metric by which replicates stop should be high.
+        self._higher_is_better = run.stop is not None and run.higher_is_better(
+            run.stop.metric
+        )
         self.first_cell = first_cell
         self.round = 0
         # Seconds that were spent on its rounds, and those up to its last records.
@@ -159,12 +182,19 @@ class Simulation:
         self._recorded_seconds = 0.0
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
+        # The numbers of samples of a replicate's clients, once they are asked for.
+        self._sizes: dict[int, Tensor] = {}
+        sampling = run.participation.sampling(run.data.clients)
         self.algorithms = []
         self.replicates = []
         for cell, seed in zip(cells, run.seeds, strict=True):
             sizes, server_size = work.sizes(cell)
             setting = Setting(
-                len(sizes), sum(sizes) / len(sizes), server_size, run.local
+                num_clients=len(sizes),
+                client_samples=sum(sizes) / len(sizes),
+                server_samples=server_size,
+                local=self.local,
+                cohort=None if sampling is None else sampling.cohort,
             )
             algorithm = run.algorithm.prepare(setting)
             w_P = work.init(cell)
@@ -175,8 +205,8 @@ class Simulation:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds have been run, or every replicate has diverged."""
-        return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
+        """Whether all rounds have been run, or every replicate has ended before."""
+        return self.round >= self.run.rounds or all(r.ended for r in self.replicates)
 
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
@@ -230,7 +260,7 @@ class Simulation:
         policy = self.run.participation
         rounds = {}
         for r, replicate in enumerate(self.replicates):
-            if replicate.diverged:
+            if replicate.ended:
                 continue
             key = Key(replicate.seed, self.round)
             num_clients = self.run.data.clients
@@ -257,12 +287,33 @@ class Simulation:
             requests: dict[int, Request] = {}
             for r, answer in answers.items():
                 try:
-                    requests[r] = rounds[r].generator.send(answer)
+                    requests[r] = self._next_request(r, rounds[r].generator, answer)
                 except StopIteration as end:
                     self._finish_training(r, end.value, rounds[r])
             answers = {}
             if requests:
                 answers = yield from self._answer(requests, rounds)
+
+    def _next_request(
+        self, r: int, generator: Round, answer: Update | MeanUpdate | None
+    ) -> Request:
+        """Send an answer to replicate r's round; return the next request to train.
+
+        Requests to count samples are answered here, as no machine is needed for them.
+        """
+        request = generator.send(answer)
+        while isinstance(request, CountSamples):
+            request = generator.send(self._count_samples(r, request.ids))
+        return request
+
+    def _count_samples(self, r: int, ids: Sequence[int]) -> Tensor:
+        """Return how many training samples some of replicate r's clients hold, [M]."""
+        if r not in self._sizes:
+            sizes, server_size = self.work.sizes(self.first_cell + r)
+            # EVERYONE (-2) and SERVER (-1) are found at the end.
+            self._sizes[r] = torch.tensor([*sizes, sum(sizes), server_size])
+        checked_ids(self.algorithms[r], ids, self.run.data.clients, self.round)
+        return self._sizes[r][list(ids)]
 
     def _finish_training(
         self, r: int, returned: Any, in_progress: _RoundInProgress
@@ -323,24 +374,36 @@ class Simulation:
         if request.offset_MP is not None:
             offsets = list(request.offset_MP.float())
 
+        weights = [1.0] * count
+        if isinstance(request, TrainMean) and request.weight_M is not None:
+            weights = relative_weights(request.weight_M)
+
         # Tasks that start from the same tensor share it, so that it is sent only once.
         starts = [request.w_P.float()] * count
         if request.w_MP is not None:
             starts = list(request.w_MP.float())
+
+        local = self.local
+        if request.local is not None:
+            local = request.local.over(self.run.rounds)
 
         return [
             Task(
                 cell=self.first_cell + r,
                 client=i,
                 w_P=w_P,
-                local=request.local or self.run.local,
+                local=local,
                 seed=self.replicates[r].seed,
                 round=self.round,
                 call=in_progress.calls,
                 offset_P=offset_P,
                 prox=request.prox,
+                weight=weight,
+                max_norm=request.max_norm,
             )
-            for i, w_P, offset_P in zip(request.ids, starts, offsets, strict=True)
+            for i, w_P, offset_P, weight in zip(
+                request.ids, starts, offsets, weights, strict=True
+            )
         ]
 
     def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
@@ -412,7 +475,37 @@ class Simulation:
         if not live:
             return []
         scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
-        return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
+        records = []
+        for r in live:
+            own = scores[self.first_cell + r]
+            if self.run.stop is not None:
+                self._stop_without_improvement(self.run.stop, r, own)
+            records.append(self._record(r, rounds[r], own))
+        return records
+
+    def _stop_without_improvement(
+        self, patience: Patience, r: int, scores: Mapping[str, Value]
+    ) -> None:
+        """Stop replicate r if its metric has not improved for too many rounds."""
+        replicate = self.replicates[r]
+        name = patience.metric
+        if name.startswith("train_"):
+            value: float | None = getattr(replicate, name)
+        else:
+            value = cast("float", scores[name])
+        if value is not None and patience.improves(
+            value, replicate.best, self._higher_is_better
+        ):
+            replicate.best = value
+            replicate.best_round = self.round
+        elif self.round - replicate.best_round >= patience.rounds:
+            since = "the start"
+            if replicate.best is not None:
+                since = f"round {replicate.best_round} ({replicate.best:.6g})"
+            replicate.stopped = (
+                f"stopped after round {self.round}: {name} has not improved since "
+                f"{since}"
+            )
 
     def _record(
         self, r: int, in_progress: _RoundInProgress, scores: Mapping[str, Value]

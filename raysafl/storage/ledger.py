@@ -16,7 +16,7 @@ from raysafl.core.text import redacted
 class Status(StrEnum):
     """How a run ended, from the best way to the worst."""
 
-    # All rounds were run.
+    # All rounds were run, or the run stopped before, as its own configuration says.
     FINISHED = "finished"
     # Tune's scheduler ended the run early.
     STOPPED = "stopped"
@@ -45,7 +45,7 @@ class ReplicateEnd(BaseModel):
     Args:
         replicate: the number of the replicate, from 0.
         status: how it ended.
-        reason: why, if it diverged.
+        reason: why, if it diverged or stopped before the last round.
         rows: how many rows it has written; None in entries of earlier versions.
         digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
     """

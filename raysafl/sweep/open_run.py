@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysafl.core.record import Record
+from raysafl.core.record import COLUMNS, Record
 from raysafl.core.work import Work
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
@@ -65,7 +65,7 @@ class OpenRun:
         self._spent_before = 0.0
         # Why a checkpoint was not used; empty if there was none, or it was used.
         self.begun_anew = ""
-        # The records of the last evaluated round, one for each replicate.
+        # The last record of each replicate that goes on or has stopped early.
         self.latest: list[Record] = []
         # The rows that earlier attempts have written, and those of this attempt.
         self._earlier = ROUNDS.empty_table()
@@ -108,7 +108,20 @@ class OpenRun:
         rows = self.store.table([self.run.id])
         self._earlier = rows.filter(pc.less(rows["round"], self.simulation.round))
         why = self._fault(written)
-        return f"the rows before it are damaged ({why})" if why else ""
+        if why:
+            return f"the rows before it are damaged ({why})"
+        replicates = enumerate(self.simulation.replicates)
+        self.latest = [self._last_record(r) for r, own in replicates if own.stopped]
+        return ""
+
+    def _last_record(self, r: int) -> Record:
+        """Return the last record of a replicate, from the rows before the checkpoint."""
+        rows = self._earlier.filter(pc.equal(self._earlier["replicate"], r))
+        row = rows.sort_by("round").to_pylist()[-1]
+        fields = {name: row.pop(name) for name in COLUMNS}
+        del row["run_id"]
+        metrics = {name: value for name, value in row.items() if value is not None}
+        return Record(**fields, metrics=metrics)
 
     def _fault(self, written: Sequence[RowSum]) -> str:
         """Say how the rows before the checkpoint differ from those that were written."""
@@ -116,9 +129,7 @@ class OpenRun:
         if written:
             return difference(dict(enumerate(written)), dict(enumerate(self.sums())))
         plan = Plan(run.rounds, run.eval_every, run.replicates, run.seed)
-        live = [
-            r for r, own in enumerate(self.simulation.replicates) if not own.diverged
-        ]
+        live = [r for r, own in enumerate(self.simulation.replicates) if not own.ended]
         return gap(plan, keys_of(self._earlier), self.simulation.round, live)
 
     @property
@@ -127,9 +138,18 @@ class OpenRun:
         return self.store.checkpoint(self.run.id)
 
     def take(self, records: list[Record]) -> None:
-        """Take the records of an evaluated round."""
+        """Take the records of a round; there are none if it was not evaluated."""
         self._fresh += records
-        self.latest = records or self.latest
+        if not records:
+            return
+        here = {record.replicate for record in records}
+        stopped = [
+            record
+            for record in self.latest
+            if record.replicate not in here
+            and self.simulation.replicates[record.replicate].stopped
+        ]
+        self.latest = sorted([*stopped, *records], key=lambda record: record.replicate)
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
@@ -167,7 +187,7 @@ class OpenRun:
         """Return the last evaluated round: its number, and means over replicates."""
         last = self.latest
         return {
-            "round": last[-1].round + 1 if last else 0,
+            "round": max((record.round + 1 for record in last), default=0),
             "test_accuracy": float(
                 np.mean(
                     [
@@ -189,25 +209,26 @@ class OpenRun:
             sums: the sum of the rows of each replicate that has any.
             origin: versions, host, device, engine and so on.
         """
-        diverged = [replicate.diverged for replicate in self.simulation.replicates]
-        reason = next(filter(None, diverged), "")
+        replicates = self.simulation.replicates
+        diverged = next((own.diverged for own in replicates if own.diverged), "")
+        stopped = next((own.stopped for own in replicates if own.stopped), "")
         ends = []
-        for r, why in enumerate(diverged):
+        for r, replicate in enumerate(replicates):
             own = sums.get(r, RowSum())
-            status = Status.DIVERGED if why else Status.FINISHED
+            status = Status.DIVERGED if replicate.diverged else Status.FINISHED
             ends.append(
                 ReplicateEnd(
                     replicate=r,
                     status=status,
-                    reason=why,
+                    reason=replicate.diverged or replicate.stopped,
                     rows=own.rows,
                     digest=own.digest,
                 )
             )
         return LedgerEntry.now(
             self.run.model_dump(mode="json"),
-            Status.DIVERGED if reason else Status.FINISHED,
-            reason,
+            Status.DIVERGED if diverged else Status.FINISHED,
+            diverged or stopped,
             replicates=ends,
             metrics=self.metrics(),
             started=self.started,
