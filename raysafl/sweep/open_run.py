@@ -165,14 +165,7 @@ class OpenRun:
 
     def metrics(self) -> dict[str, float | int]:
         """Return the last evaluated round: its number, and means over replicates."""
-        last = self.latest
-        return {
-            "round": last[-1].round + 1 if last else 0,
-            "test_accuracy": float(
-                np.mean([r.test_accuracy for r in last] or [np.nan])
-            ),
-            "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
-        }
+        return metrics_of(self.latest)
 
     def entry(
         self, sums: Mapping[int, RowSum], origin: Mapping[str, str]
@@ -217,3 +210,20 @@ class OpenRun:
             self._table = pa.concat_tables([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table
+
+
+def metrics_of(records: Sequence[Record]) -> dict[str, float | int]:
+    """Return what is reported to Tune of an evaluated round.
+
+    Args:
+        records: the records of the round, one for each replicate; there are none before
+            the first evaluated round.
+
+    Returns:
+        The number of the round from 1, or 0, and means over replicates, or NaN.
+    """
+    return {
+        "round": records[-1].round + 1 if records else 0,
+        "test_accuracy": float(np.mean([r.test_accuracy for r in records] or [np.nan])),
+        "test_loss": float(np.mean([r.test_loss for r in records] or [np.nan])),
+    }

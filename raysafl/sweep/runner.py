@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
+from ray import tune
 from rich.console import Console
 from torch import Tensor
 
@@ -36,11 +37,13 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
-from raysafl.sweep.progress import choose_display, run_name
+from raysafl.sweep.progress import choose_display, plain_console, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
+from raysafl.sweep.shown import outcome_html, outcome_text, print_outcome
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning, wait_for_earlier_trials
+from raysafl.sweep.tune_hooks import check_callbacks, stoppers_of
 from raysafl.sweep.user_errors import errors_described
 from raysafl.tracking import Tracker, Tracking, default_uri
 from raysafl.training.engine_choice import make_engine
@@ -53,9 +56,9 @@ Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
-    """The result of a sweep.
+    """The result of a sweep. A notebook shows it as its table and its figure.
 
     Args:
         store: the sweep's folder.
@@ -88,6 +91,13 @@ class Outcome:
     def ok(self) -> bool:
         """Whether every run ended, and none failed or diverged."""
         return self.bad.empty and not self.missing
+
+    def __repr__(self) -> str:
+        return outcome_text(self)
+
+    def _repr_html_(self) -> str:
+        """Write the table and the figure for a notebook."""
+        return outcome_html(self)
 
 
 class _Attempt(NamedTuple):
@@ -123,7 +133,7 @@ class Runner:
             own classes was edited: `rerun`, `keep` or `fail`. An unfinished run goes on
             from no checkpoint of other code.
         only: axis to label: run only the runs that have these labels.
-        quiet: print nothing.
+        quiet: print neither progress nor the table and the place of the results.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
             database beside the sweep.
         track: how much is logged to MLflow: none, summary, curves or auto.
@@ -134,6 +144,17 @@ class Runner:
             there are components of the user's own classes.
         command: the command that repeats this, for the manifest.
         console: where messages are printed.
+        callbacks: callbacks of Tune's, such as its loggers for TensorBoard and W&B. What
+            they write of a run is kept in the folder `logs` of the results.
+        stop: when a run stops early, as Tune's `RunConfig(stop=)` takes it: a mapping
+            from `round`, `test_accuracy` or another number that is reported to the
+            value that it has to reach; a function of (trial id, result); or stoppers of
+            Tune's. Stopped runs count as ended. A stopper that ends the whole sweep
+            leaves the runs unfinished, and running the sweep again continues them.
+
+    With `callbacks` or `stop`, as with a scheduler, every trial has one run instead of a
+    pack of many, and every evaluated round is reported to Tune. A sweep of many small
+    runs then takes much longer; its results are the same.
     """
 
     sweep: Sweep
@@ -150,7 +171,9 @@ class Runner:
     flush_seconds: float = FLUSH_SECONDS
     try_first: bool = True
     command: str = ""
-    console: Console = field(default_factory=lambda: Console(markup=False, emoji=False))
+    console: Console = field(default_factory=plain_console, repr=False)
+    callbacks: Sequence[tune.Callback] = ()
+    stop: Any = None
 
     @property
     def store(self) -> Store:
@@ -159,15 +182,24 @@ class Runner:
         return Store(parse_location(self.out or f"results/{self.sweep.name}{suffix}"))
 
     def run(self) -> Outcome:
-        """Run the sweep, and write its table and its report.
+        """Run the sweep, write its table and its report, and print where they are.
 
         Raises:
-            ValueError: something is wrong with the sweep, its data, the folder or the
-                hardware; nothing was run.
+            ValueError: something is wrong with the sweep, its data, the folder, the
+                hardware, the callbacks or the rules to stop; nothing was run.
             SweepBusyError: another process is writing to the folder.
             StorageError: the disk is full, or the object store is lost; running the
                 sweep again goes on where it was.
         """
+        check_callbacks(self.callbacks)
+        stoppers_of(self.stop)
+        outcome = self._run()
+        if not self.quiet:
+            print_outcome(outcome, self.console)
+        return outcome
+
+    def _run(self) -> Outcome:
+        """Run the sweep, and write its table and its report."""
         began = time.monotonic()
         store = self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
@@ -396,6 +428,8 @@ class Runner:
             say=self._note,
             digests=digests,
             stale=Stale(self.stale),
+            callbacks=check_callbacks(self.callbacks),
+            stoppers=stoppers_of(self.stop),
         )
         try:
             display.start(len(todo) or self.sweep.num_samples, skipped)
