@@ -24,21 +24,28 @@ LOG = logging.getLogger(__name__)
 
 # Settings that Ray reads from the environment but does not document. A Ray that does
 # not know one ignores it, so they need no check.
-PRESTART_WORKER = "RAY_prestart_worker_first_driver"
+PRELOADED_MODULES = "RAY_preload_python_modules"
 CONNECT_SECONDS = "RAY_gcs_server_port_wait_time_s"
 
 _warned: set[str] = set()
 
 
 @contextmanager
-def lean_local_ray() -> Iterator[None]:
+def lean_local_ray(preload: str = "") -> Iterator[None]:
     """Keep a Ray that the block starts on loopback, and without needless processes.
 
     By itself, Ray listens on loopback only on macOS and Windows; here it does on Linux
-    too. This Ray also starts no worker in advance (an idle one costs 1 % of a core), no
-    process that forwards the workers' output to the driver, none that watches for new
-    nodes (1 % of a core together), and no server of its dashboard (0.6 core seconds,
-    for which `ray.init` waits): a sweep on one machine needs none of them.
+    too. This Ray also starts no process that forwards the workers' output to the driver,
+    none that watches for new nodes (1 % of a core together), and no server of its
+    dashboard (0.6 core seconds, for which `ray.init` waits): a sweep on one machine
+    needs none of them.
+
+    Ray starts one worker a core in advance, which the first actors become. While the
+    driver is still getting ready, these workers import a module, which takes them some
+    seconds.
+
+    Args:
+        preload: the name of the module that every worker imports when it starts.
 
     Raises:
         ValueError: this version of Ray has no such switch for loopback. It would accept
@@ -61,8 +68,8 @@ def lean_local_ray() -> Iterator[None]:
                 _warn_once(
                     f"Node.{start}", "Ray starts a process that a sweep does not need"
                 )
-        prestart = os.environ.get(PRESTART_WORKER, "0")
-        changes.enter_context(environment(**{PRESTART_WORKER: prestart}))
+        modules = os.environ.get(PRELOADED_MODULES, preload)
+        changes.enter_context(environment(**{PRELOADED_MODULES: modules}))
         yield
 
 

@@ -39,7 +39,7 @@ LOST_EXIT_CODE = 2
 
 
 @contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
+def ray_session(address: str | None, preload: str = "") -> Iterator[None]:
     """Provide Ray for the block: use a running Ray, join a cluster, or start one here.
 
     A Ray that ran before the block is left running. A Ray that the block started, or a
@@ -48,6 +48,8 @@ def ray_session(address: str | None) -> Iterator[None]:
     Args:
         address: the cluster's address, such as "auto" or "host:port"; None starts a Ray
             on this machine that listens on loopback only.
+        preload: the name of a module that the workers of a Ray that is started here
+            import before they are needed.
 
     Raises:
         ValueError: no cluster answers at the address, or this version of Ray cannot be
@@ -57,7 +59,7 @@ def ray_session(address: str | None) -> Iterator[None]:
         yield
         return
     try:
-        _start(address)
+        _start(address, preload)
         with nullcontext() if address else no_secrets_in_logs():
             yield
     finally:
@@ -65,12 +67,12 @@ def ray_session(address: str | None) -> Iterator[None]:
         _shut_down()
 
 
-def _start(address: str | None) -> None:
+def _start(address: str | None, preload: str) -> None:
     """Join the cluster at the address, or start a Ray here if there is none."""
     try:
         with (
             kept_sigterm(),
-            _connecting_once(address) if address else lean_local_ray(),
+            _connecting_once(address) if address else lean_local_ray(preload),
         ):
             ray.init(
                 address=address or "local",

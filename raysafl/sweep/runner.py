@@ -35,6 +35,7 @@ from raysafl.storage.paths import (
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.coordinator import Coordinator
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
 from raysafl.sweep.progress import choose_display, plain_console, run_name
@@ -368,7 +369,7 @@ class Runner:
         tracker = None
         conclude: Callable[[], None] = _nothing
         try:
-            with ray_session(self.address):
+            with ray_session(self.address, preload=Coordinator.__module__):
                 check_fits(self.hardware)
                 datasets = ready()
                 conclude = partial(_write_all, self.store)

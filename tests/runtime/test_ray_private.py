@@ -23,18 +23,18 @@ def _forget_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_local_ray_is_kept_on_loopback_and_lean_only_inside_the_block(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv(ray_private.PRESTART_WORKER, raising=False)
+    monkeypatch.delenv(ray_private.PRELOADED_MODULES, raising=False)
     before = [
         ray_constants.ENABLE_RAY_CLUSTER,
         *(getattr(node.Node, s) for s in STARTS),
     ]
-    with pytest.raises(KeyError), ray_private.lean_local_ray():
+    with pytest.raises(KeyError), ray_private.lean_local_ray("json.tool"):
         assert ray_constants.ENABLE_RAY_CLUSTER is False
         assert [getattr(node.Node, s)() for s in STARTS] == [None, None]
-        assert os.environ[ray_private.PRESTART_WORKER] == "0"
+        assert os.environ[ray_private.PRELOADED_MODULES] == "json.tool"
         raise KeyError
     after = [ray_constants.ENABLE_RAY_CLUSTER, *(getattr(node.Node, s) for s in STARTS)]
-    assert after == before and ray_private.PRESTART_WORKER not in os.environ
+    assert after == before and ray_private.PRELOADED_MODULES not in os.environ
     assert not caplog.records
 
 
