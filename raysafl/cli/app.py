@@ -347,7 +347,7 @@ def sync_command(
 @app.command("ui")
 def ui_command(
     path: Annotated[
-        str, typer.Argument(help="The folder that holds the sweeps.")
+        str, typer.Argument(help="The folder of a sweep, or one that holds sweeps.")
     ] = "results",
     host: Annotated[
         str,
@@ -356,13 +356,16 @@ def ui_command(
     port: Annotated[
         int, typer.Option(help="Port; if it is taken, the next free one is used.")
     ] = 5000,
+    browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
 ) -> None:
-    """Open the results in MLflow, until Ctrl-C."""
+    """Show the results in MLflow, and print the address of the page, until Ctrl-C."""
     from raysafl.tracking.server import serve
 
     try:
         with working():
-            serve(parse_location(path), host, port)
+            serve(parse_location(path), host, port, browser)
     # A server that does not start is reported like a mistake, without a traceback.
     except RuntimeError as error:
         raise ValueError(str(error)) from error

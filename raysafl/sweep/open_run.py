@@ -1,8 +1,9 @@
 """A run that has begun and not ended: its rounds, its rows so far, and its checkpoint."""
 
 import datetime
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -224,6 +225,12 @@ def metrics_of(records: Sequence[Record]) -> dict[str, float | int]:
     """
     return {
         "round": records[-1].round + 1 if records else 0,
-        "test_accuracy": float(np.mean([r.test_accuracy for r in records] or [np.nan])),
-        "test_loss": float(np.mean([r.test_loss for r in records] or [np.nan])),
+        "test_accuracy": _mean(record.test_accuracy for record in records),
+        "test_loss": _mean(record.test_loss for record in records),
     }
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """Return the mean of numbers; NaN if one is missing, or there are none."""
+    known = [math.nan if value is None else value for value in values]
+    return float(np.mean(known)) if known else math.nan

@@ -53,6 +53,8 @@ from raysafl.training.inputs import Inputs
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
 LOADING_SECONDS = 0.2
+# How long the report waits until it is known where MLflow shows the sweep.
+TRACKER_SECONDS = 20.0
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
@@ -372,11 +374,12 @@ class Runner:
             with ray_session(self.address, preload=Coordinator.__module__):
                 check_fits(self.hardware)
                 datasets = ready()
-                conclude = partial(_write_all, self.store)
+                conclude = partial(_write_all, self.store, None)
                 tracker = self._tracker(todo)
+                conclude = partial(_write_all, self.store, tracker)
                 self._trials(todo, datasets, skipped, tracker, digests)
                 # The report is written in a thread, so that Ray can stop meanwhile.
-                conclude = _in_thread(partial(_write_all, self.store)).result
+                conclude = _in_thread(conclude).result
         except StorageError as error:
             conclude = _nothing
             raise _with_advice(error, self.store, len(todo)) from error
@@ -487,12 +490,15 @@ def _curve_of_run(rows: pd.DataFrame, title: str) -> bytes:
     return curve_of_run(rows, title)
 
 
-def _write_all(store: Store) -> None:
+def _write_all(store: Store, tracker: Tracker | None) -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
     put_together_if_undamaged(store)
     write_runs_table(store)
+    # The report links to MLflow.
+    if tracker is not None:
+        tracker.wait_until_opened(TRACKER_SECONDS)
     write_report(store)
 
 
