@@ -50,6 +50,8 @@ OTHERS = {
     "storage.manifest": ["Claim", "Printed", "Table"],
     "sweep.definition": ["Sweep"],
     "sweep.runner": ["Outcome", "Runner"],
+    "sweep.simulate": ["simulate"],
+    "sweep.trainable": ["trainable"],
     "version": ["__version__"],
 }
 

@@ -5,6 +5,7 @@ client actors, so a sweep starts its processes once. `_reset` drops all state of
 last pack; a test compares a reused trial with a new one.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import ray
 import torch
 from filelock import FileLock
 from ray import tune
+from ray.tune.result import TIMESTEPS_TOTAL
 
 from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware
@@ -36,8 +38,38 @@ from raysafl.sweep.stale import Stale
 # report lacks the metric that its scheduler or search algorithm goes by.
 NO_METRICS = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
 
+# The field of a report that is for the driver alone (`News`). It is neither a number nor
+# a list, so that loggers of Tune's pass over it.
+NEWS = "raysafl"
+
 # From the configuration that Tune gives a trial to the trial's pack.
 PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
+
+
+@dataclass(frozen=True)
+class News:
+    """What has become of the runs of a trial since its last report.
+
+    Args:
+        ends: how runs have ended.
+        written: the runs that have not ended and have new rows.
+        running: how many runs are open.
+        accuracy: their mean test accuracy; NaN if none is evaluated.
+        rows: the sums of the rows of the one run that a scheduler may stop; empty if
+            the pack has several runs.
+        begun_anew: why checkpoints were not used, a line for each.
+        halve: whether the driver is to try the halves of the pack.
+        lost: why results cannot be written any more; empty if they can.
+    """
+
+    ends: Sequence[End] = ()
+    written: Sequence[str] = ()
+    running: int = 0
+    accuracy: float = math.nan
+    rows: Sequence[dict[str, Any]] = ()
+    begun_anew: str = ""
+    halve: bool = False
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,56 +215,51 @@ class Coordinator(tune.Trainable):
             return self._step()
         except StorageError as error:
             self._close()
-            return {"key": self.key, "done": True, "lost": str(error), **NO_METRICS}
+            return {**NO_METRICS, "done": True, NEWS: News(lost=str(error))}
 
     def _step(self) -> dict[str, Any]:
-        """Return a report.
-
-        Besides `done` and the metrics of the run that a scheduler watches, it has:
-        `ends`, how runs have ended; `written`, the runs with new rows; `running`, how
-        many are open, and `accuracy`, their mean test accuracy; `rows`, the sums of the
-        rows of the one run that a scheduler may stop; `begun_anew`, why checkpoints
-        were not used; `halve`, whether the driver is to try the halves of the pack.
-        """
-        report: dict[str, Any] = {"done": True, **NO_METRICS}
+        """Return a report: metrics of the run that a scheduler watches, and `News`."""
+        metrics: dict[str, Any] = dict(NO_METRICS)
+        news = News()
+        done = True
         try:
             if not self.begun:
                 self._begin()
-                report["ends"] = [
-                    End.of(run_id, entry) for run_id, entry in self.ended.items()
-                ]
+                news = News(ends=[End.of(i, entry) for i, entry in self.ended.items()])
             if self.session is not None:
-                report["done"] = self.session.advance(self.context.report_seconds)
-                report |= self._progress(self.session)
+                done = self.session.advance(self.context.report_seconds)
+                metrics = self.session.metrics()
+                news = self._news(self.session)
             elif len(self.ended) == 1:
-                report |= next(iter(self.ended.values())).metrics
+                metrics |= next(iter(self.ended.values())).metrics
         except StorageError:
             raise
         # The user's own code may call `sys.exit`, which would end this process.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if is_own_exit(error):
                 raise
-            report |= self._fail(error)
-        if report["done"]:
+            news = self._fail(error)
+            done = True
+        if done:
             self._close()
-        return {"key": self.key, **report}
+        # TensorBoard draws curves over Tune's number of time steps.
+        return {**metrics, TIMESTEPS_TOTAL: metrics["round"], "done": done, NEWS: news}
 
-    def _progress(self, session: Session) -> dict[str, Any]:
-        """Return the part of a report that says how far the runs of a session are."""
+    def _news(self, session: Session) -> News:
+        """Return how far the runs of a session are."""
         ends = [End.of(run_id, entry) for run_id, entry in self.ended.items()]
         self.ended = {}
         one = len(self.pack.runs) == 1
-        return {
-            **session.metrics(),
-            "ends": [*ends, *session.take_ends()],
-            "written": session.take_written(),
-            "running": len(session.open),
-            "accuracy": session.accuracy(),
+        return News(
+            ends=[*ends, *session.take_ends()],
+            written=session.take_written(),
+            running=len(session.open),
+            accuracy=session.accuracy(),
             # A warning that is raised here would end in a file of Ray's.
-            "begun_anew": session.begun_anew,
+            begun_anew=session.begun_anew,
             # For the ledger entry, should a scheduler stop the run here.
-            "rows": session.watched_sums() if one else [],
-        }
+            rows=session.watched_sums() if one else [],
+        )
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Return an empty checkpoint for Tune, as `Session` writes those of the runs."""
@@ -241,16 +268,16 @@ class Coordinator(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Ignore Tune's checkpoint: `Session` goes on from those of the runs."""
 
-    def _fail(self, error: BaseException) -> dict[str, Any]:
+    def _fail(self, error: BaseException) -> News:
         """Record the failure of a run, or let the driver try the halves of a pack."""
         self._close()
         if len(self.pack.runs) > 1:
-            return {"halve": True}
+            return News(halve=True)
         run = self.pack.runs[0] if self.pack.runs else None
         run_id = run.id if run else self.key
         entry = failure(error, run, self.context.origin)
         self.store.write_ledger(run_id, entry)
-        return {"ends": [End.of(run_id, entry)]}
+        return News(ends=[End.of(run_id, entry)])
 
     def _stop(self) -> None:
         try:

@@ -74,7 +74,7 @@ def _brief(part: Component) -> Any:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """A named set of runs.
 
@@ -173,6 +173,18 @@ class Sweep:
             self._check()
         except ValueError as error:
             raise ValueError(f"sweep '{self.name}': {error}") from None
+
+    def __repr__(self) -> str:
+        # Imported here, as it imports this module's callers.
+        from raysafl.sweep.shown import sweep_text
+
+        return sweep_text(self)
+
+    def _repr_html_(self) -> str:
+        """Write the axes and their labels for a notebook."""
+        from raysafl.sweep.shown import sweep_html
+
+        return sweep_html(self)
 
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""

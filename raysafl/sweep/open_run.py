@@ -1,8 +1,9 @@
 """A run that has begun and not ended: its rounds, its rows so far, and its checkpoint."""
 
 import datetime
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -185,20 +186,7 @@ class OpenRun:
 
     def metrics(self) -> dict[str, float | int]:
         """Return the last evaluated round: its number, and means over replicates."""
-        last = self.latest
-        return {
-            "round": max((record.round + 1 for record in last), default=0),
-            "test_accuracy": float(
-                np.mean(
-                    [
-                        np.nan if r.test_accuracy is None else r.test_accuracy
-                        for r in last
-                    ]
-                    or [np.nan]
-                )
-            ),
-            "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
-        }
+        return metrics_of(self.latest)
 
     def entry(
         self, sums: Mapping[int, RowSum], origin: Mapping[str, str]
@@ -244,3 +232,26 @@ class OpenRun:
             self._table = pa.concat_tables([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table
+
+
+def metrics_of(records: Sequence[Record]) -> dict[str, float | int]:
+    """Return what is reported to Tune of an evaluated round.
+
+    Args:
+        records: the records of the round, one for each replicate; there are none before
+            the first evaluated round.
+
+    Returns:
+        The number of the round from 1, or 0, and means over replicates, or NaN.
+    """
+    return {
+        "round": max((record.round + 1 for record in records), default=0),
+        "test_accuracy": _mean(record.test_accuracy for record in records),
+        "test_loss": _mean(record.test_loss for record in records),
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """Return the mean of numbers; NaN if one is missing, or there are none."""
+    known = [math.nan if value is None else value for value in values]
+    return float(np.mean(known)) if known else math.nan

@@ -39,6 +39,13 @@ from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import failure
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch, labels_of
+from raysafl.sweep.tune_hooks import (
+    keep_logs,
+    labelled_space,
+    logs_folder,
+    trial_folder,
+    trial_name,
+)
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
@@ -75,6 +82,8 @@ class Tuning:
         say: takes a message for the user.
         digests: the digests of the user's classes.
         stale: what becomes of a run whose code has changed.
+        callbacks: the user's callbacks of Tune.
+        stoppers: the user's rules that stop runs, or the whole sweep.
     """
 
     sweep: Sweep
@@ -88,6 +97,16 @@ class Tuning:
     say: Callable[[str], None]
     digests: CodeDigests
     stale: Stale
+    callbacks: Sequence[tune.Callback] = ()
+    stoppers: Sequence[tune.Stopper] = ()
+
+    @property
+    def _is_one_by_one(self) -> bool:
+        """Whether each trial has one run, and reports every evaluated round of it.
+
+        Tune's schedulers, callbacks and stoppers know trials, and no runs within them.
+        """
+        return bool(self.sweep.scheduler or self.callbacks or self.stoppers)
 
     def fit(self, datasets: Mapping[str, Dataset]) -> None:
         """Run all trials on the Ray that was started before.
@@ -118,7 +137,7 @@ class Tuning:
                 hardware=self.hardware,
                 datasets={},
                 origin={**provenance(), "commit": commit()},
-                report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
+                report_seconds=0.0 if self._is_one_by_one else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
                 engine=self.engine,
                 code=self.digests.found,
@@ -176,11 +195,8 @@ class Tuning:
     def _packs(
         self, runs: Iterable[Run], datasets: Mapping[str, Dataset]
     ) -> list[Pack]:
-        """Form packs for the cores and the memory of Ray's machines.
-
-        A scheduler decides run by run, so each of its packs is one run.
-        """
-        if self.sweep.scheduler:
+        """Form packs for the cores and the memory of Ray's machines."""
+        if self._is_one_by_one:
             return [Pack((run,)) for run in runs]
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once = self.hardware.trials_at_once(nodes)
@@ -202,7 +218,12 @@ class Tuning:
             context, pack_of=lambda config: ray.get(refs[config[PACK_KEY]])
         )
         watch = self._watch(lambda config: by_id[config[PACK_KEY]])
-        self._fit(context, watch, {PACK_KEY: tune.grid_search(list(by_id))}, 1)
+        space = {PACK_KEY: tune.grid_search(list(by_id))}
+        if self.callbacks or self.stoppers:
+            known = self.store.manifest().labels()
+            of_packs = {i: known.get(pack.runs[0].id, {}) for i, pack in by_id.items()}
+            space = labelled_space(list(by_id), of_packs)
+        self._fit(context, watch, space, 1)
         unfinished = [] if watch.ends_early else watch.unfinished
         return [half for pack in unfinished for half in pack.halves(watch.shown)]
 
@@ -221,8 +242,12 @@ class Tuning:
         """
         with _scratch(self.store) as folder:
             tuner = self._tuner(context, folder, watch, space, num_samples)
-            with _signals_put_off(watch), watched_head(watch.interrupt):
-                tuner.fit()
+            try:
+                with _signals_put_off(watch), watched_head(watch.interrupt):
+                    tuner.fit()
+            finally:
+                if self.callbacks:
+                    keep_logs(folder / self.sweep.name, logs_folder(self.store))
         if watch.lost:
             raise StorageError(watch.lost)
 
@@ -253,6 +278,8 @@ class Tuning:
         most = self.hardware.trials
         sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
         chooses = bool(self.sweep.scheduler or self.sweep.search_alg)
+        # Callbacks show a person the names of trials, and write into their folders.
+        seen = bool(self.callbacks)
         return tune.Tuner(
             trainable,
             param_space=space,
@@ -264,14 +291,17 @@ class Tuning:
                 scheduler=self.sweep.scheduler,
                 max_concurrent_trials=most if self.sweep.search_alg else None,
                 reuse_actors=True,
-                trial_dirname_creator=lambda trial: str(trial.trial_id),
+                trial_name_creator=trial_name if seen else None,
+                trial_dirname_creator=trial_folder
+                if seen
+                else lambda trial: str(trial.trial_id),
             ),
             run_config=tune.RunConfig(
-                name=folder.name,
-                storage_path=str(folder.parent),
+                name=self.sweep.name,
+                storage_path=str(folder),
                 failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
-                callbacks=[watch],
-                stop=Halt(watch),
+                callbacks=[watch, *self.callbacks],
+                stop=Halt(watch, self.stoppers),
                 verbose=0,
             ),
         )
@@ -284,6 +314,8 @@ class Tuning:
             entry = Entry(run_id=run_id, labels=values)
             self.store.write_manifest(manifest.extended([entry]))
 
+        rules = ["the scheduler"] if self.sweep.scheduler else []
+        rules += ["`stop`"] if self.stoppers else []
         return Watch(
             self.store,
             pack_of,
@@ -293,6 +325,7 @@ class Tuning:
             labels,
             sampled,
             self.digests.of_run,
+            " or ".join(rules),
         )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raysafl.tracking.metrics import CURVES, Curves
+from raysafl.tracking.metrics import CURVES, Curves, metric_name
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, RunTag
@@ -26,11 +26,12 @@ def points(curves: Curves, start: int) -> list["Metric"]:
     """
     from mlflow.entities import Metric
 
+    names = [metric_name(column) for column in CURVES]
     rounds = curves.rounds.tolist()
     times = [start + time for time in curves.times.tolist()]
     return [
         Metric(name, value, when, round)
-        for name, column in zip(CURVES, curves.values.T.tolist(), strict=True)
+        for name, column in zip(names, curves.values.T.tolist(), strict=True)
         for round, when, value in zip(rounds, times, column, strict=True)
         if math.isfinite(value)
     ]

@@ -11,6 +11,7 @@ from raysafl import Hardware
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
+from raysafl.sweep.coordinator import NEWS, News
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.progress import QuietDisplay
 from raysafl.sweep.session import End
@@ -44,7 +45,7 @@ class Submitted:
 
 def halved(watch: Watch, trial: Trial) -> None:
     """The trial's last report asks for halves."""
-    trial.update_last_result({"halve": True})
+    trial.update_last_result({NEWS: News(halve=True)})
     watch.on_trial_complete(0, [trial], trial)
 
 
@@ -81,7 +82,7 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     watch.store.write_bundle(PACK.id, *ended(RUNS[:2]))
     trial = Trial("pack", config={"pack": PACK.id}, stub=True)
     first = End(RUNS[0].id, Status.FINISHED, "", 0.5)
-    watch.on_trial_result(0, [trial], trial, {"ends": [first], "written": []})
+    watch.on_trial_result(0, [trial], trial, {NEWS: News(ends=[first])})
     end(watch, trial)
     finished = [(run.id, Status.FINISHED) for run in RUNS[:2]]
     assert sorted(shown.ends) == sorted(finished)

@@ -148,7 +148,7 @@ def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     for name in ("s=4, SAFARI, p=1", "s=0, FedAvg, p=2"):
         page.get_by_role("link", name=name).first.wait_for()
     page.get_by_text("Curves and results").first.wait_for()
-    for chart in ("test_accuracy", "last10"):
+    for chart in ("test/accuracy", "last10"):
         page.get_by_text(chart, exact=True).first.wait_for(state="attached")
     page.get_by_text("FedAvg against SAFARI on digits").first.wait_for()  # the note
     assert seen.errors == [] and all(
