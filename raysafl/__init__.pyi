@@ -99,6 +99,8 @@ from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
 from .sweep.runner import Outcome, Runner
+from .sweep.simulate import simulate
+from .sweep.trainable import trainable
 from .version import __version__
 
 __all__ = [
@@ -202,4 +204,6 @@ __all__ = [
     "Update",
     "Weibull",
     "__version__",
+    "simulate",
+    "trainable",
 ]

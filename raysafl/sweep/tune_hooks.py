@@ -9,7 +9,7 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.result import TIME_TOTAL_S, TIMESTEPS_TOTAL, TRAINING_ITERATION
+from ray.tune.result import TIME_TOTAL_S, TIMESTEPS_TOTAL
 from ray.tune.stopper import FunctionStopper
 
 from raysafl.core.text import nearest
@@ -21,7 +21,7 @@ from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import run_name
 
 # The numbers by which `stop={...}` may stop a run: what a run reports, and what Tune adds.
-NUMBERS = (*METRICS, "round", TRAINING_ITERATION, TIMESTEPS_TOTAL, TIME_TOTAL_S)
+NUMBERS = (*METRICS, "round", "training_iteration", TIMESTEPS_TOTAL, TIME_TOTAL_S)
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100
 LOGS = "logs"
