@@ -109,6 +109,8 @@ from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
 from .sweep.runner import Outcome, Runner
+from .sweep.simulate import simulate
+from .sweep.trainable import trainable
 from .version import __version__
 
 __all__ = [
@@ -230,4 +232,6 @@ __all__ = [
     "Weibull",
     "__version__",
     "mean_of",
+    "simulate",
+    "trainable",
 ]

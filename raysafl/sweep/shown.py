@@ -60,8 +60,9 @@ def _print_bad_runs(outcome: "Outcome", console: Console) -> None:
         if run_id in outcome.shown:
             continue
         first = replicates.iloc[0]
+        name = run_name(labels[str(run_id)], str(run_id))
         console.print(
-            f"{run_name(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
+            f"{name}: {first['status']}, {first['reason']}",
             style="red",
             soft_wrap=True,
         )

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
@@ -84,8 +83,8 @@ class RunTrainable(tune.Trainable):
         """Make the trial's run and its clients."""
         if base is None or dataset is None:
             raise ValueError("no run is given: call fl.trainable(run)")
-        resources = ray.get_runtime_context().get_assigned_resources()
-        torch.set_num_threads(max(1, int(resources.get("CPU", 1))))
+        given = getattr(self.trial_resources, "required_resources", {})
+        torch.set_num_threads(max(1, int(given.get("CPU", 1))))
         self.base = base
         self.dataset = dataset
         self.engine = engine

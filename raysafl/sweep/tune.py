@@ -16,6 +16,7 @@ from typing import Any
 import ray
 import ray.cloudpickle
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysafl.core.problem import Dataset
@@ -39,13 +40,7 @@ from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import failure
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch, labels_of
-from raysafl.sweep.tune_hooks import (
-    keep_logs,
-    labelled_space,
-    logs_folder,
-    trial_folder,
-    trial_name,
-)
+from raysafl.sweep.tune_hooks import Shown, keep_logs, logs_folder
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
@@ -218,22 +213,26 @@ class Tuning:
             context, pack_of=lambda config: ray.get(refs[config[PACK_KEY]])
         )
         watch = self._watch(lambda config: by_id[config[PACK_KEY]])
+        known = self.store.manifest().labels()
+        labels = {i: known.get(pack.runs[0].id, {}) for i, pack in by_id.items()}
         space = {PACK_KEY: tune.grid_search(list(by_id))}
-        if self.callbacks or self.stoppers:
-            known = self.store.manifest().labels()
-            of_packs = {i: known.get(pack.runs[0].id, {}) for i, pack in by_id.items()}
-            space = labelled_space(list(by_id), of_packs)
-        self._fit(context, watch, space, 1)
+        self._fit(context, watch, space, 1, Shown(labels))
         unfinished = [] if watch.ends_early else watch.unfinished
         return [half for pack in unfinished for half in pack.halves(watch.shown)]
 
     def _fit_sampled(self, context: Context) -> None:
         """Let Tune sample the runs one by one, each in a trial of its own."""
         watch = self._watch(context.pack_of)
-        self._fit(context, watch, dict(self.sweep.space), self.sweep.num_samples)
+        space = dict(self.sweep.space)
+        self._fit(context, watch, space, self.sweep.num_samples, Shown({}))
 
     def _fit(
-        self, context: Context, watch: Watch, space: dict[str, Any], num_samples: int
+        self,
+        context: Context,
+        watch: Watch,
+        space: dict[str, Any],
+        num_samples: int,
+        shown: Shown,
     ) -> None:
         """Run the trials of a search space.
 
@@ -241,7 +240,7 @@ class Tuning:
             StorageError: results could not be written any more.
         """
         with _scratch(self.store) as folder:
-            tuner = self._tuner(context, folder, watch, space, num_samples)
+            tuner = self._tuner(context, folder, watch, space, num_samples, shown)
             try:
                 with _signals_put_off(watch), watched_head(watch.interrupt):
                     tuner.fit()
@@ -267,6 +266,7 @@ class Tuning:
         watch: Watch,
         space: dict[str, Any],
         num_samples: int,
+        shown: Shown,
     ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
@@ -291,16 +291,14 @@ class Tuning:
                 scheduler=self.sweep.scheduler,
                 max_concurrent_trials=most if self.sweep.search_alg else None,
                 reuse_actors=True,
-                trial_name_creator=trial_name if seen else None,
-                trial_dirname_creator=trial_folder
-                if seen
-                else lambda trial: str(trial.trial_id),
+                trial_name_creator=shown.name if seen else None,
+                trial_dirname_creator=shown.folder if seen else _trial_id,
             ),
             run_config=tune.RunConfig(
                 name=self.sweep.name,
                 storage_path=str(folder),
                 failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
-                callbacks=[watch, *self.callbacks],
+                callbacks=[watch, *([shown, *self.callbacks] if seen else [])],
                 stop=Halt(watch, self.stoppers),
                 verbose=0,
             ),
@@ -327,6 +325,10 @@ class Tuning:
             self.digests.of_run,
             " or ".join(rules),
         )
+
+
+def _trial_id(trial: Trial) -> str:
+    return str(trial.trial_id)
 
 
 def wait_for_earlier_trials(store: Store) -> None:

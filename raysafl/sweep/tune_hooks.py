@@ -9,10 +9,11 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.result import TIME_TOTAL_S, TIMESTEPS_TOTAL, TRAINING_ITERATION
+from ray.tune.result import TIME_TOTAL_S, TIMESTEPS_TOTAL
 from ray.tune.stopper import FunctionStopper
 
 from raysafl.core.text import nearest
+from raysafl.storage.manifest import Label
 from raysafl.storage.paths import local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.check import METRICS
@@ -21,7 +22,7 @@ from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import run_name
 
 # The numbers by which `stop={...}` may stop a run: what a run reports, and what Tune adds.
-NUMBERS = (*METRICS, "round", TRAINING_ITERATION, TIMESTEPS_TOTAL, TIME_TOTAL_S)
+NUMBERS = (*METRICS, "round", "training_iteration", TIMESTEPS_TOTAL, TIME_TOTAL_S)
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100
 LOGS = "logs"
@@ -44,6 +45,45 @@ class Threshold(tune.Stopper):
     def stop_all(self) -> bool:
         """Never end the whole sweep."""
         return False
+
+
+class Shown(tune.Callback):
+    """What the user's callbacks see of the trials of a sweep: its runs, by their labels.
+
+    It stands before them in the list of callbacks.
+
+    Args:
+        labels: the labels of the one run of each pack, by the id of the pack. A trial
+            that is sampled has its labels in its configuration.
+    """
+
+    def __init__(self, labels: Mapping[str, Mapping[str, Label]]) -> None:
+        self.labels = {pack_id: dict(own) for pack_id, own in labels.items()}
+
+    def of(self, trial: Trial) -> dict[str, Any]:
+        """Return the labels of a trial's run."""
+        if PACK_KEY in trial.config:
+            return self.labels.get(trial.config[PACK_KEY], {})
+        return dict(trial.config)
+
+    def name(self, trial: Trial) -> str:
+        """Name a trial by its run's labels."""
+        return run_name(self.of(trial), str(trial.trial_id))
+
+    def folder(self, trial: Trial) -> str:
+        """Name the folder of a trial, the same whenever its run goes on."""
+        text = re.sub(r"[^\w=,.+-]+", "_", self.name(trial).replace(", ", ","))
+        key = str(trial.config.get(PACK_KEY, "")) or sample_key(trial.config)
+        key = key.removeprefix("sample-")[:6]
+        return f"{text[:MOST_CHARACTERS].lstrip('.')}_{key}"
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Put the labels where Tune's loggers look for hyperparameters."""
+        labels = self.of(trial)
+        trial.config = {**trial.config, **labels}
+        trial.evaluated_params = labels
 
 
 def check_callbacks(callbacks: Any) -> list[tune.Callback]:
@@ -100,37 +140,6 @@ def stoppers_of(stop: Any) -> list[tune.Stopper]:
             "of (trial id, result), or an object of a class of ray.tune.stopper"
         )
     return [FunctionStopper(stop)]
-
-
-def labelled_space(
-    ids: Sequence[str], labels: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return a search space of one trial per run, whose configuration shows its labels.
-
-    Args:
-        ids: the ids of packs of one run each.
-        labels: the labels of each pack's run.
-    """
-    axes = dict.fromkeys(axis for own in labels.values() for axis in own)
-
-    def label_of(axis: str) -> Any:
-        return tune.sample_from(lambda config: labels[config[PACK_KEY]].get(axis))
-
-    shown = {axis: label_of(axis) for axis in axes}
-    return {PACK_KEY: tune.grid_search(list(ids)), **shown}
-
-
-def trial_name(trial: Trial) -> str:
-    """Name a trial of one run by the run's labels."""
-    shown = {name: value for name, value in trial.config.items() if name != PACK_KEY}
-    return run_name(shown, str(trial.config.get(PACK_KEY, trial.trial_id)))
-
-
-def trial_folder(trial: Trial) -> str:
-    """Name the folder of a trial of one run, the same whenever the run goes on."""
-    text = re.sub(r"[^\w=,.+-]+", "_", trial_name(trial).replace(", ", ","))
-    key = trial.config.get(PACK_KEY) or sample_key(trial.config).rpartition("-")[2]
-    return f"{text[:MOST_CHARACTERS].lstrip('.')}_{str(key)[:6]}"
 
 
 def logs_folder(store: Store) -> Path:

@@ -11,6 +11,7 @@ from raysafl.storage.mlflow_view import MlflowView
 from raysafl.storage.paths import Location
 from raysafl.storage.store import Store
 
+HEADING = "### "
 COMMIT = "mlflow.source.git.commit"
 
 
@@ -119,7 +120,8 @@ def _title_and_body(text: str) -> tuple[str, str]:
     if not text.startswith("# "):
         return "", text
     title, _, body = text.partition("\n")
-    return title, body.strip()
+    # MLflow's largest heading overlaps itself where it is longer than a line.
+    return HEADING + title.removeprefix("# "), body.strip()
 
 
 def _links(store: Store, view: MlflowView) -> str:

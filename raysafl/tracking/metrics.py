@@ -154,7 +154,7 @@ def final_statistics(rows: pd.DataFrame) -> dict[str, dict[str, Spread]]:
     means = of_run.mean()
     stds = of_run.std().to_dict("records")
     return {
-        run_id: {name: Spread(mean, std[name]) for name, mean in own.items()}
+        str(run_id): {str(n): Spread(mean, std[n]) for n, mean in own.items()}
         for run_id, own, std in zip(
             means.index, means.to_dict("records"), stds, strict=True
         )

@@ -21,6 +21,7 @@ from raysafl.tracking import metrics
 from raysafl.tracking.choice import Tracking, stride, thinning_note
 from raysafl.tracking.client import analyse, artifacts, connect, disconnect
 from raysafl.tracking.descriptions import (
+    HEADING,
     begun_runs,
     description,
     ledger_tags,
@@ -235,7 +236,7 @@ class Projection:
         known = self._client.get_experiment(self._experiment).tags
         # The page of an experiment shows two lines, in which a heading would be too
         # large.
-        for name, value in {NOTE: text.removeprefix("# "), VIEW: view}.items():
+        for name, value in {NOTE: text.removeprefix(HEADING), VIEW: view}.items():
             if known.get(name) != value:
                 self._client.set_experiment_tag(self._experiment, name, value)
 

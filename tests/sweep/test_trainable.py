@@ -23,22 +23,20 @@ class Reports(tune.Callback):
         self.rounds.append((lr, result["round"], result["test_accuracy"]))
 
 
-def test_a_plain_tuner_stops_the_worse_half_of_the_runs_early(
-    tiny: Run, tmp_path: Path
-) -> None:
+def test_a_plain_tuner_stops_the_worse_run_early(tiny: Run, tmp_path: Path) -> None:
     base = tiny.replace(rounds=8)
     reports = Reports()
-    rates = [0.001, 0.1, 0.2, 0.0001]
+    rates = [0.1, 1e-9]
     tuner = tune.Tuner(
         tune.with_resources(trainable(base), {"cpu": 0.5}),
         param_space={"local.lr": tune.grid_search(rates)},
         tune_config=tune.TuneConfig(
             metric="test_accuracy",
             mode="max",
-            max_concurrent_trials=4,
+            max_concurrent_trials=1,
             reuse_actors=True,
             scheduler=ASHAScheduler(
-                time_attr="round", grace_period=2, reduction_factor=2, max_t=8
+                time_attr="round", grace_period=4, reduction_factor=2, max_t=8
             ),
         ),
         run_config=tune.RunConfig(
@@ -48,13 +46,12 @@ def test_a_plain_tuner_stops_the_worse_half_of_the_runs_early(
     results = tuner.fit()
     assert not results.errors
     ended = {r.config["local.lr"]: r.metrics["round"] for r in results}
-    assert max(ended.values()) == 8 and min(ended.values()) < 8
+    assert ended == {0.1: 8, 1e-9: 4}
     best = results.get_best_result()
     run = base.replace(best.config)
     accuracy = simulate(run).groupby("round").test_accuracy.mean()
-    assert best.config["local.lr"] in (0.1, 0.2)
     # Every evaluated round is reported, with the numbers of a simulation.
-    own = [(t, a) for lr, t, a in reports.rounds if lr == best.config["local.lr"]]
+    own = [(t, a) for lr, t, a in reports.rounds if lr == 0.1]
     assert own == [(t + 1, pytest.approx(a)) for t, a in accuracy.items()]
 
 
@@ -74,7 +71,7 @@ def test_a_trial_goes_on_from_its_checkpoint_with_equal_numbers(
     assert [second.train()["test_loss"] for _ in range(3)] == rest
     # Another configuration is another run.
     other = Here({"seed": 4})
-    with pytest.raises(ValueError, match="it belongs to run"):
+    with pytest.raises(ValueError, match="cannot be used: it holds seeds"):
         other.load_checkpoint(str(tmp_path))
     assert other.reset_config({"seed": 3})
     for trial in (first, second, other):

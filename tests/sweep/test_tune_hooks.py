@@ -15,12 +15,7 @@ from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.tune_callback import Halt
-from raysafl.sweep.tune_hooks import (
-    check_callbacks,
-    stoppers_of,
-    trial_folder,
-    trial_name,
-)
+from raysafl.sweep.tune_hooks import Shown, check_callbacks, stoppers_of
 
 
 class Seen(tune.Callback):
@@ -28,10 +23,12 @@ class Seen(tune.Callback):
 
     def __init__(self) -> None:
         self.configs: dict[str, dict[str, Any]] = {}
+        self.params: dict[str, dict[str, Any]] = {}
         self.reports: list[tuple[str, int, float]] = []
 
     def on_trial_result(self, iteration, trials, trial, result, **info) -> None:  # type: ignore[no-untyped-def]
         self.configs[str(trial)] = dict(trial.config)
+        self.params[str(trial)] = trial.evaluated_params
         self.reports.append((str(trial), result["round"], result["test_accuracy"]))
 
 
@@ -77,8 +74,9 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
 
     name = "algorithm=FedAvg, q=0.5"
     assert set(seen.configs) == {name, "algorithm=other, q=0.5"}
-    shown = {k: v for k, v in seen.configs[name].items() if k != PACK_KEY}
-    assert shown == {"algorithm": "FedAvg", "q": 0.5}
+    labels = {"algorithm": "FedAvg", "q": 0.5}
+    assert seen.configs[name].items() >= labels.items()
+    assert seen.params[name] == labels
     rounds = simulate(tiny).groupby("round").test_accuracy.mean()
     expected = [(t, pytest.approx(rounds[t - 1])) for t in (1, 2, 3)]
     assert [(t, a) for run, t, a in seen.reports if run == name] == expected
@@ -174,14 +172,13 @@ def test_what_is_no_callback_is_refused_before_anything_runs(
 
 
 def test_a_trial_is_named_by_labels_and_its_folder_has_no_odd_characters() -> None:
-    config = {PACK_KEY: "abcdef123456", "data": "../a b", "n": None, "x": "y" * 200}
-    trial = Trial("run", config=config, stub=True)
-    assert trial_name(trial).startswith("data=../a b, n=None, x=yyy")
-    folder = trial_folder(trial)
+    labels = {"data": "../a b", "n": None, "x": "y" * 200}
+    shown = Shown({"abcdef123456": labels})
+    trial = Trial("run", config={PACK_KEY: "abcdef123456"}, stub=True)
+    assert shown.name(trial).startswith("data=../a b, n=None, x=yyy")
+    folder = shown.folder(trial)
     assert folder.startswith("data=.._a_b,n=None,x=yyy") and folder.endswith("_abcdef")
     assert "/" not in folder and len(folder) < 120
-    sampled = Trial("run", config={"q": 0.25}, stub=True)
-    assert trial_name(sampled) == "q=0.25"
-    assert trial_folder(sampled) == trial_folder(
-        Trial("run", config={"q": 0.25}, stub=True)
-    )
+    one, same = (Trial("run", config={"q": 0.25}, stub=True) for _ in range(2))
+    assert shown.name(one) == "q=0.25"
+    assert shown.folder(one) == shown.folder(same)

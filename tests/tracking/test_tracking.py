@@ -174,6 +174,14 @@ def test_curves_come_before_what_they_cost_and_single_values_last(
     assert single == {"final", "last10", "best", "total_bytes"}
 
 
+def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> None:
+    complete(store, snapshots=0, bytes_up=0)
+    sync(store.path, None, print)
+    names = view().children[A].data.metrics
+    assert "work/bytes_down" in names
+    assert not {"work/snapshots", "work/bytes_up"} & set(names)
+
+
 @pytest.mark.parametrize(
     ("column", "name"),
     [
@@ -239,7 +247,7 @@ def test_the_description_links_to_the_report_and_the_folder_says_where_mlflow_sh
     )
     note = parent.data.tags["mlflow.note.content"]
     title, links, *_ = note.split("\n\n")
-    assert title == "# A demo"
+    assert title == "### A demo"
     run = f"#/experiments/{now.experiment.experiment_id}/runs/{parent.info.run_id}"
     assert f"[Report]({run}/artifacts/report.html" in links
     assert str(store.path / "report.html") in links
