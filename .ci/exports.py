@@ -27,6 +27,9 @@ MORE = {
     "data": {
         "sources": ["data_root"],
         "image_sets": ["EMNIST_LABELS"],
+        "own_arrays": ["from_arrays", "from_torch"],
+        "own_tables": ["from_csv", "from_pandas"],
+        "parquet": ["from_parquet"],
         "server_images": ["STL10_AS_CIFAR10"],
     },
     "models": {"flat": ["FlatModel"], "dropout": ["Dropout"]},
@@ -39,7 +42,7 @@ OTHERS = {
         *("Train", "TrainMean", "Update"),
     ],
     "core.participation": ["Cohort", "Participation"],
-    "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
+    "core.problem": ["EVERYONE", "SERVER", "Column", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],
     "runtime": ["Hardware"],
     "simulation.run": ["Run"],

@@ -5,8 +5,8 @@ partitions and models themselves are in `raysafl.data` and `raysafl.models`.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -25,26 +25,58 @@ EVERYONE = -2
 
 
 @dataclass(frozen=True)
+class Column:
+    """A value of each sample that is no input, such as the hospital that it is from.
+
+    A partition may make a client of each value (`raysafl.data.ByColumn`).
+
+    Attributes:
+        codes: [n] the position of each sample's value in `values`; -1: it has none.
+        values: the distinct values as text, in the ascending order of the values. Equal
+            columns of a training set and a test set have equal `values`.
+    """
+
+    codes: NDArray[np.int64]
+    values: tuple[str, ...]
+
+    def take(self, rows: Any) -> Self:
+        """Return the column of some samples.
+
+        Args:
+            rows: an array of positions, an array of booleans or a slice.
+        """
+        return replace(self, codes=self.codes[rows])
+
+    def extended(self, count: int) -> Self:
+        """Return the column with so many further samples, which have no value."""
+        more = np.full(count, -1)
+        return replace(self, codes=np.concatenate([self.codes, more]))
+
+
+@dataclass(frozen=True)
 class Samples:
-    """Inputs and labels in memory.
+    """Inputs and targets in memory.
 
     The model sees x * scale + shift, which is computed when a batch is drawn: images
     that are stored as uint8 take a quarter of the memory of float32.
 
     Attributes:
         x: [n, ...] uint8 or float32; int64 are tokens, which are not scaled.
-        y: [n] labels, from 0.
+        y: [n] int64 labels, from 0; for regression float32 [n], or [n, K] for K numbers
+            a sample.
         scale: the factor of each input.
         shift: what is added to each input after scaling.
         users: [n] the number of the user who made each sample, from 0, or -1 for
             nobody; None if the dataset does not say.
+        columns: what else is known of each sample, by name; no part of its input.
     """
 
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     scale: float = 1.0
     shift: float = 0.0
     users: NDArray[np.int64] | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -55,16 +87,31 @@ class Samples:
         """The bytes of one sample as it is stored here, with its label."""
         return self.x[:1].nbytes + self.y[:1].nbytes
 
+    def take(self, rows: Any) -> Self:
+        """Return some of the samples.
+
+        Args:
+            rows: an array of positions, an array of booleans or a slice.
+        """
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            users=None if self.users is None else self.users[rows],
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+        )
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training set and a test set with the same classes.
+    """A training set and a test set with the same classes, or with numbers to predict.
 
     Attributes:
         name: the dataset's name, for messages.
         train: the training samples, which are spread over the clients and the server.
         test: the test samples, on which all models are evaluated.
-        num_classes: the number of classes; labels are 0 to num_classes - 1.
+        num_classes: the number of classes; labels are 0 to num_classes - 1. It is 0 if
+            the targets are numbers.
         names: the names of the classes, or none if they are not known.
         outside: how many of the last training samples were appended for the server,
             which alone may hold them.
@@ -172,6 +219,15 @@ class FederatedData(Component):
         Raises:
             ValueError: the dataset has too few samples or classes for this split.
         """
+
+    def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
+        """Return the name of each client, or nothing if clients have none.
+
+        Args:
+            dataset: what `load` returned.
+            split: what `split` returned.
+        """
+        return ()
 
 
 class Model(Component):

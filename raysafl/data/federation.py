@@ -101,6 +101,7 @@ class Federation(FederatedData):
     def load(self) -> Dataset:
         """Read the dataset, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
+        self._check_classes(dataset)
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
             return dataset
@@ -117,8 +118,27 @@ class Federation(FederatedData):
             train.scale,
             train.shift,
             users,
+            {name: c.extended(len(extra)) for name, c in train.columns.items()},
         )
         return replace(dataset, train=joined, outside=len(extra))
+
+    def _check_classes(self, dataset: Dataset) -> None:
+        """Check that data without classes are not spread by classes.
+
+        Raises:
+            ValueError: the partition or the server data needs classes.
+        """
+        for field, part in (("partition", self.partition), ("server", self.server)):
+            if part is not None and part.needs_classes and not dataset.num_classes:
+                instead = (
+                    "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
+                    if field == "partition"
+                    else "IidServer(n0=...) or FromClients(...)"
+                )
+                raise ValueError(
+                    f"{field}={type(part).__name__} goes by classes, but the targets of "
+                    f"'{dataset.name}' are numbers; use {instead}"
+                )
 
     def split_seed(self, seed: int) -> int:
         """Return the seed that determines the split of the replicate with this seed.
@@ -141,7 +161,8 @@ class Federation(FederatedData):
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
         labels = dataset.train.y[:inside]
-        users = dataset.train.users
+        self._check_classes(dataset)
+        users = self.partition.users_of(dataset.train)
 
         server = np.empty(0, np.int64)
         if self.server is not None:
@@ -167,6 +188,14 @@ class Federation(FederatedData):
         if shared:
             clients = _with_shared_data(clients, server, shared, key)
         return Split(clients, server, shared)
+
+    def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
+        """Return the names of the clients: the values of `ByColumn`, else nothing."""
+        if type(self.partition).client_names is Partition.client_names:
+            return ()
+        # A client's own samples stand before those that the server shares with it.
+        first = np.array([samples[0] for samples in split.clients], np.int64)
+        return self.partition.client_names(dataset.train, first)
 
 
 def _with_shared_data(
