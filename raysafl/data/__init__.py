@@ -32,7 +32,6 @@ from raysafl.data.shakespeare import Shakespeare
 from raysafl.data.sources import (
     Digits,
     ImageSource,
-    ParquetImages,
     Source,
     Subset,
     data_root,

@@ -101,7 +101,8 @@ class Federation(FederatedData):
     def load(self) -> Dataset:
         """Read the dataset, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
-        self._check_classes(dataset)
+        if self.server is not None:
+            _check_classes(self.server, dataset)
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
             return dataset
@@ -122,24 +123,6 @@ class Federation(FederatedData):
         )
         return replace(dataset, train=joined, outside=len(extra))
 
-    def _check_classes(self, dataset: Dataset) -> None:
-        """Check that data without classes are not spread by classes.
-
-        Raises:
-            ValueError: the partition or the server data needs classes.
-        """
-        for field, part in (("partition", self.partition), ("server", self.server)):
-            if part is not None and part.needs_classes and not dataset.num_classes:
-                instead = (
-                    "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
-                    if field == "partition"
-                    else "IidServer(n0=...) or FromClients(...)"
-                )
-                raise ValueError(
-                    f"{field}={type(part).__name__} goes by classes, but the targets of "
-                    f"'{dataset.name}' are numbers; use {instead}"
-                )
-
     def split_seed(self, seed: int) -> int:
         """Return the seed that determines the split of the replicate with this seed.
 
@@ -157,11 +140,13 @@ class Federation(FederatedData):
         Raises:
             ValueError: the partition or the server data does not fit the dataset.
         """
+        for part in (self.partition, self.server):
+            if part is not None:
+                _check_classes(part, dataset)
         key = Key(self.split_seed(seed))
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
         labels = dataset.train.y[:inside]
-        self._check_classes(dataset)
         users = self.partition.users_of(dataset.train)
 
         server = np.empty(0, np.int64)
@@ -196,6 +181,21 @@ class Federation(FederatedData):
         # A client's own samples stand before those that the server shares with it.
         first = np.array([samples[0] for samples in split.clients], np.int64)
         return self.partition.client_names(dataset.train, first)
+
+
+def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
+    """Refuse a rule that goes by class if a sample has not exactly one class."""
+    if part.needs_classes and not dataset.has_labels:
+        targets = "numbers" if not dataset.num_classes else "several classes per sample"
+        others = (
+            "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
+            if isinstance(part, Partition)
+            else "IidServer(n0=...) or FromClients(...)"
+        )
+        raise ValueError(
+            f"{type(part).__name__} goes by the class of a sample, but the targets of "
+            f"'{dataset.name}' are {targets}; take {others}, or a rule of your own"
+        )
 
 
 def _with_shared_data(

@@ -1,6 +1,7 @@
 """Partitions: how the training samples are spread over the clients.
 
 A partition is a pure function of the labels, the number of clients and the seed.
+Rules that go by class refuse data without classes (`Partition.needs_classes`).
 """
 
 import math
@@ -27,6 +28,10 @@ from raysafl.core.text import nearest
 class Partition(Component):
     """A rule that spreads samples over clients. Subclass it and define `spread`.
 
+    Attributes:
+        needs_classes: Whether each sample must have one class. A federation then
+            refuses data with other targets, such as numbers.
+
     Example:
         >>> import numpy as np
         >>> import raysafl as fl
@@ -38,8 +43,6 @@ class Partition(Component):
     """
 
     abstract: ClassVar[bool] = True
-    # Whether it spreads samples by their classes, so that it cannot spread data whose
-    # targets are numbers.
     needs_classes: ClassVar[bool] = False
 
     def users_of(self, samples: Samples) -> Ints | None:
@@ -65,9 +68,9 @@ class Partition(Component):
         """Return for each client the positions of its samples in `labels`.
 
         Args:
-            labels: the class of each sample that may be given to a client, [S]; for
-                regression, its targets.
-            num_classes: the number of classes of the dataset; 0 for regression.
+            labels: the class of each sample that may be given to a client, [S]; if
+                `needs_classes` is not set, any targets, [S, ...].
+            num_classes: the number of classes of the dataset; 0 if it has none.
             clients: the number of clients.
             rng: the only source of randomness.
             users: whose each sample is, [S], if the dataset knows it; -1: nobody's.
