@@ -32,11 +32,12 @@ from .core.algorithm import (
 )
 from .core.objective import Metric, Objective, mean_of
 from .core.participation import Cohort, Participation
-from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
+from .core.problem import EVERYONE, SERVER, Column, Dataset, Model, Samples
 from .core.randomness import Key
 from .data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
+    ByColumn,
     ByUser,
     Cifar10,
     ClassesPerClient,
@@ -53,6 +54,7 @@ from .data import (
     IidServer,
     ImageSource,
     IndependentClasses,
+    InMemory,
     Mnist,
     OtherDatasetServer,
     Overlapping,
@@ -66,6 +68,11 @@ from .data import (
     StratifiedServer,
     Subset,
     Synthetic,
+    from_arrays,
+    from_csv,
+    from_pandas,
+    from_parquet,
+    from_torch,
 )
 from .models import (
     CNN,
@@ -121,6 +128,7 @@ __all__ = [
     "ArbitraryRates",
     "Bernoulli",
     "Beta",
+    "ByColumn",
     "ByUser",
     "Centralised",
     "CharLSTM",
@@ -129,6 +137,7 @@ __all__ = [
     "ClassesPerClient",
     "Classification",
     "Cohort",
+    "Column",
     "Cyclic",
     "Dataset",
     "DealtClasses",
@@ -164,6 +173,7 @@ __all__ = [
     "Iid",
     "IidServer",
     "ImageSource",
+    "InMemory",
     "IndependentClasses",
     "Key",
     "LocalTraining",
@@ -209,5 +219,10 @@ __all__ = [
     "Update",
     "Weibull",
     "__version__",
+    "from_arrays",
+    "from_csv",
+    "from_pandas",
+    "from_parquet",
+    "from_torch",
     "mean_of",
 ]
