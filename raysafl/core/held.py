@@ -46,11 +46,6 @@ def find(content: str) -> Dataset | None:
     return dataset
 
 
-def is_known(content: str) -> bool:
-    """Return whether `find` would find a dataset, without fetching it."""
-    return content in _here or content in _elsewhere
-
-
 def held_here() -> dict[str, Dataset]:
     """Return all datasets that this process holds, by the digests of their contents."""
     return dict(_here)

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr
 
-from raysafl.core.held import find, hold, is_known
+from raysafl.core.held import find, hold
 from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source
 
@@ -53,15 +53,17 @@ class InMemory(Source):
     )
     _dataset: Dataset | None = PrivateAttr(default=None)
 
-    @model_validator(mode="after")
-    def _at_hand(self) -> "InMemory":
-        if not is_known(self.content):
-            raise ValueError(self._how_to_get_it())
-        return self
-
     def model_post_init(self, context: Any, /) -> None:
-        """Refer to the data, so that they are kept."""
+        """Find the data, and refer to them, so that they are kept.
+
+        A source that was pickled is not made anew, and finds its data in `load`.
+
+        Raises:
+            ValueError: this process does not have them; the message says what to do.
+        """
         self._dataset = find(self.content)
+        if self._dataset is None:
+            raise ValueError(self._how_to_get_it())
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and dict(other) == dict(self)

@@ -560,9 +560,10 @@ def _find_image(
     schema: pa.Schema, features: Mapping[str, Any], file: str
 ) -> str | None:
     """Return the only column that holds images; None if there is none."""
+    columns: list[str] = schema.names
     found = [
         name
-        for name in schema.names
+        for name in columns
         if features.get(name, {}).get("_type") == "Image"
         or _is_image_struct(schema.field(name).type)
     ]
@@ -576,12 +577,11 @@ def _find_image(
 
 def _find_label(schema: pa.Schema, features: Mapping[str, Any], file: str) -> str:
     """Return the only column of classes, or the column `label`."""
+    columns: list[str] = schema.names
     found = [
-        name
-        for name in schema.names
-        if features.get(name, {}).get("_type") == "ClassLabel"
+        name for name in columns if features.get(name, {}).get("_type") == "ClassLabel"
     ]
-    if "label" in schema.names:
+    if "label" in columns:
         return "label"
     if len(found) == 1:
         return found[0]
@@ -599,7 +599,7 @@ def _check_known(column: str, schema: pa.Schema, file: str) -> None:
 
 
 def _is_image_struct(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
 def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> None:

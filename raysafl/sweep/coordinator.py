@@ -8,6 +8,7 @@ last pack; a test compares a reused trial with a new one.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import ray
@@ -15,6 +16,7 @@ import torch
 from filelock import FileLock
 from ray import tune
 
+from raysafl.core.held import hold_elsewhere
 from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware
 from raysafl.runtime.messages import PackSetup
@@ -54,6 +56,8 @@ class Context:
         origin: versions, host and commit, for the ledger entries.
         code: digests of the user's classes that the driver has computed.
         stale: what becomes of a run whose code has changed.
+        held: datasets that exist in the memory of the driver only, in Ray's object
+            store, by the digests of their contents.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -70,6 +74,12 @@ class Context:
     engine: str = "auto"
     code: Mapping[str, str] = field(default_factory=dict)
     stale: Stale = Stale.FAIL
+    held: "Mapping[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
+
+
+def _fetch(reference: "ray.ObjectRef[Dataset]") -> Dataset:
+    """Return a dataset that is in Ray's object store; its arrays are not copied."""
+    return ray.get(reference)
 
 
 class Coordinator(tune.Trainable):
@@ -92,6 +102,8 @@ class Coordinator(tune.Trainable):
         assert context is not None
         torch.set_num_threads(1)
         self.context = context
+        for content, reference in context.held.items():
+            hold_elsewhere(content, partial(_fetch, reference))
         self.store = Store(context.store)
         self.digests = CodeDigests(context.code)
         self.actors = start_actors(context.hardware)
