@@ -27,6 +27,9 @@ MORE = {
     "data": {
         "sources": ["data_root"],
         "image_sets": ["EMNIST_LABELS"],
+        "own_arrays": ["from_arrays", "from_torch"],
+        "own_tables": ["from_csv", "from_pandas"],
+        "parquet": ["from_parquet"],
         "server_images": ["STL10_AS_CIFAR10"],
     },
     "models": {"flat": ["FlatModel"], "dropout": ["Dropout"]},
@@ -41,7 +44,7 @@ OTHERS = {
     ],
     "core.objective": ["Metric", "Objective", "mean_of"],
     "core.participation": ["Cohort", "Participation", "Sampling"],
-    "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
+    "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples", "Column"],
     "core.randomness": ["Key"],
     "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
     "runtime": ["Hardware"],

@@ -38,12 +38,13 @@ from .core.algorithm import (
 )
 from .core.objective import Metric, Objective, mean_of
 from .core.participation import Cohort, Participation, Sampling
-from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
+from .core.problem import EVERYONE, SERVER, Column, Dataset, Model, Samples
 from .core.randomness import Key
 from .core.rates import CosineRate, ListedRate, RateSchedule, WarmUpRate
 from .data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
+    ByColumn,
     ByUser,
     Cifar10,
     ClassesPerClient,
@@ -60,6 +61,7 @@ from .data import (
     IidServer,
     ImageSource,
     IndependentClasses,
+    InMemory,
     Mnist,
     OtherDatasetServer,
     Overlapping,
@@ -73,6 +75,11 @@ from .data import (
     StratifiedServer,
     Subset,
     Synthetic,
+    from_arrays,
+    from_csv,
+    from_pandas,
+    from_parquet,
+    from_torch,
 )
 from .models import (
     CNN,
@@ -131,6 +138,7 @@ __all__ = [
     "ArbitraryRates",
     "Bernoulli",
     "Beta",
+    "ByColumn",
     "ByUser",
     "Centralised",
     "CharLSTM",
@@ -139,6 +147,7 @@ __all__ = [
     "ClassesPerClient",
     "Classification",
     "Cohort",
+    "Column",
     "Compressed",
     "Compression",
     "CosineRate",
@@ -179,6 +188,7 @@ __all__ = [
     "Iid",
     "IidServer",
     "ImageSource",
+    "InMemory",
     "IndependentClasses",
     "Key",
     "ListedRate",
@@ -231,6 +241,11 @@ __all__ = [
     "WarmUpRate",
     "Weibull",
     "__version__",
+    "from_arrays",
+    "from_csv",
+    "from_pandas",
+    "from_parquet",
+    "from_torch",
     "mean_of",
     "simulate",
     "trainable",

@@ -119,6 +119,7 @@ class Federation(FederatedData):
             train.scale,
             train.shift,
             users,
+            {name: c.extended(len(extra)) for name, c in train.columns.items()},
         )
         return replace(dataset, train=joined, outside=len(extra))
 
@@ -146,7 +147,7 @@ class Federation(FederatedData):
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
         labels = dataset.train.y[:inside]
-        users = dataset.train.users
+        users = self.partition.users_of(dataset.train)
 
         server = np.empty(0, np.int64)
         if self.server is not None:
@@ -173,13 +174,21 @@ class Federation(FederatedData):
             clients = _with_shared_data(clients, server, shared, key)
         return Split(clients, server, shared)
 
+    def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
+        """Return the names of the clients: the values of `ByColumn`, else nothing."""
+        if type(self.partition).client_names is Partition.client_names:
+            return ()
+        # A client's own samples stand before those that the server shares with it.
+        first = np.array([samples[0] for samples in split.clients], np.int64)
+        return self.partition.client_names(dataset.train, first)
+
 
 def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
     """Refuse a rule that goes by class if a sample has not exactly one class."""
     if part.needs_classes and not dataset.has_labels:
         targets = "numbers" if not dataset.num_classes else "several classes per sample"
         others = (
-            "Iid(), ByUser() or Overlapping(samples=...)"
+            "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
             if isinstance(part, Partition)
             else "IidServer(n0=...) or FromClients(...)"
         )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import ray
@@ -17,6 +18,7 @@ from filelock import FileLock
 from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
 
+from raysafl.core.held import hold_elsewhere
 from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware
 from raysafl.runtime.messages import PackSetup
@@ -86,6 +88,8 @@ class Context:
         origin: versions, host and commit, for the ledger entries.
         code: digests of the user's classes that the driver has computed.
         stale: what becomes of a run whose code has changed.
+        held: datasets that exist in the memory of the driver only, in Ray's object
+            store, by the digests of their contents.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -102,6 +106,12 @@ class Context:
     engine: str = "auto"
     code: Mapping[str, str] = field(default_factory=dict)
     stale: Stale = Stale.FAIL
+    held: "Mapping[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
+
+
+def _fetch(reference: "ray.ObjectRef[Dataset]") -> Dataset:
+    """Return a dataset that is in Ray's object store; its arrays are not copied."""
+    return ray.get(reference)
 
 
 class Coordinator(tune.Trainable):
@@ -124,6 +134,8 @@ class Coordinator(tune.Trainable):
         assert context is not None
         torch.set_num_threads(1)
         self.context = context
+        for content, reference in context.held.items():
+            hold_elsewhere(content, partial(_fetch, reference))
         self.store = Store(context.store)
         self.digests = CodeDigests(context.code)
         self.actors = start_actors(context.hardware)

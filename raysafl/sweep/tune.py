@@ -19,6 +19,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
+from raysafl.core.held import held_here
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.runtime import Hardware
@@ -139,7 +140,9 @@ class Tuning:
                 stale=self.stale,
             )
             if not self.sweep.is_grid and not self.sweep.is_random:
-                self._fit_sampled(context)
+                # The data of a sampled run are not known before it is made in its trial.
+                held = _put_datasets(held_here())
+                self._fit_sampled(replace(context, held=held))
                 return
             datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
             context = replace(context, datasets=_put_datasets(datasets))
