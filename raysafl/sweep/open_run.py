@@ -25,7 +25,7 @@ from raysafl.storage.integrity import (
 )
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
-from raysafl.storage.rows import ROUNDS, table_of
+from raysafl.storage.rows import ROUNDS, joined, table_of
 from raysafl.storage.store import Store
 from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
@@ -133,7 +133,7 @@ class OpenRun:
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
-        return pa.concat_tables([self._earlier, self._attempt()])
+        return joined([self._earlier, self._attempt()])
 
     def sums(self) -> list[RowSum]:
         """Return the sum of the rows so far of each replicate."""
@@ -209,6 +209,6 @@ class OpenRun:
         """Return the rows of this attempt."""
         if self._fresh:
             fresh = table_of(self.run.id, [vars(r) for r in self._fresh])
-            self._table = pa.concat_tables([self._table, fresh]).combine_chunks()
+            self._table = joined([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table

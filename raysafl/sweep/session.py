@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from raysafl.core.work import Work
@@ -23,7 +22,7 @@ from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.storage.integrity import row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.rows import run_of
+from raysafl.storage.rows import joined, run_of
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.open_run import OpenRun
@@ -189,7 +188,7 @@ class Session:
         """Write the runs all of whose rounds have been run, as one bundle."""
         if not self._complete:
             return
-        rows = pa.concat_tables([own.rows() for own in self._complete])
+        rows = joined(own.rows() for own in self._complete)
         sums = row_sums(rows)
         origin = self.origin | self.lockstep_note
         entries = {
