@@ -11,7 +11,7 @@ declarations, and what derives from the columns above derives from these as well
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal, get_type_hints
 
@@ -98,8 +98,8 @@ class Record:
         float | None,
         Column(
             "float64",
-            "test accuracy of the global model after the round, a fraction in [0, 1]; empty "
-            "if the objective has no accuracy",
+            "test accuracy of the global model after the round, a fraction in [0, 1]; "
+            "empty if the objective has no accuracy",
             Summary.MEAN,
             is_fraction=True,
         ),
@@ -119,7 +119,7 @@ class Record:
             "float64",
             "mean accuracy over the samples that the last client round's cohort trained "
             "on, measured while it trained; under an adaptive policy the accuracy that the "
-            "policy measures",
+            "policy measures; empty if the objective has no accuracy",
             Summary.MEAN,
             is_fraction=True,
         ),
@@ -199,6 +199,8 @@ class Record:
             "that advance together share it equally",
         ),
     ]
+    # Every other column by its name, such as `test_f1`; `Run.columns` declares them.
+    metrics: Mapping[str, float | list[float]] = field(default_factory=dict)
 
 
 COLUMNS: Mapping[str, Column] = {
