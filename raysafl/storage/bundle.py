@@ -30,6 +30,7 @@ from raysafl.storage.rows import (
     ROUNDS,
     conformed,
     read_rows,
+    scalar_names,
     schema_of,
     without_runs,
 )
@@ -262,9 +263,8 @@ class Bundle:
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
     """Return how a file of rows with these columns is written."""
-    further = schema.names[len(ROUNDS) :]
-    numbers = [name for name in further if schema.field(name).type == pa.float64()]
-    encoding = dict.fromkeys([*SPLIT, *numbers], "BYTE_STREAM_SPLIT")
+    split = [*SPLIT, *scalar_names(schema)]
+    encoding = dict.fromkeys(split, "BYTE_STREAM_SPLIT")
     return {**PARQUET, "column_encoding": encoding}
 
 

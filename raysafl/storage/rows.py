@@ -86,6 +86,12 @@ def schema_of(found: pa.Schema) -> pa.Schema:
     return pa.schema([*ROUNDS, *further])
 
 
+def scalar_names(schema: pa.Schema) -> list[str]:
+    """Return the names of the further columns that hold one number a row."""
+    further = schema.names[len(ROUNDS) :]
+    return [name for name in further if schema.field(name).type == pa.float64()]
+
+
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
     """Put rows together; a column that some tables lack is empty in their rows.
 
