@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysafl.core.component import Component
+from raysafl.core.record import FURTHER_NAME
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
-from raysafl.core.record import FURTHER_NAME
 from raysafl.storage.manifest import Claim, Label, Table, same_label
 from raysafl.storage.statistics import known_statistics, statistics_of
 from raysafl.sweep.measures import Measures

@@ -366,6 +366,20 @@ class Sweep:
         table = with_defaults(table, measures)
         return table.replace(paper=self._printed(self.paper), more=more)
 
+    def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
+        """Return the manifest with the runs that Tune has sampled before.
+
+        Args:
+            manifest: the manifest of this sweep.
+            earlier: the manifest in the sweep's folder, if there is one.
+        """
+        if earlier is None or not earlier.entries:
+            return manifest
+        columns = {**earlier.columns, **manifest.columns}
+        own = Measures(columns, earlier.quality)
+        both = manifest.extended(earlier.entries).measuring(columns, own.quality)
+        return both.replace(table=self._table(own))
+
     def measuring(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
         """Return the manifest with what some runs measure that Tune has sampled.
 
