@@ -394,7 +394,10 @@ def _compared(
         found = COMPARISONS[type(op)](values[i], values[i + 1])
         for side in (0, 1):
             # A setting that is a label, too, equals a value if one of both does.
-            for label in _label_beside(ast.unparse(parts[i + side]), frame):
+            name = parts[i + side]
+            if not isinstance(name, ast.Name | ast.Attribute):
+                continue
+            for label in _label_beside(ast.unparse(name), frame):
                 pair = values[i : i + 2]
                 pair[side] = frame[label]
                 if isinstance(op, ast.Eq | ast.In):
