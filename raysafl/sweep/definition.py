@@ -459,8 +459,11 @@ def with_defaults(table: Table, measures: Measures) -> Table:
     if "also" not in given and measures != Measures():
         changes["also"] = [*quality, *_last_values(measures)]
     own = known.get(statistic)
-    if own and not own.is_fraction and not {"scale", "unit"} & given:
-        changes |= {"scale": 1.0, "unit": ""}
+    if own and not own.is_fraction:
+        if "scale" not in given and ("unit" not in given or table.unit != "%"):
+            changes["scale"] = 1.0
+        if "unit" not in given and ("scale" not in given or table.scale != 100):
+            changes["unit"] = ""
     return table.replace(changes) if changes else table
 
 
