@@ -175,7 +175,8 @@ def checked_request(
                 f"{name} is {in_brief(tensor)}, but must be a tensor of shape "
                 f"{list(shape)}{'' if name == 'w_P' else ', with one row per id'}"
             )
-    return request
+    checked: Request = request
+    return checked
 
 
 def checked_ids(algorithm: Algorithm, ids: Any, num_clients: int, round: int) -> None:

@@ -28,17 +28,14 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import sample_key
 from raysafl.sweep.old_code import sampled_run_has_ended
 from raysafl.sweep.packs import PACK_KEY, Pack
-from raysafl.sweep.session import End, Session, failure
+from raysafl.sweep.session import End, Session, failure, judged_by
 from raysafl.sweep.stale import Stale
-
-# What is reported before a round is evaluated. Tune ends a sweep with an error if a
-# report lacks the metric that its scheduler or search algorithm goes by.
-NO_METRICS = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
 
 # The field of a report that is for the driver alone (`News`). It is neither a number nor
 # a list, so that loggers of Tune's pass over it.
@@ -56,7 +53,8 @@ class News:
         ends: how runs have ended.
         written: the runs that have not ended and have new rows.
         running: how many runs are open.
-        accuracy: their mean test accuracy; NaN if none is evaluated.
+        judged_by: the column by which they are judged.
+        value: its mean over the open runs; NaN if none is evaluated.
         rows: the sums of the rows of the one run that a scheduler may stop; empty if
             the pack has several runs.
         begun_anew: why checkpoints were not used, a line for each.
@@ -67,7 +65,8 @@ class News:
     ends: Sequence[End] = ()
     written: Sequence[str] = ()
     running: int = 0
-    accuracy: float = math.nan
+    judged_by: str = ACCURACY
+    value: float = math.nan
     rows: Sequence[dict[str, Any]] = ()
     begun_anew: str = ""
     halve: bool = False
@@ -90,6 +89,7 @@ class Context:
         stale: what becomes of a run whose code has changed.
         held: datasets that exist in the memory of the driver only, in Ray's object
             store, by the digests of their contents.
+        metric: what the scheduler and the search algorithm go by.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -106,7 +106,17 @@ class Context:
     engine: str = "auto"
     code: Mapping[str, str] = field(default_factory=dict)
     stale: Stale = Stale.FAIL
+    metric: str = ACCURACY
     held: "Mapping[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
+
+    @property
+    def no_metrics(self) -> dict[str, Any]:
+        """What is reported before a round is evaluated.
+
+        Tune ends a sweep with an error if a report lacks the metric that its scheduler
+        or search algorithm goes by.
+        """
+        return {"round": 0, self.metric: math.nan, "test_loss": math.nan}
 
 
 def _fetch(reference: "ray.ObjectRef[Dataset]") -> Dataset:
@@ -227,11 +237,12 @@ class Coordinator(tune.Trainable):
             return self._step()
         except StorageError as error:
             self._close()
-            return {**NO_METRICS, "done": True, NEWS: News(lost=str(error))}
+            nothing = self.context.no_metrics
+            return {**nothing, "done": True, NEWS: News(lost=str(error))}
 
     def _step(self) -> dict[str, Any]:
         """Return a report: metrics of the run that a scheduler watches, and `News`."""
-        metrics: dict[str, Any] = dict(NO_METRICS)
+        metrics: dict[str, Any] = dict(self.context.no_metrics)
         news = News()
         done = True
         try:
@@ -266,7 +277,8 @@ class Coordinator(tune.Trainable):
             ends=[*ends, *session.take_ends()],
             written=session.take_written(),
             running=len(session.open),
-            accuracy=session.accuracy(),
+            judged_by=judged_by(session.metrics()),
+            value=session.quality(),
             # A warning that is raised here would end in a file of Ray's.
             begun_anew=session.begun_anew,
             # For the ledger entry, should a scheduler stop the run here.

@@ -1,9 +1,8 @@
 """A run that has begun and not ended: its rounds, its rows so far, and its checkpoint."""
 
 import datetime
-import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
 import numpy as np
@@ -26,8 +25,9 @@ from raysafl.storage.integrity import (
 )
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
-from raysafl.storage.rows import ROUNDS, table_of
+from raysafl.storage.rows import ROUNDS, joined, table_of
 from raysafl.storage.store import Store
+from raysafl.sweep.measures import quality_of
 from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
 
@@ -154,7 +154,7 @@ class OpenRun:
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
-        return pa.concat_tables([self._earlier, self._attempt()])
+        return joined([self._earlier, self._attempt()])
 
     def sums(self) -> list[RowSum]:
         """Return the sum of the rows so far of each replicate."""
@@ -185,8 +185,8 @@ class OpenRun:
         return self._spent_before + self.simulation.seconds
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round: its number, and means over replicates."""
-        return metrics_of(self.latest)
+        """Return the last evaluated round, see `metrics_of`."""
+        return metrics_of(self.run, self.latest)
 
     def entry(
         self, sums: Mapping[int, RowSum], origin: Mapping[str, str]
@@ -229,29 +229,33 @@ class OpenRun:
         """Return the rows of this attempt."""
         if self._fresh:
             fresh = table_of(self.run.id, [vars(r) for r in self._fresh])
-            self._table = pa.concat_tables([self._table, fresh]).combine_chunks()
+            self._table = joined([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table
 
 
-def metrics_of(records: Sequence[Record]) -> dict[str, float | int]:
+def metrics_of(run: Run, records: Sequence[Record]) -> dict[str, float | int]:
     """Return what is reported to Tune of an evaluated round.
 
     Args:
+        run: the run.
         records: the records of the round, one for each replicate; there are none before
             the first evaluated round.
 
     Returns:
-        The number of the round from 1, or 0, and means over replicates, or NaN.
+        The number of the round from 1, or 0, and the means over replicates, or NaN, of
+        the columns of single numbers that are measured on test or validation data. The
+        column by which the run is judged comes first.
     """
-    return {
-        "round": max((record.round + 1 for record in records), default=0),
-        "test_accuracy": _mean(record.test_accuracy for record in records),
-        "test_loss": _mean(record.test_loss for record in records),
-    }
-
-
-def _mean(values: Iterable[float | None]) -> float:
-    """Return the mean of numbers; NaN if one is missing, or there are none."""
-    known = [math.nan if value is None else value for value in values]
-    return float(np.mean(known)) if known else math.nan
+    values: dict[str, list[float]] = {quality_of(run): [], "test_loss": []}
+    for record in records:
+        scores = {
+            "test_accuracy": record.test_accuracy,
+            "test_loss": record.test_loss,
+            **record.metrics,
+        }
+        for name, value in scores.items():
+            if isinstance(value, float):
+                values.setdefault(name, []).append(value)
+    means = {name: float(np.mean(own or [np.nan])) for name, own in values.items()}
+    return {"round": max((record.round + 1 for record in records), default=0), **means}

@@ -66,7 +66,9 @@ def simulate(
     (dataset,) = prepare([run], engine).values()
     with _threads(threads):
         batch_size = run.local.batch_size
-        work = Worker(run.cells, dataset, run.model, device, engine, batch_size)
+        work = Worker(
+            run.cells, dataset, run.model, device, engine, batch_size, run.objective
+        )
         simulation = Simulation(run, work)
         rounds = range(run.rounds)
         records: list[Record] = []

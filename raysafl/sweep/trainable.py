@@ -107,6 +107,7 @@ class RunTrainable(tune.Trainable):
             own_device(),
             self.engine,
             run.local.batch_size,
+            run.objective,
         )
         self.simulation = Simulation(run, work)
 
@@ -116,7 +117,7 @@ class RunTrainable(tune.Trainable):
         while not records and not self.simulation.done:
             records = self.simulation.step()
         return {
-            **metrics_of(records),
+            **metrics_of(self.simulation.run, records),
             "round": self.simulation.round,
             # TensorBoard draws curves over this number.
             TIMESTEPS_TOTAL: self.simulation.round,

@@ -16,13 +16,12 @@ from raysafl.core.text import nearest
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import local_folder
 from raysafl.storage.store import Store
-from raysafl.sweep.check import METRICS
 from raysafl.sweep.definition import sample_key
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import run_name
 
-# The numbers by which `stop={...}` may stop a run: what a run reports, and what Tune adds.
-NUMBERS = (*METRICS, "round", "training_iteration", TIMESTEPS_TOTAL, TIME_TOTAL_S)
+# The numbers by which `stop={...}` may stop a run, besides what it measures.
+COUNTS = ("round", "training_iteration", TIMESTEPS_TOTAL, TIME_TOTAL_S)
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100
 LOGS = "logs"
@@ -108,13 +107,14 @@ def check_callbacks(callbacks: Any) -> list[tune.Callback]:
     return list(callbacks)
 
 
-def stoppers_of(stop: Any) -> list[tune.Stopper]:
+def stoppers_of(stop: Any, measured: Sequence[str] | None = None) -> list[tune.Stopper]:
     """Return the stoppers that Tune would make of its `stop`.
 
     Args:
         stop: a mapping from the name of a number to the value at which a run stops; a
             function of (trial id, result) that returns whether it stops; a stopper of
             Tune's, or a list of them; or None.
+        measured: the columns that the runs report; None if they are not known.
 
     Raises:
         ValueError: it is something else, or names a number that no run reports.
@@ -123,9 +123,10 @@ def stoppers_of(stop: Any) -> list[tune.Stopper]:
         return []
     if isinstance(stop, Mapping):
         for name, value in stop.items():
-            if name not in NUMBERS:
+            numbers = [*(measured or []), *COUNTS]
+            if measured is not None and name not in numbers:
                 raise ValueError(
-                    f"stop names '{name}', which no run reports: {nearest(name, NUMBERS)}"
+                    f"stop names '{name}', which no run reports: {nearest(name, numbers)}"
                 )
             if not isinstance(value, Real):
                 raise ValueError(f"stop['{name}'] is {value!r}; give a number")
@@ -133,7 +134,7 @@ def stoppers_of(stop: Any) -> list[tune.Stopper]:
     if isinstance(stop, tune.Stopper):
         return [stop]
     if isinstance(stop, list | tuple):
-        return [stopper for one in stop for stopper in stoppers_of(one)]
+        return [stopper for one in stop for stopper in stoppers_of(one, measured)]
     if isinstance(stop, type) or not callable(stop):
         raise ValueError(
             f"stop is {stop!r}; give a mapping such as {{'test_accuracy': 0.9}}, a function "

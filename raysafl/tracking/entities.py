@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raysafl.tracking.metrics import CURVES, SUMS, Curves, metric_name
+from raysafl.tracking.metrics import SUMS, Curves, metric_name
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, RunTag
@@ -29,7 +29,7 @@ def points(curves: Curves, start: int) -> list["Metric"]:
     """
     from mlflow.entities import Metric
 
-    names = [metric_name(column) for column in CURVES]
+    names = [metric_name(column) for column in curves.names]
     rounds = curves.rounds.tolist()
     times = [start + time for time in curves.times.tolist()]
     sums = {metric_name(column) for column in SUMS}

@@ -1,6 +1,7 @@
 """Turns the rows of runs into what MLflow stores: curves, final statistics, and their times."""
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -8,17 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.core.record import Summary, columns_with
+from raysafl.core.record import FURTHER_NAME, Column, Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Table
-from raysafl.storage.statistics import summarise_each
+from raysafl.storage.statistics import ACCURACY, summarise_each
 
 Ints = NDArray[np.int64]
 
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
-# The columns of which a run has curves, in the order of the columns of `Curves.values`.
-CURVES = [*MEANS, *SUMS]
 # The groups of curves that measure quality; all others measure what it took.
 GROUPS = ("test", "train", "val", "clients")
 WORK = "work"
@@ -56,12 +55,14 @@ class Curves(NamedTuple):
     Args:
         rounds: the numbers of the rounds, [lines].
         times: the milliseconds from the start of the run to the end of each, [lines].
-        values: the points, which may be NaN, [lines, CURVES].
+        values: the points, which may be NaN, [lines, names].
+        names: the names of the curves.
     """
 
     rounds: Ints
     times: Ints
     values: NDArray[np.float64]
+    names: list[str]
 
     @property
     def last_round(self) -> int:
@@ -89,12 +90,12 @@ class Curves(NamedTuple):
         return self._only(np.arange(len(self.rounds)) < count)
 
     def _only(self, which: NDArray[np.bool_]) -> "Curves":
-        return Curves(self.rounds[which], self.times[which], self.values[which])
+        return Curves(
+            self.rounds[which], self.times[which], self.values[which], self.names
+        )
 
 
-NO_CURVES = Curves(
-    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, len(CURVES)))
-)
+NO_CURVES = Curves(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)), [])
 
 
 def curves(rows: pd.DataFrame) -> dict[str, Curves]:
@@ -108,11 +109,13 @@ def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     """
     if rows.empty:
         return {}
+    means = [*MEANS, *further_of_rows(rows)]
+    names = [*means, *SUMS]
     run = _numbers(rows, ["run_id"])
     keys = [run, rows["round"].to_numpy()]
     lines = rows.groupby(keys)
     running = rows[SUMS].groupby([run, rows["replicate"].to_numpy()]).cumsum()
-    parts = (lines[MEANS].mean(), running.groupby(keys).mean())
+    parts = (lines[means].mean(), running.groupby(keys).mean())
     values = np.concatenate([part.to_numpy(float) for part in parts], axis=1)
 
     seconds = lines["seconds"].max().fillna(0.0)
@@ -122,9 +125,17 @@ def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     firsts = np.flatnonzero(np.diff(of_run)) + 1
     each = (np.split(part, firsts) for part in (rounds, times, values))
     return {
-        run_id: Curves(*own)
-        for run_id, *own in zip(rows["run_id"].unique(), *each, strict=False)
+        run_id: Curves(own_rounds, own_times, own_values, names)
+        for run_id, own_rounds, own_times, own_values in zip(
+            rows["run_id"].unique(), *each, strict=False
+        )
     }
+
+
+def further_of_rows(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the further columns of rows."""
+    names = [str(name) for name in rows if name not in MEANS]
+    return [name for name in names if FURTHER_NAME.fullmatch(name)]
 
 
 class Spread(NamedTuple):
@@ -139,16 +150,22 @@ class Spread(NamedTuple):
     std: float
 
 
-def final_statistics(rows: pd.DataFrame) -> dict[str, dict[str, Spread]]:
+def final_statistics(
+    rows: pd.DataFrame,
+    columns: Mapping[str, Column] | None = None,
+    quality: str = ACCURACY,
+) -> dict[str, dict[str, Spread]]:
     """Return the statistics of many runs, by run id; runs without rows have none.
 
     Args:
         rows: the rows of the runs, sorted by run, replicate and round.
+        columns: what is known about the further columns of the rows, by name.
+        quality: the column by which the runs are judged.
     """
     if rows.empty:
         return {}
     lengths = np.bincount(_numbers(rows, ["run_id", "replicate"]))
-    parts = summarise_each(rows, lengths)
+    parts = summarise_each(rows, lengths, columns, quality)
     run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
     of_run = parts.groupby(run_ids)
     means = of_run.mean()
@@ -163,7 +180,11 @@ def final_statistics(rows: pd.DataFrame) -> dict[str, dict[str, Spread]]:
 
 def digest(rows: pd.DataFrame, through: int) -> str:
     """Return a fingerprint of a run's rows up to a round, by which changed rows are noticed."""
-    columns = rows.loc[rows["round"] <= through, ["replicate", "round", *MEANS, *SUMS]]
+    some = rows[rows["round"] <= through]
+    # A column that the run does not have is left out, so the fingerprints of runs
+    # without further columns stay what they are.
+    further = [name for name in further_of_rows(rows) if some[name].notna().any()]
+    columns = some[["replicate", "round", *MEANS, *SUMS, *sorted(further)]]
     return hashlib.sha256(columns.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
 
