@@ -91,7 +91,12 @@ def rounds_in_process(job: Job) -> Iterator[Step]:
     size = first.local.batch_size
     dataset = first.data.load()
     work = Worker(
-        *(_cells(runs), dataset, first.model, "cpu", job.engine, size, first.objective)
+        _cells(runs),
+        dataset,
+        first.model,
+        engine=job.engine,
+        batch_size=size,
+        objective=first.objective,
     )
     yield _stepper(runs, work)
 
