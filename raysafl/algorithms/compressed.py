@@ -150,7 +150,8 @@ class Quantised(Compression):
             level_P = (x_P + torch.from_numpy(rng.random(len(x_P)))).floor_()
         else:
             level_P = x_P.round_()
-        return (level_P * (largest / steps)).to(vector_P.dtype)
+        sent_P: Tensor = level_P * (largest / steps)
+        return sent_P.to(vector_P.dtype)
 
     def num_bytes(self, num_parameters: int) -> int:
         """Return the bytes of the levels and of the largest number."""

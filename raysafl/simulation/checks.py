@@ -154,8 +154,8 @@ def checked_request(
     if not len(request.ids):
         refuse(f"it yielded {type(request).__name__} with no ids")
     checked_ids(algorithm, request.ids, num_clients, round)
-    if isinstance(request, TrainMean) and request.weight_M is not None:
-        weight_M = request.weight_M
+    weight_M = request.weight_M if isinstance(request, TrainMean) else None
+    if weight_M is not None:
         if not (_has_shape(weight_M, (len(request.ids),)) and _are_weights(weight_M)):
             refuse(
                 f"weight_M is {in_brief(weight_M)}, but must be a tensor of one finite "

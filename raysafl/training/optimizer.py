@@ -121,7 +121,8 @@ def _clip_factors(g_TP: Tensor, clip_T: Tensor) -> Tensor:
         norm_T = torch.linalg.vector_norm(g_TP, dim=1)
     else:
         norm_T = torch.stack([torch.linalg.vector_norm(g_P) for g_P in g_TP])
-    return (clip_T / (norm_T + CLIP_EPSILON)).clamp_max_(1.0).unsqueeze(1)
+    factor_T: Tensor = (clip_T / (norm_T + CLIP_EPSILON)).clamp_max_(1.0)
+    return factor_T.unsqueeze(1)
 
 
 def _stacked_offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.compute as pc
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from raysafl.core.record import Record
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import _checksum, dump, progress, restore
 from raysafl.simulation.simulation import Simulation
+from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
@@ -30,7 +32,7 @@ def patient(tiny: Run) -> Run:
         replicates=3,
         eval_every=2,
         local=LocalTraining(lr=0.5, batch_size=32, epochs=1),
-        stop=Patience(metric="test_accuracy", rounds=4, min_delta=0.02),
+        stop=Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
     )
 
 
@@ -188,7 +190,8 @@ def folder(path: Path, sweep: Sweep) -> Store:
 
 
 def session(sweep: Sweep, store: Store) -> Session:
-    runs = list(sweep.labelled().values())
+    ended = store.ledger()
+    runs = [run for run in sweep.labelled().values() if run.id not in ended]
     cells = [cell for run in runs for cell in run.cells]
     return Session(runs, store, Worker(cells, runs[0].data.load(), runs[0].model), {})
 
@@ -265,5 +268,8 @@ def test_entries_without_digests_may_have_stopped_after_any_evaluated_round(
     fields = entry_of(store, patient).content()
     for end in fields["replicates"]:
         del end["rows"], end["digest"]
-    store.write_ledger(patient.id, LedgerEntry.from_json(json.dumps(fields)))
-    assert verify(store, progress) == []
+    old = {patient.id: LedgerEntry.from_json(json.dumps(fields))}
+    rows = store.table([patient.id])
+    assert faults(old, rows) == {}
+    first = pc.and_(pc.equal(rows["replicate"], 0), pc.equal(rows["round"], 1))
+    assert "rows instead of" in faults(old, rows.filter(pc.invert(first)))[patient.id]
