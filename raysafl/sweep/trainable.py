@@ -107,6 +107,7 @@ class RunTrainable(tune.Trainable):
             own_device(),
             self.engine,
             run.local.batch_size,
+            run.objective,
         )
         self.simulation = Simulation(run, work)
 
