@@ -65,9 +65,14 @@ def simulate(
     check_run(run, "the first argument of simulate")
     (dataset,) = prepare([run], engine).values()
     with _threads(threads):
-        batch_size = run.local.batch_size
         work = Worker(
-            run.cells, dataset, run.model, device, engine, batch_size, run.objective
+            run.cells,
+            dataset,
+            run.model,
+            device,
+            engine,
+            run.local.batch_size,
+            run.objective,
         )
         simulation = Simulation(run, work)
         rounds = range(run.rounds)

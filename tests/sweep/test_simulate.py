@@ -1,15 +1,17 @@
 """One run in this process: the rows of a sweep, without Ray, with the user's own traceback."""
 
+import doctest
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import ray
 import torch
 
-from raysafl import FedAvg, Key, Run, simulate
+from raysafl import Classification, FedAvg, Key, Run, simulate
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
@@ -34,14 +36,23 @@ class Exploding(Algorithm):
         return State(new.w_P * float("inf")) if key.round == 1 else new
 
 
-@pytest.mark.parametrize("eval_every", [1, 3])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"eval_every": 3}, {"objective": Classification(label_smoothing=0.2)}],
+    ids=["plain", "every third round", "another objective"],
+)
 def test_the_rows_are_those_that_a_sweep_writes(
-    eval_every: int, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any],
+    tiny: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = tiny.replace(eval_every=eval_every)
+    run = tiny.replace(change)
     store = Store(tmp_path / "s")
     store.create()
-    run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
+    data = run.data.load()
+    work = Worker(run.cells, data, run.model, objective=run.objective)
+    run_in_process(run, store, work)
 
     def no_ray(*_: object, **__: object) -> None:
         raise AssertionError("Ray is not to be started")
@@ -96,3 +107,10 @@ def test_progress_is_shown_on_demand_and_threads_are_as_before(
     simulate(brief, progress=True)
     assert "Rounds" in capsys.readouterr().out
     assert used == [3, 7, 1, 7]
+
+
+def test_the_example_in_the_documentation_prints_what_it_says() -> None:
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder(recurse=False).find(simulate):
+        runner.run(test)
+    assert runner.tries > 0 and runner.failures == 0
