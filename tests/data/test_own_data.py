@@ -40,7 +40,8 @@ def refused(make: Any, *args: Any, **options: Any) -> str:
 
 
 def table(df: pd.DataFrame = TABLE, **options: Any) -> fl.InMemory:
-    given = {"label": "ill", "client": "town", "split": "split", **options}
+    roles = {"label": "ill", "client": "town", "split": "split"}
+    given = {**roles, "features": ["age", "pulse"], **options}
     return fl.from_pandas(df, **given)
 
 
@@ -175,6 +176,7 @@ def test_a_csv_file_is_the_same_run_as_the_table_in_it(
     options = {"label": "ill", "client": "town", "split": "split"}
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
     one, two = fl.from_csv("a.csv", **options), fl.from_csv("b.csv", **options, sep=";")
+    # All columns that are nothing else are the features.
     assert one == two == table()
 
 
@@ -251,7 +253,7 @@ def test_the_id_of_a_run_on_fixed_data_is_always_the_same() -> None:
     )
     assert source.content == fl.from_arrays(X.tolist(), Y, test_share=0.25).content
     # Another machine must find the same digest.
-    assert source.content.startswith("CONTENT")
+    assert source.content.startswith("ea961a032cb09f53")
 
 
 def test_what_the_user_does_to_the_arrays_later_changes_nothing() -> None:
@@ -365,7 +367,10 @@ def test_names_of_clients_stay_with_shared_and_with_server_data() -> None:
         ),
         ({"features": ["agee"]}, "did you mean 'age'?"),
         ({"features": []}, "no feature columns are left"),
-        ({"client": None}, "feature column 'town' holds string values"),
+        (
+            {"features": None, "client": None},
+            "feature column 'town' holds string values",
+        ),
         ({"split": None}, "there are no test data: give test="),
         ({"test_share": 0.5}, "given by split and by test_share; give one"),
         ({"split": "town", "client": None}, "holds 'Bern', 'Genf'; it may say 'train'"),
@@ -415,6 +420,9 @@ def test_a_bad_value_is_named_with_its_column_and_row(
     assert told in refused(table, TABLE.assign(**{column: values}))
 
 
+HALF = {"test_share": 0.5}
+
+
 @pytest.mark.parametrize(
     ("x", "y", "options", "told"),
     [
@@ -425,17 +433,17 @@ def test_a_bad_value_is_named_with_its_column_and_row(
         ([1.0, 2.0], [0, 1], {}, "x.reshape(-1, 1)"),
         (X[:0], [], {}, "there are no samples"),
         (np.zeros((2, 8, 8, 3), np.uint8), [0, 1], {}, "x.transpose(0, 3, 1, 2)"),
-        (X[:2], [[0, 1], [1, 0]], {}, "y.argmax(axis=1)"),
-        (X[:2], [0, 2], {"names": ["a", "b"]}, "holds the label 2 (row 1)"),
-        (X[:2], [0, 1], {"names": ["a", "a"]}, "the name of each class once"),
-        (X[:2], ["a", "b"], {"names": ["a", "b"]}, "Leave names= out"),
-        (X[:2], [0, 1], {"scale": 0}, "scale must be a finite number"),
+        (X[:2], [[0, 1], [1, 0]], {**HALF}, "y.argmax(axis=1)"),
+        (X[:2], [0, 2], {**HALF, "names": ["a", "b"]}, "holds the label 2 (row 1)"),
+        (X[:2], [0, 1], {**HALF, "names": ["a", "a"]}, "the name of each class once"),
+        (X[:2], ["a", "b"], {**HALF, "names": ["a", "b"]}, "Leave names= out"),
+        (X[:2], [0, 1], {**HALF, "scale": 0}, "scale must be a finite number"),
         (X[:2], [0, 1], {"test": X}, "test must be a tuple (x, y)"),
         (X[:2], [0, 1], {"test": (X[:2, :1], [0, 1])}, "training inputs are float32"),
         (X[:2], [0, 1], {"test": (X[:2], [0, 1]), "test_share": 0.5}, "given twice"),
         (X[:2], [0, 1], {}, "there are no test data: give test="),
         (X[:2] * np.nan, [0, 1], {}, "column 0 of x: 2 NaN (the first in row 0)"),
-        (np.zeros((200, 1)), np.arange(200), {"test_share": 0.5}, "target='number'"),
+        (np.zeros((200, 1)), np.arange(200), HALF, "target='number'"),
     ],
 )  # fmt: skip
 def test_arrays_that_do_not_fit_are_refused(
