@@ -505,7 +505,7 @@ RUN = {
 }
 
 
-def accuracy(run: fl.Run) -> float:
+def last_record(run: fl.Run) -> Any:
     from raysafl.runtime import Worker
     from raysafl.simulation.simulation import Simulation
 
@@ -513,19 +513,63 @@ def accuracy(run: fl.Run) -> float:
     simulation = Simulation(run, work)
     while not simulation.done:
         records = simulation.step()
-    return float(records[0].test_accuracy or 0)
+    return records[0]
 
 
-def test_a_table_with_a_client_per_town_is_learnt() -> None:
+def accuracy(run: fl.Run) -> float:
+    return float(last_record(run).test_accuracy)
+
+
+def towns() -> pd.DataFrame:
     rng = np.random.default_rng(0)
     df = pd.DataFrame(rng.normal(size=(200, 3)), columns=list("abc"))
     df["above"] = np.where(df.a > 0, "yes", "no")
     df["town"] = rng.choice(["Bern", "Genf", "Basel"], 200)
-    source = fl.from_pandas(df, label="above", client="town", test_share=0.25)
+    return df
+
+
+def of_arrays(df: pd.DataFrame, folder: Path) -> fl.InMemory:
+    return fl.from_arrays(
+        df[["a", "b", "c"]], df.above, clients={"town": df.town}, test_share=0.25
+    )
+
+
+def of_a_table(df: pd.DataFrame, folder: Path) -> fl.InMemory:
+    return fl.from_pandas(df, label="above", client="town", test_share=0.25)
+
+
+def of_a_file(df: pd.DataFrame, folder: Path) -> fl.InMemory:
+    df.to_csv(folder / "towns.csv", index=False)
+    file = folder / "towns.csv"
+    return fl.from_csv(file, label="above", client="town", test_share=0.25)
+
+
+@pytest.mark.parametrize("make", [of_arrays, of_a_table, of_a_file])
+def test_a_client_per_town_is_learnt(make: Any, tmp_path: Path) -> None:
+    source = make(towns(), tmp_path)
     data = fl.Federation(
         dataset=source, clients=3, partition=fl.ByColumn(column="town")
     )
     assert accuracy(fl.Run(data=data, **RUN)) > 0.9
+    assert source == of_a_table(towns(), tmp_path)
+
+
+def test_a_number_is_learnt_with_a_client_per_town() -> None:
+    df = towns()
+    df["cost"] = 3 * df.a - df.b + 1
+    source = fl.from_pandas(
+        df, label="cost", features=list("abc"), client="town", test_share=0.25
+    )
+    data = fl.Federation(
+        dataset=source, clients=3, partition=fl.ByColumn(column="town")
+    )
+    local = fl.LocalTraining(lr=0.05, batch_size=8, epochs=5)
+    run = fl.Run(data=data, objective=fl.Regression(), **{**RUN, "local": local})
+    assert last_record(run).test_loss < 0.01
+    classes = run.data.replace(partition=fl.Dirichlet(alpha=1.0))
+    assert "take Iid(), ByColumn(column=...)" in refused(
+        classes.split, classes.load(), 0
+    )
 
 
 def test_a_torch_dataset_is_learnt() -> None:
