@@ -197,7 +197,7 @@ def statistics_of(
         judged = declaration_of(quality, columns)
         assert judged is not None
         found[AT_BEST_VAL] = Statistic(
-            f"{judged.meaning}: in the first round in which `{on_val}` was best",
+            f"{judged.meaning}, in the first round in which `{on_val}` was best",
             judged.is_fraction,
             judged.higher_is_better,
             quality,
@@ -217,7 +217,7 @@ def _statistics_of_column(name: str, column: Column) -> dict[str, Statistic]:
         kinds[f"last5_{own}"] = "mean of the last five evaluated rounds"
     return {
         statistic: Statistic(
-            f"{column.meaning}: {which}",
+            f"{column.meaning}, {which}",
             column.is_fraction,
             column.higher_is_better,
             name,

@@ -154,10 +154,18 @@ def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> N
     for _ in range(2):
         first.advance(0.0)
     first.flush()
+    last = store.rounds().query("round == 1")
+    assert list(first.metrics())[:3] == ["round", "test_mae", "test_loss"]
+    for name in ("test_mae", "test_loss", "test_rmse", "test_r2"):
+        assert first.metrics()[name] == pytest.approx(last[name].mean())
+    assert first.quality() == pytest.approx(last["test_mae"].mean())
     assert len(store.rounds()) == 4 and store.rounds()["test_mae"].notna().all()
     second = session()
     assert not second.begun_anew
     second.advance(float("inf"))
+    (end,) = second.take_ends()
+    assert end.quality == "test_mae"
+    assert end.value == store.rounds().query("round == 5")["test_mae"].mean()
     whole = carried_out(tmp_path / "whole", Sweep("whole", [run])).rounds()
     pd.testing.assert_frame_equal(
         store.rounds().drop(columns="seconds"), whole.drop(columns="seconds")
