@@ -11,6 +11,8 @@ One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) 
 4. Replicates whose parameters are no longer finite are stopped.
 5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
    complete the round's `Record`s, which become rows of the results.
+6. If the run evaluates clients one by one and the round is due for that, what
+   `raysafl.simulation.per_client` requests follows, and completes the records.
 
 A round is itself a generator. It yields what the machine is to compute
 (`raysafl.core.work`) and is sent the answer. So whoever advances it may merge the
@@ -23,6 +25,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +43,9 @@ from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.record import Record
 from raysafl.core.work import (
+    ClientEvaluation,
     Evaluation,
+    PersonalEvaluation,
     Scores,
     Task,
     TrainAccuracy,
@@ -56,6 +61,7 @@ from raysafl.simulation.checks import (
     checked_state,
     refuse_no_request,
 )
+from raysafl.simulation.per_client import ClientHistory, Judged, evaluate_clients
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -101,6 +107,8 @@ class Replicate:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
+        clients: Who came how often, and how the clients were served; None unless the
+            run evaluates clients one by one.
     """
 
     seed: int
@@ -111,6 +119,7 @@ class Replicate:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     diverged: str = ""
+    clients: ClientHistory | None = None
 
 
 @dataclass
@@ -122,6 +131,8 @@ class _RoundInProgress:
     calls: int = 0
     # Who has trained in this round: "client", "server" or "central".
     kinds: set[str] = field(default_factory=set)
+    # The clients that have trained in it, if the run evaluates clients one by one.
+    trained: set[int] = field(default_factory=set)
 
 
 class Simulation:
@@ -170,7 +181,10 @@ class Simulation:
             state = algorithm.init(w_P, run.data.clients)
             state = checked_state(algorithm, state, w_P.numel(), "init")
             self.algorithms.append(algorithm)
-            self.replicates.append(Replicate(seed, state, run.participation.init()))
+            replicate = Replicate(seed, state, run.participation.init())
+            if run.eval_clients is not None:
+                replicate.clients = ClientHistory(np.zeros(len(sizes), np.int64))
+            self.replicates.append(replicate)
 
     @property
     def done(self) -> bool:
@@ -218,6 +232,7 @@ class Simulation:
         records = []
         if self._is_evaluated(self.round):
             records = yield from self._evaluate(rounds)
+            records = yield from self._evaluate_clients(records)
         self.round += 1
         return records
 
@@ -317,6 +332,8 @@ class Simulation:
         count = len(request.ids)
         in_progress.calls += 1
         in_progress.kinds |= {KINDS.get(i, "client") for i in request.ids}
+        if self.run.eval_clients is not None:
+            in_progress.trained |= self._clients_in(request.ids)
 
         offsets: Sequence[Tensor | None] = [None] * count
         if request.offset_MP is not None:
@@ -341,6 +358,12 @@ class Simulation:
             )
             for i, w_P, offset_P in zip(request.ids, starts, offsets, strict=True)
         ]
+
+    def _clients_in(self, ids: Sequence[int]) -> set[int]:
+        """Return the clients that train; in centralised training all of them do."""
+        if EVERYONE in ids:
+            return set(range(self.run.data.clients))
+        return {int(i) for i in ids if i >= 0}
 
     def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
         """Count steps and traffic, and note the training accuracy and loss.
@@ -396,6 +419,8 @@ class Simulation:
         enforced = in_progress.cohort.enforced
         replicate.counts.server_rounds += "server" in in_progress.kinds
         replicate.counts.snapshots += enforced and "client" in in_progress.kinds
+        if replicate.clients is not None:
+            replicate.clients.came_N[sorted(in_progress.trained)] += 1
         if not _all_finite(replicate.state.w_P):
             replicate.diverged = (
                 f"round {self.round}: parameters are not finite (last training loss "
@@ -411,6 +436,28 @@ class Simulation:
             return []
         scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
         return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
+
+    def _evaluate_clients(
+        self, records: list[Record]
+    ) -> Generator[ClientEvaluation | PersonalEvaluation, Any, list[Record]]:
+        """Evaluate the clients of recorded replicates, if the round is due for it."""
+        asked = self.run.eval_clients
+        if not records or asked is None or not asked.is_due(self.round, self.run.rounds):
+            return records
+        live = [record.replicate for record in records]
+        w = self._parameters(self.first_cell + r for r in live)
+        judged = []
+        for (cell, w_P), r in zip(w.items(), live, strict=True):
+            own = self.replicates[r]
+            assert own.clients is not None
+            judged.append(Judged(cell, own.seed, w_P, own.clients))
+        found = yield from evaluate_clients(
+            asked, self.run.quality, self.run.local, self.round, judged
+        )
+        return [
+            replace(record, metrics={**record.metrics, **found[cell]})
+            for record, cell in zip(records, w, strict=True)
+        ]
 
     def _record(
         self,
