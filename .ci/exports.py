@@ -44,6 +44,7 @@ OTHERS = {
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],
     "runtime": ["Hardware"],
+    "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Printed", "Table"],
     "sweep.definition": ["Sweep"],

@@ -97,6 +97,7 @@ from .participation import (
     Weibull,
 )
 from .runtime import Hardware
+from .simulation.per_client import PerClient
 from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
@@ -181,6 +182,7 @@ __all__ = [
     "ParquetImages",
     "Participation",
     "Partition",
+    "PerClient",
     "Printed",
     "Regression",
     "Round",

@@ -90,9 +90,9 @@ class ClientScores(NamedTuple):
     Args:
         quality_N: The value of the objective's `metric` on each client's test samples.
         loss_N: The mean loss on them.
-        absent: The value of that metric on the test samples of the classes that no
-            client which has trained so far holds; None if there is no such class, or
-            the targets are no classes.
+        absent: The value of that metric on the test samples of the classes that clients
+            hold, but none that has trained so far; None if there is no such class, or
+            if samples have no class.
     """
 
     quality_N: NDArray[np.float64]

@@ -75,7 +75,7 @@ class Federation(FederatedData):
         # The default is left out of the JSON, so that the ids of runs without it stay.
         exclude_if=lambda value: value == 0,
         description="Share of each client's samples that nobody trains on and that "
-        "become the client's own test samples, for `PerClient(on=\"own\")`.",
+        'become the client\'s own test samples, for `PerClient(on="own")`.',
     )
 
     @model_validator(mode="after")

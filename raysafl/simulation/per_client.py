@@ -20,6 +20,7 @@ from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
+from raysafl.core.objective import Metric, MetricColumn, Objective
 from raysafl.core.work import (
     ClientEvaluation,
     ClientScores,
@@ -90,7 +91,9 @@ class PerClient(Component):
         """Return whether clients are evaluated after a round, counted from 0."""
         return (round + 1) % self.every == 0 or round + 1 == rounds
 
-    def check(self, rounds: int, eval_every: int, replicates: int, clients: int) -> None:
+    def check(
+        self, rounds: int, eval_every: int, replicates: int, clients: int
+    ) -> None:
         """Refuse what does not fit the other fields of a run.
 
         Raises:
@@ -112,37 +115,41 @@ class PerClient(Component):
                 f"most {MOST_ROWS:,} are allowed: give a larger `every`"
             )
 
-    def columns(self, metric: str, meaning: str) -> dict[str, str]:
-        """Return the columns of `rounds/` that this adds: name to meaning.
+    def columns(self, name: str, metric: Metric) -> dict[str, MetricColumn]:
+        """Declare the columns of `rounds/` that the evaluation of clients fills.
 
         Args:
-            metric: The name of the objective's metric, such as "accuracy".
-            meaning: What the metric is, as one phrase.
+            name: The name of the objective's metric, such as "accuracy".
+            metric: This metric.
         """
         return {
-            f"clients_{name}_{metric}": text.format(meaning)
-            for name, text in MEANINGS.items()
-            if "personal" not in name or self.personal_steps
+            f"clients_{statistic}_{name}": MetricColumn(
+                text.format(metric.meaning),
+                metric.is_fraction,
+                # A spread between clients is better if it is small.
+                metric.higher_is_better and statistic != "std",
+                is_list=False,
+            )
+            for statistic, text in MEANINGS.items()
+            if "personal" not in statistic or self.personal_steps
         }
 
 
-# Statistic -> what it is of the metric {}.
+# Statistic -> its meaning, with {} for the metric's.
 MEANINGS = {
-    "mean": "mean over all clients of the client's {}",
-    "std": "standard deviation over all clients of the client's {}",
-    "weighted": "mean over all clients of the client's {}, each weighted by the number of "
-    "rounds in which it has trained; empty if none has",
-    "never": "mean over the clients that have not trained so far of the client's {}; "
-    "empty if there are none",
-    "rarest10": "mean over the tenth of the clients that have trained in the fewest "
-    "rounds of the client's {}; clients with equally many share a place",
-    "worst10": "mean over the tenth of the clients that are served worst of the "
-    "client's {}",
-    "absent_classes": "{} on the test samples of the classes that no client which has "
-    "trained so far holds; empty if there are none",
-    "mean_personal": "mean over all clients of the {} of the client's personal model",
-    "never_personal": "mean over the clients that have not trained so far of the {} of "
-    "the client's personal model; empty if there are none",
+    "mean": "{}: mean over all clients",
+    "std": "{}: standard deviation over all clients",
+    "weighted": "{}: mean over all clients, each weighted by the number of rounds in which "
+    "it has trained; empty if none has",
+    "never": "{}: mean over the clients that have not trained so far; empty if all have",
+    "rarest10": "{}: mean over the tenth of the clients that have trained in the fewest "
+    "rounds; where several share the last places, each counts in part",
+    "worst10": "{}: mean over the tenth of the clients for which it is worst",
+    "absent_classes": "{} on the test samples of classes that clients hold, but none that "
+    "has trained so far; empty if there are none",
+    "mean_personal": "{} of each client's personal model: mean over all clients",
+    "never_personal": "{} of each client's personal model: mean over the clients that have "
+    "not trained so far; empty if all have",
 }
 
 
@@ -164,7 +171,7 @@ def served(
         quality_N: The metric of the global model on each client's test samples.
         higher_is_better: Whether a higher metric is better.
         personal_N: The metric of each client's personal model, if there are any.
-        absent: The metric on the classes that only absent clients hold.
+        absent: The metric on the classes that only clients hold which never came.
 
     Returns:
         The statistics that exist.
@@ -256,22 +263,10 @@ class Judged:
     history: ClientHistory
 
 
-@dataclass(frozen=True)
-class Quality:
-    """The metric by which clients are compared.
-
-    Args:
-        name: Its name, such as "accuracy".
-        higher_is_better: Whether a higher value is better.
-    """
-
-    name: str
-    higher_is_better: bool
-
-
 def evaluate_clients(
     asked: PerClient,
-    quality: Quality,
+    objective: Objective,
+    higher_is_better: bool,
     local: LocalTraining,
     round: int,
     judged: Sequence[Judged],
@@ -280,7 +275,8 @@ def evaluate_clients(
 
     Args:
         asked: What is evaluated.
-        quality: The metric by which clients are compared.
+        objective: The run's objective, by whose metric clients are compared.
+        higher_is_better: Whether a higher value of this metric is better.
         local: The run's local training.
         round: The number of the round.
         judged: The replicates.
@@ -320,12 +316,12 @@ def evaluate_clients(
         statistics = served(
             own.history.came_N,
             scores[own.cell].quality_N,
-            quality.higher_is_better,
+            higher_is_better,
             personal_N,
             scores[own.cell].absent,
         )
         found[own.cell] = {
-            f"clients_{name}_{quality.name}": value
+            f"clients_{name}_{objective.metric}": value
             for name, value in statistics.items()
         }
     return found

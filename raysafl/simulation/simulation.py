@@ -172,6 +172,9 @@ class Simulation:
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
         self.algorithms = []
         self.replicates = []
+        # How many training and test samples each client has, for each replicate, if the
+        # run evaluates clients one by one.
+        self.client_sizes: list[tuple[list[int], list[int]]] = []
         for cell, seed in zip(cells, run.seeds, strict=True):
             sizes, server_size = work.sizes(cell)
             setting = Setting(
@@ -185,6 +188,7 @@ class Simulation:
             replicate = Replicate(seed, state, run.participation.init())
             if run.eval_clients is not None:
                 replicate.clients = ClientHistory(np.zeros(len(sizes), np.int64))
+                self.client_sizes.append(work.client_tests(cell, run.eval_clients.on))
             self.replicates.append(replicate)
 
     @property
@@ -444,7 +448,11 @@ class Simulation:
     ) -> Generator[ClientEvaluation | PersonalEvaluation, Any, list[Record]]:
         """Evaluate the clients of recorded replicates, if the round is due for it."""
         asked = self.run.eval_clients
-        if not records or asked is None or not asked.is_due(self.round, self.run.rounds):
+        if (
+            not records
+            or asked is None
+            or not asked.is_due(self.round, self.run.rounds)
+        ):
             return records
         live = [record.replicate for record in records]
         w = self._parameters(self.first_cell + r for r in live)
@@ -454,7 +462,12 @@ class Simulation:
             assert own.clients is not None
             judged.append(Judged(cell, own.seed, w_P, own.clients))
         found = yield from evaluate_clients(
-            asked, self.run.quality, self.run.local, self.round, judged
+            asked,
+            self.run.objective,
+            self.run.quality.higher_is_better,
+            self.run.local,
+            self.round,
+            judged,
         )
         return [
             replace(record, metrics={**record.metrics, **found[cell]})

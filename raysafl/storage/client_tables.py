@@ -21,9 +21,7 @@ from raysafl.storage.rows import ARROW_TYPES, RUN_ID, of_runs, without_runs
 CLIENT_COLUMNS: Mapping[str, Column] = {
     "run_id": RUN_ID,
     "replicate": Column("int32", "number of the replicate, from 0", Summary.KEY),
-    "seed": Column(
-        "int64", "the run's seed plus the replicate's number", Summary.KEY
-    ),
+    "seed": Column("int64", "the run's seed plus the replicate's number", Summary.KEY),
     "round": Column("int32", "number of the round, from 0", Summary.KEY),
     "client": Column("int32", "number of the client, from 0", Summary.KEY),
     "participations": Column(

@@ -277,9 +277,7 @@ class _Verification:
             written = RowSum(entry.client_rows or 0, entry.client_digest)
             there = sum(found.get(run_id, {}).values(), RowSum())
             if there.rows != written.rows:
-                what = (
-                    f"it has {there.rows} rows in clients/ instead of {written.rows}"
-                )
+                what = f"it has {there.rows} rows in clients/ instead of {written.rows}"
                 yield self._of_run(run_id, what)
             elif there != written:
                 what = "its rows in clients/ are not those that it wrote"
