@@ -79,6 +79,11 @@ class Dataset:
     names: tuple[str, ...] = ()
     outside: int = 0
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether each sample has one class, by which samples can be spread."""
+        return self.num_classes > 0 and self.train.y.ndim == 1
+
 
 class Split:
     """Which training samples each client and the server hold.
