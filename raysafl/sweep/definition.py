@@ -475,6 +475,6 @@ def _last_values(measures: Measures) -> list[str]:
         for name, own in found.items()
         if name == AT_BEST_VAL
         # A metric of each class would make the table wide.
-        or (name.startswith("final_") and not re.search(r"\d$", own.column))
+        or (name.startswith("final_") and not re.search(r"_\d+$", own.column))
     ]
     return names[:MOST_ALSO]

@@ -284,7 +284,11 @@ class Tuning:
         def sampled(run_id: str, values: dict[str, Label], run: Run | None) -> None:
             manifest = self.store.manifest()
             entry = Entry(run_id=run_id, labels=values)
-            manifest = self.sweep.measuring(manifest, [run] if run else [])
+            try:
+                manifest = self.sweep.measuring(manifest, [run] if run else [])
+            except ValueError as error:
+                # Nothing but what its columns mean is then unknown.
+                self.say(str(error))
             self.store.write_manifest(manifest.extended([entry]))
 
         return Watch(
@@ -296,7 +300,6 @@ class Tuning:
             labels,
             sampled,
             self.digests.of_run,
-            lambda: self.store.manifest().columns,
         )
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite, isnan
 from typing import Any
 
@@ -49,7 +49,6 @@ class Watch(tune.Callback):
         sampled: is called with the id and the labels of each run that Tune has sampled,
             and the run, or None if none could be made.
         code_of: returns the digests of a run's classes that are the user's.
-        columns: returns what is known about the further columns of the runs' rows.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class Watch(tune.Callback):
         labels: Mapping[str, Mapping[str, Label]],
         sampled: Callable[[str, dict[str, Label], Run | None], None],
         code_of: Callable[[Run], dict[str, str]],
-        columns: Callable[[], Mapping[str, Column]] = dict,
     ) -> None:
         self.store = store
         self.pack_of = pack_of
@@ -74,7 +72,6 @@ class Watch(tune.Callback):
         self._labelled: set[str] = set()
         self.sampled = sampled
         self.code_of = code_of
-        self._columns_of_sweep = columns
         # What is known about further columns; read when it is needed.
         self._columns: dict[str, Column] = {}
         # Packs of several runs that could not be carried out as a whole.
@@ -291,8 +288,9 @@ class Watch(tune.Callback):
         if isnan(value):
             return ""
         if quality not in COLUMNS and quality not in self._columns:
-            with self._recording():
-                self._columns = dict(self._columns_of_sweep())
+            # A number is shown as it is if it is not known what it means.
+            with suppress(ValueError, StorageError):
+                self._columns = self.store.manifest().columns
         return score_text(quality, value, self._columns, digits)
 
 

@@ -62,8 +62,9 @@ class Curves(NamedTuple):
         return self._only(np.arange(len(self.rounds)) < count)
 
     def _only(self, which: NDArray[np.bool_]) -> "Curves":
-        rounds, times, values = (part[which] for part in self[:3])
-        return Curves(rounds, times, values, self.names)
+        return Curves(
+            self.rounds[which], self.times[which], self.values[which], self.names
+        )
 
 
 NO_CURVES = Curves(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)), [])
@@ -97,8 +98,10 @@ def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     firsts = np.flatnonzero(np.diff(of_run)) + 1
     each = (np.split(part, firsts) for part in (rounds, times, values))
     return {
-        run_id: Curves(*own, names)
-        for run_id, *own in zip(rows["run_id"].unique(), *each, strict=False)
+        run_id: Curves(own_rounds, own_times, own_values, names)
+        for run_id, own_rounds, own_times, own_values in zip(
+            rows["run_id"].unique(), *each, strict=False
+        )
     }
 
 

@@ -74,7 +74,7 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     complete(store, kind="server")
     drawn = []
 
-    def curve(rows: pd.DataFrame, title: str) -> bytes:
+    def curve(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
         drawn.append((len(rows), title))
         return b"PNG"
 
@@ -406,7 +406,7 @@ def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
 ) -> None:
     complete(store)
 
-    def slow(rows: pd.DataFrame, title: str) -> bytes:
+    def slow(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
         time.sleep(3)
         return b"PNG"
 
