@@ -295,7 +295,7 @@ class ClientTests:
             return [rows], groups.of_train, np.ones(1), len(rows)
         weight_1C, (count,) = self._weights(self.labels(cell)[client][None])
         classes = np.flatnonzero(weight_1C[0])
-        rows_G = [self._classes.indices[c] for c in classes]
+        rows_G = [self._classes.indices[int(c)] for c in classes]
         return rows_G, False, weight_1C[0, classes], int(count)
 
     def personal_quality(

@@ -145,9 +145,21 @@ def _read(file: Location, run_ids: Collection[str] | None = None) -> pa.Table:
         return CLIENTS.empty_table()
     wanted = None if run_ids is None else [("run_id", "in", sorted(run_ids))]
     try:
-        return read_parquet(pa.BufferReader(content), CLIENTS, wanted)
+        return read_parquet(pa.BufferReader(content), _expected, wanted)
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
+
+
+def _expected(found: pa.Schema) -> pa.Schema:
+    """Return the columns of the table, if a file has no others.
+
+    Raises:
+        ValueError: it has others.
+    """
+    unknown = set(found.names) - set(CLIENTS.names)
+    if unknown:
+        raise ValueError(f"it has a column {min(unknown)!r}, which is not one of ours")
+    return CLIENTS
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
