@@ -49,6 +49,7 @@ OTHERS = {
     "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
     "runtime": ["Hardware"],
     "simulation.patience": ["Patience"],
+    "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Printed", "Table"],
     "sweep.definition": ["Sweep"],

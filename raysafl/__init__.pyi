@@ -112,6 +112,7 @@ from .participation import (
 )
 from .runtime import Hardware
 from .simulation.patience import Patience
+from .simulation.per_client import PerClient
 from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
@@ -208,6 +209,7 @@ __all__ = [
     "Participation",
     "Partition",
     "Patience",
+    "PerClient",
     "Printed",
     "Quantised",
     "RateSchedule",

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.core.client_indices import as_client_indices
+from raysafl.core.client_indices import ClientIndices, as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
 
@@ -139,7 +139,9 @@ class Split:
             (`raysafl.core.client_indices`).
         server: the indices of the server's samples.
         shared: how many of each client's samples are copies of the server's, which the
-            server sends it.
+            server sends it. They are its last ones.
+        tests: the indices of each client's own test samples, which are training
+            samples that nobody trains on; None if no such samples are held out.
     """
 
     def __init__(
@@ -147,10 +149,12 @@ class Split:
         clients: Sequence[NDArray[np.int64]],
         server: NDArray[np.int64],
         shared: int = 0,
+        tests: ClientIndices | None = None,
     ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
         self.shared = shared
+        self.tests = tests
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""

@@ -9,6 +9,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
+from raysafl.data.own_tests import hold_out
 from raysafl.data.partitions import Iid, Partition
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source, Subset
@@ -65,6 +66,16 @@ class Federation(FederatedData):
         "drawn anew for each client, that is appended to every client's data; 1 is all "
         "of D0, as in FSL. A client is sent these samples once, in the round in which "
         "it first trains.",
+    )
+
+    own_tests: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value == 0,
+        description="Share of each client's samples that nobody trains on and that "
+        'become the client\'s own test samples, for `PerClient(on="own")`.',
     )
 
     @model_validator(mode="after")
@@ -163,6 +174,9 @@ class Federation(FederatedData):
             None if users is None else users[free],
         )
         clients = as_client_indices(parts).within(free)
+        tests = None
+        if self.own_tests:
+            clients, tests = hold_out(clients, self.own_tests, key)
 
         if self.server is not None:
             collected, remaining = self.server.collect(clients, key("from clients"))
@@ -172,7 +186,7 @@ class Federation(FederatedData):
         shared = round(self.share * len(server))
         if shared:
             clients = _with_shared_data(clients, server, shared, key)
-        return Split(clients, server, shared)
+        return Split(clients, server, shared, tests=tests)
 
     def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
         """Return the names of the clients: the values of `ByColumn`, else nothing."""

@@ -6,9 +6,11 @@ from raysafl.core.algorithm import Algorithm, LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
+    Metric,
     MetricColumn,
     Objective,
     hits_of,
+    measures_of,
     metric_columns,
 )
 from raysafl.core.participation import Participation
@@ -17,6 +19,7 @@ from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
 from raysafl.simulation.patience import Patience
+from raysafl.simulation.per_client import PerClient
 
 
 class Run(Component):
@@ -89,6 +92,14 @@ class Run(Component):
         description="when a replicate stops before the last round; None: never",
     )
 
+    eval_clients: PerClient | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="whether and how often the model is evaluated by each client, beside "
+        "the evaluation on the whole test set",
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> "Run":
         self.participation.check(self.data.clients)
@@ -111,6 +122,16 @@ class Run(Component):
                 "not (for Snapshot, every=... or snapshot_prob=...), or an objective with "
                 "accuracy, such as Classification()"
             )
+        if self.eval_clients is not None:
+            self.eval_clients.check(
+                self.rounds, self.eval_every, self.replicates, self.data.clients
+            )
+            if self.quality.is_list:
+                raise ValueError(
+                    f"eval_clients compares clients by a number, and the metric "
+                    f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
+                    "list; let its `metric` be another one"
+                )
         return self
 
     def _has_accuracy(self) -> bool:
@@ -163,4 +184,12 @@ class Run(Component):
                 it is taken to be 2, so of columns that belong to one class each, those
                 of classes 0 and 1 are declared.
         """
-        return metric_columns(self.objective, num_outputs)
+        columns = metric_columns(self.objective, num_outputs)
+        if self.eval_clients is not None:
+            columns |= self.eval_clients.columns(self.objective.metric, self.quality)
+        return columns
+
+    @property
+    def quality(self) -> Metric:
+        """The metric that stands for the model's quality."""
+        return measures_of(self.objective, UNKNOWN_OUTPUTS)[self.objective.metric]

@@ -12,6 +12,8 @@ One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) 
 5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
    complete the round's `Record`s, which become rows of the results. A replicate whose
    scores have not improved for too long stops (`Run.stop`).
+6. If the run evaluates clients one by one and the round is due for that, what
+   `raysafl.simulation.per_client` requests follows, and completes the records.
 
 A round is itself a generator. It yields what the machine is to compute
 (`raysafl.core.work`) and is sent the answer. So whoever advances it may merge the
@@ -24,6 +26,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,7 +47,9 @@ from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.record import Record
 from raysafl.core.work import (
+    ClientEvaluation,
     Evaluation,
+    PersonalEvaluation,
     Scores,
     Task,
     TrainAccuracy,
@@ -62,6 +67,7 @@ from raysafl.simulation.checks import (
     refuse_no_request,
 )
 from raysafl.simulation.patience import Patience
+from raysafl.simulation.per_client import ClientHistory, Judged, evaluate_clients
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -111,6 +117,8 @@ class Replicate:
         best_round: The round of that value; -1 before the first.
         stopped: Why the replicate has stopped before the last round, by `Run.stop`;
             empty as long as it has not.
+        clients: Who came how often, and how the clients were served; None unless the
+            run evaluates clients one by one.
     """
 
     seed: int
@@ -124,6 +132,7 @@ class Replicate:
     best: float | None = None
     best_round: int = -1
     stopped: str = ""
+    clients: ClientHistory | None = None
 
     @property
     def ended(self) -> bool:
@@ -140,6 +149,8 @@ class _RoundInProgress:
     calls: int = 0
     # Who has trained in this round: "client", "server" or "central".
     kinds: set[str] = field(default_factory=set)
+    # The clients that have trained in it, if the run evaluates clients one by one.
+    trained: set[int] = field(default_factory=set)
 
 
 class Simulation:
@@ -187,6 +198,9 @@ class Simulation:
         sampling = run.participation.sampling(run.data.clients)
         self.algorithms = []
         self.replicates = []
+        # How many training and test samples each client has, for each replicate, if the
+        # run evaluates clients one by one.
+        self.client_sizes: list[tuple[list[int], list[int]]] = []
         for cell, seed in zip(cells, run.seeds, strict=True):
             sizes, server_size = work.sizes(cell)
             setting = Setting(
@@ -201,7 +215,11 @@ class Simulation:
             state = algorithm.init(w_P, run.data.clients)
             state = checked_state(algorithm, state, w_P.numel(), "init")
             self.algorithms.append(algorithm)
-            self.replicates.append(Replicate(seed, state, run.participation.init()))
+            replicate = Replicate(seed, state, run.participation.init())
+            if run.eval_clients is not None:
+                replicate.clients = ClientHistory(np.zeros(len(sizes), np.int64))
+                self.client_sizes.append(work.client_tests(cell, run.eval_clients.on))
+            self.replicates.append(replicate)
 
     @property
     def done(self) -> bool:
@@ -249,6 +267,7 @@ class Simulation:
         records = []
         if self._is_evaluated(self.round):
             records = yield from self._evaluate(rounds)
+            records = yield from self._evaluate_clients(records)
         self.round += 1
         return records
 
@@ -369,6 +388,8 @@ class Simulation:
         count = len(request.ids)
         in_progress.calls += 1
         in_progress.kinds |= {KINDS.get(i, "client") for i in request.ids}
+        if self.run.eval_clients is not None:
+            in_progress.trained |= self._clients_in(request.ids)
 
         offsets: Sequence[Tensor | None] = [None] * count
         if request.offset_MP is not None:
@@ -405,6 +426,12 @@ class Simulation:
                 request.ids, starts, offsets, weights, strict=True
             )
         ]
+
+    def _clients_in(self, ids: Sequence[int]) -> set[int]:
+        """Return the clients that train; in centralised training all of them do."""
+        if EVERYONE in ids:
+            return set(range(self.run.data.clients))
+        return {int(i) for i in ids if i >= 0}
 
     def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
         """Count steps and traffic, and note the training accuracy and loss.
@@ -461,6 +488,8 @@ class Simulation:
         enforced = in_progress.cohort.enforced
         replicate.counts.server_rounds += "server" in in_progress.kinds
         replicate.counts.snapshots += enforced and "client" in in_progress.kinds
+        if replicate.clients is not None:
+            replicate.clients.came_N[sorted(in_progress.trained)] += 1
         if not _all_finite(replicate.state.w_P):
             replicate.diverged = (
                 f"round {self.round}: parameters are not finite (last training loss "
@@ -506,6 +535,44 @@ class Simulation:
                 f"stopped after round {self.round}: {name} has not improved since "
                 f"{since}"
             )
+
+    def _evaluate_clients(
+        self, records: list[Record]
+    ) -> Generator[ClientEvaluation | PersonalEvaluation, Any, list[Record]]:
+        """Evaluate the clients of recorded replicates, if the round is due for it.
+
+        The last round of a replicate is always due, also if it stops here.
+        """
+        asked = self.run.eval_clients
+        if asked is None:
+            return records
+        due = asked.is_due(self.round, self.run.rounds)
+        live = [
+            record.replicate
+            for record in records
+            if due or self.replicates[record.replicate].stopped
+        ]
+        if not live:
+            return records
+        w = self._parameters(self.first_cell + r for r in live)
+        judged = []
+        for (cell, w_P), r in zip(w.items(), live, strict=True):
+            own = self.replicates[r]
+            assert own.clients is not None
+            judged.append(Judged(cell, own.seed, w_P, own.clients))
+        found = yield from evaluate_clients(
+            asked,
+            self.run.objective,
+            self.run.quality.higher_is_better,
+            self.run.local,
+            self.round,
+            judged,
+        )
+        completed = []
+        for record in records:
+            served = found.get(self.first_cell + record.replicate, {})
+            completed.append(replace(record, metrics={**record.metrics, **served}))
+        return completed
 
     def _record(
         self, r: int, in_progress: _RoundInProgress, scores: Mapping[str, Value]

@@ -90,6 +90,8 @@ class LedgerEntry(BaseModel):
         seconds: wall time of the run over all attempts.
         code: a digest of the code of each of the user's own classes in the run, by
             name; None in entries made before it was stored.
+        client_rows: how many rows the run has in `clients/`; None if it has none.
+        client_digest: the digest of these rows, likewise empty.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -106,6 +108,8 @@ class LedgerEntry(BaseModel):
     started: str = ""
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     code: dict[str, str] | None = None
+    client_rows: int | None = Field(default=None, ge=0)
+    client_digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
     python: str = ""
     raysafl: str = ""
     host: str = ""

@@ -36,8 +36,8 @@ class Measures:
         qualities: list[str] = []
         seen: set[str] = set()
         for run in runs:
-            # Runs with equal objectives have equal columns.
-            key = run.objective.to_json()
+            # The columns follow from these parts of a run.
+            key = f"{run.objective.to_json()} {run.eval_clients}"
             if key in seen:
                 continue
             seen.add(key)

@@ -4,6 +4,7 @@ import datetime
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import ROUNDS, joined, table_of
 from raysafl.storage.store import Store
+from raysafl.sweep.client_rows import client_rows
 from raysafl.sweep.measures import quality_of
 from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
@@ -73,6 +75,8 @@ class OpenRun:
         self._table = ROUNDS.empty_table()
         # Rows of this attempt that are not in `_table` yet.
         self._fresh: list[Record] = []
+        # How many evaluations of clients are in the table `clients/`.
+        self._clients_written = 0
         if has_files:
             self._resume(work, first_cell)
         # The first round of this attempt.
@@ -166,6 +170,23 @@ class OpenRun:
         if len(table := self._attempt()):
             self.store.write_part(self.run.id, self._first, table)
 
+    def write_clients(self) -> None:
+        """Write how the run serves each client, if there is anything new."""
+        evaluated = sum(
+            len(own.clients.rounds) for own in self.simulation.replicates if own.clients
+        )
+        if evaluated != self._clients_written:
+            self.store.write_clients(self.run.id, client_rows(self.simulation))
+            self._clients_written = evaluated
+
+    def _clients_entry(self) -> dict[str, Any]:
+        """Return what the ledger entry says of the run's rows in `clients/`."""
+        if self.run.eval_clients is None:
+            return {}
+        sums = row_sums(client_rows(self.simulation)).get(self.run.id, {})
+        total = sum(sums.values(), RowSum())
+        return {"client_rows": total.rows, "client_digest": total.digest}
+
     def flush(self) -> None:
         """Write the rows of this attempt, then a checkpoint after them."""
         self.write_rows()
@@ -222,6 +243,7 @@ class OpenRun:
             started=self.started,
             seconds=self._spent,
             code=self.code,
+            **self._clients_entry(),
             **origin,
         )
 

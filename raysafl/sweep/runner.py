@@ -22,6 +22,8 @@ from raysafl.core.text import format_bytes, redacted
 from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime import Hardware
+from raysafl.runtime.client_tests import ClientTests
+from raysafl.runtime.population import Population
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
@@ -562,6 +564,13 @@ def _prepare_one(
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
     objective = run.objective
+    if run.eval_clients is not None:
+        tested = f"{split} {run.eval_clients.on}"
+        if tested not in seen:
+            population = Population(run.cells[:1], dataset)
+            tests = ClientTests(population, dataset, objective.metric)
+            tests.sizes(0, run.eval_clients.on)
+            seen.add(tested)
     if (model := name + run.model.to_json() + objective.to_json()) not in seen:
         check_targets(objective, dataset)
         flat = FlatModel.on(run.model, dataset, objective)
