@@ -79,7 +79,7 @@ class Dataset:
 
 
 class Split:
-    """Which training samples each client and the server hold.
+    """Which training samples each client and the server hold, and which nobody trains on.
 
     Attributes:
         clients: the indices of each client's samples. It reads like a list of arrays,
@@ -88,6 +88,8 @@ class Split:
         server: the indices of the server's samples.
         shared: how many of each client's samples are copies of the server's, which the
             server sends it.
+        validation: the indices of the training samples that are held back to judge
+            models by. Neither a client nor the server holds one of them.
     """
 
     def __init__(
@@ -95,10 +97,14 @@ class Split:
         clients: Sequence[NDArray[np.int64]],
         server: NDArray[np.int64],
         shared: int = 0,
+        validation: NDArray[np.int64] | None = None,
     ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
         self.shared = shared
+        self.validation = (
+            np.empty(0, np.int64) if validation is None else validation
+        )
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""
@@ -127,6 +133,11 @@ class FederatedData(Component):
     @abstractmethod
     def has_server_data(self) -> bool:
         """Whether the server holds samples of its own."""
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether `split` holds training samples back, on which models are evaluated."""
+        return False
 
     @property
     @abstractmethod
