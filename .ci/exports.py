@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FAMILIES = ("algorithms", "data", "models", "participation")
+FAMILIES = ("algorithms", "data", "models", "objectives", "participation")
 # What a family exports besides its components, and what of that is not for `import
 # raysafl`.
 MORE = {
@@ -30,14 +30,16 @@ MORE = {
         "server_images": ["STL10_AS_CIFAR10"],
     },
     "models": {"flat": ["FlatModel"], "dropout": ["Dropout"]},
+    "objectives": {"classification": ["PLAIN", "has_plain_losses", "is_plain"]},
 }
-INTERNAL = {"data_root", "FlatModel"}
+INTERNAL = {"data_root", "FlatModel", "PLAIN", "has_plain_losses", "is_plain"}
 # What `import raysafl` offers of the other rooms.
 OTHERS = {
     "core.algorithm": [
         *("Algorithm", "LocalTraining", "MeanUpdate", "Round", "Setting", "State"),
         *("Train", "TrainMean", "Update"),
     ],
+    "core.objective": ["Metric", "Objective", "mean_of"],
     "core.participation": ["Cohort", "Participation"],
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],

@@ -30,6 +30,7 @@ from .core.algorithm import (
     TrainMean,
     Update,
 )
+from .core.objective import Metric, Objective, mean_of
 from .core.participation import Cohort, Participation
 from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
 from .core.randomness import Key
@@ -77,6 +78,7 @@ from .models import (
     FslEmnistNet,
     Logistic,
 )
+from .objectives import Classification, NextToken, Regression
 from .participation import (
     Absent,
     Arbitrary,
@@ -125,6 +127,7 @@ __all__ = [
     "Cifar10",
     "Claim",
     "ClassesPerClient",
+    "Classification",
     "Cohort",
     "Cyclic",
     "Dataset",
@@ -167,8 +170,11 @@ __all__ = [
     "Logistic",
     "Markov",
     "MeanUpdate",
+    "Metric",
     "Mnist",
     "Model",
+    "NextToken",
+    "Objective",
     "OtherDatasetServer",
     "Outcome",
     "Overlapping",
@@ -176,6 +182,7 @@ __all__ = [
     "Participation",
     "Partition",
     "Printed",
+    "Regression",
     "Round",
     "Run",
     "Runner",
@@ -202,4 +209,5 @@ __all__ = [
     "Update",
     "Weibull",
     "__version__",
+    "mean_of",
 ]

@@ -90,7 +90,9 @@ def rounds_in_process(job: Job) -> Iterator[Step]:
     first = runs[0]
     size = first.local.batch_size
     dataset = first.data.load()
-    work = Worker(_cells(runs), dataset, first.model, "cpu", job.engine, size)
+    work = Worker(
+        *(_cells(runs), dataset, first.model, "cpu", job.engine, size, first.objective)
+    )
     yield _stepper(runs, work)
 
 
@@ -109,7 +111,14 @@ def on_actors(job: Job) -> Iterator[Step]:
     with ray_session(None):
         ref = ray.put(first.data.load())
         size = first.local.batch_size
-        setup = PackSetup(_cells(runs), ref, first.model, job.engine, size)
+        setup = PackSetup(
+            _cells(runs),
+            ref,
+            first.model,
+            job.engine,
+            size,
+            objective=first.objective,
+        )
         actors = start_actors(Hardware(actors=job.actors))
         work, _, _ = host_pack(actors, setup)
         yield _stepper(runs, work)
@@ -167,7 +176,8 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
         if run.data.source_key not in datasets:
             datasets[run.data.source_key] = run.data.load()
         dataset = datasets[run.data.source_key]
-        simulation = Simulation(run, Worker(run.cells, dataset, run.model))
+        work = Worker(run.cells, dataset, run.model, objective=run.objective)
+        simulation = Simulation(run, work)
         records = list[Record]()
         while not simulation.done:
             records = simulation.step() or records

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component
+from raysafl.core.objective import Objective
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
 from raysafl.core.record import COLUMNS, Summary
@@ -25,6 +26,7 @@ FAMILIES: dict[str, type[Component]] = {
     "server data": ServerData,
     "dataset": Source,
     "model": Model,
+    "objective": Objective,
 }
 
 # What `raysafl advise` estimates.

@@ -16,6 +16,8 @@ from raysafl.sweep.definition import Sweep
 
 # Largest number of rounds that can be told apart in a figure.
 MOST = 1000
+# What the table shows where samples have no classes.
+NO_CLASSES = "-"
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,17 @@ class DataCounts:
     Attributes:
         name: the labels of the first run that has it.
         runs: the number of runs that have it.
-        clients: training samples of each class at each client, [clients, classes].
-        server: training samples of each class at the server, [classes].
+        clients: training samples of each class at each client, [clients, classes]; all
+            samples, [clients, 1], if the dataset does not give each sample one class.
+        server: training samples of each class at the server, [classes], likewise.
+        has_labels: whether each sample has one class.
     """
 
     name: str
     runs: int
     clients: NDArray[np.int64]
     server: NDArray[np.int64]
+    has_labels: bool = True
 
 
 def preview(
@@ -67,8 +72,9 @@ def preview(
         item = _count_samples(name, run, count, dataset)
         counted.append(item)
         title = f"{dataset.name}, {len(item.clients)} clients ({name})"
+        classes = dataset.names if item.has_labels else ("samples",)
         pictures[f"labels-{len(counted)}.png"] = label_histogram(
-            item.clients, item.server, dataset.names, title
+            item.clients, item.server, classes, title
         )
     for number, (name, run, _) in enumerate(_distinct_parts(runs, _policy_of), 1):
         kind = type(run.participation).__name__
@@ -127,9 +133,12 @@ def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCoun
     split = run.data.split(dataset, run.seed)
     labels = dataset.train.y
     classes = dataset.num_classes
+    if not dataset.has_labels:
+        labels = np.zeros(len(dataset.train), np.int64)
+        classes = 1
     clients = [np.bincount(labels[part], minlength=classes) for part in split.clients]
     server = np.bincount(labels[split.server], minlength=classes)
-    return DataCounts(name, runs, np.stack(clients), server)
+    return DataCounts(name, runs, np.stack(clients), server, dataset.has_labels)
 
 
 def _simulate_cohorts(run: Run, rounds: int) -> NDArray[np.bool_]:
@@ -185,9 +194,11 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
             str(item.runs),
             str(len(item.clients)),
             _range(item.clients.sum(axis=1)),
-            _range((item.clients > 0).sum(axis=1)),
-            f"{entropy(item.clients).mean():.2f} ({most:.2f})",
+            _range((item.clients > 0).sum(axis=1)) if item.has_labels else NO_CLASSES,
+            f"{entropy(item.clients).mean():.2f} ({most:.2f})"
+            if item.has_labels
+            else NO_CLASSES,
             str(item.server.sum()),
-            str((item.server > 0).sum()),
+            str((item.server > 0).sum()) if item.has_labels else NO_CLASSES,
         )
     return table

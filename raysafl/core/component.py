@@ -32,6 +32,7 @@ BUILT_IN = (
     "raysafl.algorithms",
     "raysafl.data",
     "raysafl.models",
+    "raysafl.objectives",
     "raysafl.participation",
 )
 

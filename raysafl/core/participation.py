@@ -58,6 +58,11 @@ class Participation(Component):
     def check(self, num_clients: int) -> None:
         """Raise a ValueError if the policy cannot serve this number of clients."""
 
+    @property
+    def uses_accuracy(self) -> bool:
+        """Whether `pick` goes by the training accuracy, which the objective must have."""
+        return False
+
     def init(self) -> Any:
         """Return the policy's state before round 0; it must be convertible to JSON."""
         return None
@@ -83,7 +88,7 @@ class Participation(Component):
             num_clients: The number of all clients; ids go from 0 to num_clients - 1.
             key: The source of randomness for this seed and round.
             accuracy: A training accuracy (a fraction), measured as `measured_on` says;
-                None before any client has trained.
+                None before any client has trained, and if the objective has none.
 
         Returns:
             The policy's new state, and the cohort.

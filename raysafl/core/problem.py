@@ -26,14 +26,15 @@ EVERYONE = -2
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and labels in memory.
+    """Inputs and targets in memory.
 
     The model sees x * scale + shift, which is computed when a batch is drawn: images
     that are stored as uint8 take a quarter of the memory of float32.
 
     Attributes:
         x: [n, ...] uint8 or float32; int64 are tokens, which are not scaled.
-        y: [n] labels, from 0.
+        y: the targets. Classes are int64 from 0, [n], or [n, L] for L of them per
+            sample; numbers to predict are float32, [n], or [n, K] for K per sample.
         scale: the factor of each input.
         shift: what is added to each input after scaling.
         users: [n] the number of the user who made each sample, from 0, or -1 for
@@ -41,7 +42,7 @@ class Samples:
     """
 
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     scale: float = 1.0
     shift: float = 0.0
     users: NDArray[np.int64] | None = None
@@ -52,19 +53,20 @@ class Samples:
 
     @property
     def sample_bytes(self) -> int:
-        """The bytes of one sample as it is stored here, with its label."""
+        """The bytes of one sample as it is stored here, with its target."""
         return self.x[:1].nbytes + self.y[:1].nbytes
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training set and a test set with the same classes.
+    """A training set and a test set with targets of the same kind.
 
     Attributes:
         name: the dataset's name, for messages.
         train: the training samples, which are spread over the clients and the server.
         test: the test samples, on which all models are evaluated.
-        num_classes: the number of classes; labels are 0 to num_classes - 1.
+        num_classes: the number of classes; labels are 0 to num_classes - 1. It is 0 if
+            the targets are numbers.
         names: the names of the classes, or none if they are not known.
         outside: how many of the last training samples were appended for the server,
             which alone may hold them.
@@ -76,6 +78,11 @@ class Dataset:
     num_classes: int
     names: tuple[str, ...] = ()
     outside: int = 0
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each sample has one class, by which samples can be spread."""
+        return self.num_classes > 0 and self.train.y.ndim == 1
 
 
 class Split:
@@ -209,7 +216,7 @@ class Model(Component):
 
     @abstractmethod
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
-        """Build a module from inputs [B, *input_shape] to logits [B, num_classes].
+        """Build a module from inputs [B, *input_shape] to outputs [B, num_classes].
 
         It is called once per replicate, with torch's generator seeded, to draw the
         initial parameters that are trained, and with another seed, which is always the
@@ -218,7 +225,8 @@ class Model(Component):
         Args:
             input_shape: the shape of one sample, such as (1, 28, 28); (length,) for
                 text.
-            num_classes: the number of classes, or of characters.
+            num_classes: the number of outputs: of classes, whose outputs are logits; of
+                characters; or of the numbers that are to be predicted for a sample.
 
         Raises:
             ValueError: the model does not fit data of this shape.

@@ -6,7 +6,7 @@ are derived from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal, get_type_hints
 
@@ -76,10 +76,11 @@ class Record:
         ),
     ]
     test_accuracy: Annotated[
-        float,
+        float | None,
         Column(
             "float64",
-            "test accuracy of the global model after the round, a fraction in [0, 1]",
+            "test accuracy of the global model after the round, a fraction in [0, 1]; "
+            "empty if the objective has no accuracy",
             Summary.MEAN,
         ),
     ]
@@ -97,7 +98,7 @@ class Record:
             "float64",
             "mean accuracy over the samples that the last client round's cohort trained "
             "on, measured while it trained; under an adaptive policy the accuracy that the "
-            "policy measures",
+            "policy measures; empty if the objective has no accuracy",
             Summary.MEAN,
         ),
     ]
@@ -175,11 +176,14 @@ class Record:
             "that advance together share it equally",
         ),
     ]
+    # Every other column by its name, such as `test_f1`; `Run.columns` declares them.
+    metrics: Mapping[str, float | list[float]] = field(default_factory=dict)
 
 
 COLUMNS: Mapping[str, Column] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Record, include_extras=True).items()
+    if name != "metrics"
 }
 
 

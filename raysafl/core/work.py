@@ -11,13 +11,14 @@ computes in this process and is the readable reference, `OnActors` computes on R
 actors, with the same results.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining, MeanUpdate, Update
+from raysafl.core.objective import Value
 from raysafl.core.problem import FederatedData
 
 
@@ -63,8 +64,16 @@ class Task(NamedTuple):
 Trained: TypeAlias = dict[int, Update | MeanUpdate]
 """For each cell, its mean if it is averaged, else one row for each of its tasks."""
 
-Scores: TypeAlias = dict[int, tuple[float, float]]
-"""Test accuracy (a fraction) and mean test loss of each cell."""
+Scores: TypeAlias = dict[int, dict[str, Value]]
+"""For each cell the value of each column, as {"test_loss": 0.3, "test_mae": ...}."""
+
+
+def test_scores(cells: Iterable[int], values: Iterable[Mapping[str, Value]]) -> Scores:
+    """Return scores from what was measured of each cell on the test set."""
+    return {
+        cell: {f"test_{name}": value for name, value in measured.items()}
+        for cell, measured in zip(cells, values, strict=True)
+    }
 
 
 class Work(Protocol):
@@ -94,7 +103,11 @@ class Work(Protocol):
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
     ) -> dict[int, float]:
-        """Return each cell's accuracy (in [0, 1]) on some clients' samples."""
+        """Return each cell's accuracy (in [0, 1]) on some clients' samples.
+
+        Raises:
+            ValueError: the runs' objective has no accuracy.
+        """
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
         """Evaluate each cell's parameters on the test set."""

@@ -1,5 +1,7 @@
 """Label skew from the Dirichlet distribution, with equal or unequal client sizes."""
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
@@ -31,6 +33,7 @@ class Dirichlet(Partition):
     (docs/papers.md#fedlab).
     """
 
+    needs_classes: ClassVar[bool] = True
     alpha: float = Field(
         gt=0,
         description="Concentration, 0.001 to 1,000,000; the smaller, the more skewed.",

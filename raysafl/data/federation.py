@@ -117,6 +117,8 @@ class Federation(FederatedData):
     def load(self) -> Dataset:
         """Read the dataset, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
+        if self.server is not None:
+            _check_classes(self.server, dataset)
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
             return dataset
@@ -153,6 +155,9 @@ class Federation(FederatedData):
         Raises:
             ValueError: the partition or the server data does not fit the dataset.
         """
+        for part in (self.partition, self.server):
+            if part is not None:
+                _check_classes(part, dataset)
         key = Key(self.split_seed(seed))
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
@@ -236,6 +241,21 @@ def _hold_back(
             "them; lower the shares of validation"
         )
     return clients, kept, taken
+
+
+def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
+    """Refuse a rule that goes by class if a sample has not exactly one class."""
+    if part.needs_classes and not dataset.has_labels:
+        targets = "numbers" if not dataset.num_classes else "several classes per sample"
+        others = (
+            "Iid(), ByUser() or Overlapping(samples=...)"
+            if isinstance(part, Partition)
+            else "IidServer(n0=...) or FromClients(...)"
+        )
+        raise ValueError(
+            f"{type(part).__name__} goes by the class of a sample, but the targets of "
+            f"'{dataset.name}' are {targets}; take {others}, or a rule of your own"
+        )
 
 
 def _with_shared_data(

@@ -1,6 +1,7 @@
 """Partitions: how the training samples are spread over the clients.
 
 A partition is a pure function of the labels, the number of clients and the seed.
+Rules that go by class refuse data without classes (`Partition.needs_classes`).
 """
 
 import math
@@ -25,6 +26,10 @@ from raysafl.core.randomness import Key
 class Partition(Component):
     """A rule that spreads samples over clients. Subclass it and define `spread`.
 
+    Attributes:
+        needs_classes: Whether each sample must have one class. A federation then
+            refuses data with other targets, such as numbers.
+
     Example:
         >>> import numpy as np
         >>> import raysafl as fl
@@ -36,6 +41,7 @@ class Partition(Component):
     """
 
     abstract: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = False
 
     @abstractmethod
     def spread(
@@ -49,8 +55,9 @@ class Partition(Component):
         """Return for each client the positions of its samples in `labels`.
 
         Args:
-            labels: the class of each sample that may be given to a client, [S].
-            num_classes: the number of classes of the dataset.
+            labels: the class of each sample that may be given to a client, [S]; if
+                `needs_classes` is not set, any targets, [S, ...].
+            num_classes: the number of classes of the dataset; 0 if it has none.
             clients: the number of clients.
             rng: the only source of randomness.
             users: who made each sample, [S], if the dataset knows it; -1: nobody.
@@ -99,6 +106,7 @@ class ClassesPerClient(Partition):
     `DealtClasses`, `IndependentClasses` and `Shards` are the other readings.
     """
 
+    needs_classes: ClassVar[bool] = True
     p: int = Field(gt=0, description="Number of classes that each client holds.")
 
     def spread(
@@ -223,6 +231,7 @@ class Shards(Partition):
     classes; here they do not.
     """
 
+    needs_classes: ClassVar[bool] = True
     p: int = Field(gt=0, description="Number of shards that each client holds.")
 
     def spread(

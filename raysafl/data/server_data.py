@@ -17,6 +17,10 @@ NOTHING = np.empty(0, np.int64)
 class ServerData(Component):
     """How the server gets its data D0. Subclass it and override one of the three methods.
 
+    Attributes:
+        needs_classes: Whether each sample must have one class. A federation then
+            refuses data with other targets, such as numbers.
+
     Example:
         >>> import numpy as np
         >>> import raysafl as fl
@@ -27,13 +31,15 @@ class ServerData(Component):
     """
 
     abstract: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = False
 
     def draw(self, labels: Ints, num_classes: int, rng: np.random.Generator) -> Ints:
         """Draw positions in `labels` that become the server's and that no client gets.
 
         Args:
-            labels: the class of each training sample, [S].
-            num_classes: the number of classes.
+            labels: the class of each training sample, [S]; if `needs_classes` is not
+                set, any targets, [S, ...].
+            num_classes: the number of classes; 0 if there are none.
             rng: the only source of randomness.
 
         Raises:
@@ -108,6 +114,8 @@ class StratifiedServer(DrawnServer):
 
     If n0 is no multiple of the number of classes, random classes get one sample more.
     """
+
+    needs_classes: ClassVar[bool] = True
 
     def draw(self, labels: Ints, num_classes: int, rng: np.random.Generator) -> Ints:
         """Draw n0 // C samples of each of C classes, and one more of n0 % C of them.

@@ -71,6 +71,7 @@ class OtherDatasetServer(ServerData):
     """
 
     kind: ClassVar[str] = "Other"
+    needs_classes: ClassVar[bool] = True
     dataset: SerializeAsAny[Source] = Field(description="The other dataset.")
     n0: int = Field(gt=0, description="Number of images that the server holds.")
     classes: list[int | None] = Field(
@@ -161,6 +162,7 @@ class Glyphs(ServerData):
     machine.
     """
 
+    needs_classes: ClassVar[bool] = True
     INCHES: ClassVar[int] = 2
     DPI: ClassVar[int] = 144
 

@@ -226,22 +226,28 @@ class Subset(Source):
                 classes.
         """
         whole = self.dataset.load()
+        if self.classes and not whole.has_labels:
+            raise ValueError(
+                f"the targets of '{whole.name}' are not one class per sample, so "
+                f"classes={self.classes} has no meaning; leave it out"
+            )
         classes = self.classes or whole.num_classes
         if classes > whole.num_classes:
             raise ValueError(
                 f"'{whole.name}' has {whole.num_classes} classes; classes={classes} is too many"
             )
-        train = self._some(
-            whole.train, self.train, classes, Key(self.seed)("subset train")
-        )
-        test = self._some(whole.test, self.test, classes, Key(self.seed)("subset test"))
+        key = Key(self.seed)
+        train = self._some(whole.train, self.train, key("subset train"))
+        test = self._some(whole.test, self.test, key("subset test"))
         return Dataset(whole.name, train, test, classes, whole.names[:classes])
 
     def _some(
-        self, samples: Samples, most: int | None, classes: int, rng: np.random.Generator
+        self, samples: Samples, most: int | None, rng: np.random.Generator
     ) -> Samples:
-        """Draw at most `most` samples (all if None) of the first `classes` classes."""
-        rows = np.flatnonzero(samples.y < classes)
+        """Draw at most `most` samples (all if None) of the classes that are kept."""
+        rows = np.arange(len(samples))
+        if self.classes is not None:
+            rows = np.flatnonzero(samples.y < self.classes)
         if most is not None and most < len(rows):
             rows = np.sort(rng.choice(rows, most, replace=False))
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from raysafl.core.problem import Model
+from raysafl.core.objective import Objective
+from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.users_parts import in_brief, method_name
 from raysafl.models.dropout import drawing_from, seed_dropout
@@ -36,7 +37,8 @@ class FlatModel:
     Args:
         model: the recipe of the module.
         input_shape: the shape of one sample.
-        num_classes: the number of logits.
+        num_classes: the number of outputs, which the recipe is told.
+        output_shape: the shape of the output for one sample; None: [num_classes].
 
     Raises:
         ValueError: the module holds buffers, such as BatchNorm's running statistics,
@@ -56,11 +58,17 @@ class FlatModel:
     """
 
     def __init__(
-        self, model: Model, input_shape: tuple[int, ...], num_classes: int
+        self,
+        model: Model,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        output_shape: tuple[int, ...] | None = None,
     ) -> None:
         self.is_bfloat16 = model.precision == "bfloat16"
         self._recipe = model
         self._arguments = (input_shape, num_classes)
+        self.num_outputs = num_classes
+        self.output_shape = output_shape or (num_classes,)
         self.module = self._build(FROZEN_SEED)
 
         buffers = [name for name, _ in self.module.named_buffers()]
@@ -83,6 +91,16 @@ class FlatModel:
         self.num_parameters = sum(shape.numel() for shape in self.shapes.values())
         self._check_trainable()
         self._check_frozen()
+
+    @classmethod
+    def on(cls, model: Model, dataset: Dataset, objective: Objective) -> Self:
+        """Return the model with as many outputs as an objective needs on a dataset."""
+        return cls(
+            model,
+            dataset.train.x.shape[1:],
+            objective.num_outputs(dataset),
+            objective.output_shape(dataset),
+        )
 
     @property
     def frozen(self) -> dict[str, Tensor]:
@@ -119,7 +137,7 @@ class FlatModel:
         seed: Tensor | None = None,
         stacked: bool = False,
     ) -> Tensor:
-        """Compute the logits of a batch.
+        """Compute the outputs of a batch, which for classes are logits.
 
         Args:
             w_P: [P] parameters.
@@ -130,7 +148,7 @@ class FlatModel:
                 once.
 
         Returns:
-            [B, C] float32.
+            [B, *output_shape] float32.
         """
         return self.forward(self.named_parameters(w_P), x_B, seed, stacked)
 
@@ -141,10 +159,10 @@ class FlatModel:
         seed: Tensor | None = None,
         stacked: bool = False,
     ) -> Tensor:
-        """Compute the logits of a batch from parameters by name; see `logits`.
+        """Compute the outputs of a batch from parameters by name; see `logits`.
 
         Raises:
-            ValueError: the module returns no logits [B, C].
+            ValueError: the module's output has another shape.
         """
         return self._checked(self._output(parameters, x_B, seed, stacked), len(x_B))
 
@@ -169,24 +187,27 @@ class FlatModel:
             return torch.func.functional_call(self.module, dict(parameters), (x_B,))
 
     def _checked(self, out: Any, batch: int) -> Tensor:
-        """Return the logits as float32 if they have the shape [B, C]."""
-        shape = (batch, self._arguments[1])
+        """Return the outputs as float32 if they have the shape [B, *output_shape]."""
+        shape = (batch, *self.output_shape)
         if not isinstance(out, Tensor) or out.shape != shape:
+            axes = ["B", *map(str, self.output_shape[:-1]), "num_classes"]
             raise ValueError(
-                f"{self._build_name} must make a module that returns logits [B, "
-                f"num_classes], for this batch {list(shape)}; it returned {in_brief(out)}"
+                f"{self._build_name} must make a module that returns logits "
+                f"[{', '.join(axes)}], for this batch {list(shape)}; it returned "
+                f"{in_brief(out)}"
             )
         return out.float()
 
     @torch.no_grad()
     def try_on(self, x_B: Tensor) -> None:
-        """Compute the logits of a batch of the dataset, to see whether that works.
+        """Compute the outputs of a batch of the dataset, to see whether that works.
 
         Args:
             x_B: [B, *input_shape] inputs, on the CPU.
 
         Raises:
-            ValueError: the module does not accept the batch, or returns no logits.
+            ValueError: the module does not accept the batch, or its output has another
+                shape.
         """
         parameters = dict(self.module.named_parameters())
         try:

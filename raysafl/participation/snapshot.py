@@ -80,6 +80,15 @@ class Snapshot(Participation):
         self.base.check(num_clients)
         self.uniform.check(num_clients)
 
+    @property
+    def uses_accuracy(self) -> bool:
+        """Whether q adapts to the training accuracy, or one of the two policies does."""
+        return (
+            self.adapt is not None
+            or self.base.uses_accuracy
+            or self.uniform.uses_accuracy
+        )
+
     def init(self) -> Any:
         """Return the state before round 0."""
         return {

@@ -54,7 +54,13 @@ class Clients:
             frozen = ray.get(frozen)
         device = own_device()
         self.worker = Worker(
-            setup.cells, dataset, setup.model, device, setup.engine, setup.batch_size
+            setup.cells,
+            dataset,
+            setup.model,
+            device,
+            setup.engine,
+            setup.batch_size,
+            setup.objective,
         )
         self.worker.trainer.model.load_frozen(frozen)
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -66,7 +72,7 @@ class Clients:
         return encode_reply(self.worker.train_share(message.tasks, message.counts))
 
     def evaluate(self, spans: Sequence[int], *w: Sent) -> Array:
-        """Evaluate models on spans of the test set: [spans, 2, R].
+        """Evaluate models on spans of the test set: sums [spans, N, R].
 
         See `Evaluator.span_sums`.
         """
@@ -76,7 +82,7 @@ class Clients:
 
     def count_correct(
         self, ids: Mapping[int, Sequence[int]], first: int, step: int, *w: Sent
-    ) -> list[int]:
+    ) -> list[float]:
         """Count the training samples that each cell's parameters classify correctly.
 
         Args:

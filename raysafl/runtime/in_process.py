@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysafl.core.objective import Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
-from raysafl.core.work import Cell, Scores, Task, Trained
+from raysafl.core.work import Cell, Scores, Task, Trained, test_scores
 from raysafl.models import FlatModel
+from raysafl.objectives import PLAIN
 from raysafl.runtime.exact_mean import (
     ShareResult,
     combine_shares,
@@ -31,10 +33,11 @@ class Worker:
         device: The torch device that trains and evaluates.
         engine: The engine's name, or "auto" to measure which is the fastest.
         batch_size: The usual batch size, for which an engine is chosen with "auto".
+        objective: What the model is trained for, and by what it is judged.
 
     Raises:
-        ValueError: The partition, the server data or the model does not fit the
-            dataset.
+        ValueError: The partition, the server data, the model or the objective does not
+            fit the dataset.
 
     Example:
         >>> from raysafl.quickstart import BASE
@@ -51,16 +54,17 @@ class Worker:
         device: str = "cpu",
         engine: str = "auto",
         batch_size: int = 32,
+        objective: Objective = PLAIN,
     ) -> None:
         keep_freed_memory()
         self.population = Population(cells, dataset)
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
-        flat = FlatModel(model, dataset.train.x.shape[1:], dataset.num_classes)
+        flat = FlatModel.on(model, dataset, objective)
         # Without this bound, the engine would be chosen for batches wider than any client's.
         batch_size = min(batch_size, self.population.largest())
         self.trainer = LocalTrainer(
-            flat, dataset, self.population.held, device, engine, batch_size
+            flat, dataset, self.population.held, device, engine, batch_size, objective
         )
 
     def init(self, cell: int) -> Tensor:
@@ -87,9 +91,7 @@ class Worker:
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
         """Evaluate each cell's parameters on the test set."""
         w_RP = torch.stack(list(w.values()))
-        accuracy_R, loss_R = self.trainer.evaluator.evaluate(w_RP)
-        pairs = zip(accuracy_R.tolist(), loss_R.tolist(), strict=True)
-        return dict(zip(w, pairs, strict=True))
+        return test_scores(w, self.trainer.evaluator.evaluate(w_RP))
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]
@@ -103,7 +105,7 @@ class Worker:
 
     def count_correct(
         self, cell: int, w_P: Tensor, ids: Sequence[int], share: slice = slice(None)
-    ) -> int:
+    ) -> float:
         """Return how many of some clients' training samples are classified correctly.
 
         Args:
@@ -118,11 +120,11 @@ class Worker:
         return self.trainer.evaluator.count_correct(w_P, held[share])
 
     def gradients(self, cell: int, w_NP: Tensor) -> Tensor:
-        """Return the full gradient [N, P] of each client i's objective at w_NP[i]."""
+        """Return the full gradient [N, P] of each client i's mean loss at w_NP[i]."""
         return self.trainer.gradients(w_NP, self.population.splits[cell].clients)
 
     def server_gradient(self, cell: int, w_P: Tensor) -> Tensor | None:
-        """Return the full gradient [P] of the server's objective, None without data."""
+        """Return the full gradient [P] of the server's mean loss, None without data."""
         held = self.population.splits[cell].server
         return self.trainer.gradients(w_P[None], [held])[0] if len(held) else None
 

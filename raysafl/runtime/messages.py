@@ -21,8 +21,10 @@ import ray
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raysafl.core.objective import Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.work import Cell, Task
+from raysafl.objectives import PLAIN
 from raysafl.runtime.exact_mean import ShareResult, complete_cells
 from raysafl.training.inputs import as_tensor
 
@@ -51,6 +53,7 @@ class PackSetup:
         frozen: The values of the model's frozen parameters by name, or a reference to
             them. They replace those that the actor's own build gives, which may differ
             in the last digits on another kind of processor.
+        objective: What the model is trained for, and by what it is judged.
     """
 
     cells: Sequence[Cell]
@@ -61,6 +64,7 @@ class PackSetup:
     frozen: "Mapping[str, Tensor] | ray.ObjectRef[Mapping[str, Tensor]]" = field(
         default_factory=dict
     )
+    objective: Objective = PLAIN
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import ray
+import torch
 from torch import Tensor
 
+from raysafl.core.objective import check_targets
 from raysafl.core.randomness import Key
-from raysafl.core.work import Scores, Task, Trained
+from raysafl.core.work import Scores, Task, Trained, test_scores
 from raysafl.models import FlatModel
 from raysafl.runtime.actor_pool import ActorPool
 from raysafl.runtime.client_actor import Clients
@@ -23,8 +25,8 @@ from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.messages import PackSetup, TaskMessage, decode_reply, sent_models
 from raysafl.runtime.placement import assign_cells
 from raysafl.runtime.population import Population
-from raysafl.training.evaluation import scores_of_sums, span_starts
-from raysafl.training.inputs import as_tensor
+from raysafl.training.evaluation import Measures, span_starts, sum_of_spans
+from raysafl.training.inputs import Inputs, as_tensor
 
 # In samples times parameters: a request for less work is met by one actor, because a
 # second message would take longer than it saves.
@@ -74,12 +76,16 @@ def host_pack(actors: ActorPool, setup: PackSetup) -> tuple["OnActors", str, str
     dataset = setup.dataset
     if isinstance(dataset, ray.ObjectRef):
         dataset = ray.get(dataset)
-    model = FlatModel(setup.model, dataset.train.x.shape[1:], dataset.num_classes)
+    check_targets(setup.objective, dataset)
+    model = FlatModel.on(setup.model, dataset, setup.objective)
+    test = Inputs(dataset.test, torch.device("cpu"))
+    measures = Measures.of(setup.objective, model, test)
     setup = replace(setup, frozen=ray.put(model.frozen))
     actors.configure(setup)
     population = Population(setup.cells, dataset)
     device, engine = agree_on_engine(actors, setup)
-    return OnActors(actors, population, model, len(dataset.test)), device, engine
+    work = OnActors(actors, population, model, measures, len(dataset.test))
+    return work, device, engine
 
 
 class OnActors:
@@ -89,6 +95,7 @@ class OnActors:
         actors: The client actors.
         population: Who holds which samples in the cells that the actors host.
         model: The model, from which the initial parameters are drawn.
+        measures: What is measured of a model.
         test_samples: The number of samples in the test set.
     """
 
@@ -97,11 +104,13 @@ class OnActors:
         actors: ActorPool,
         population: Population,
         model: FlatModel,
+        measures: Measures,
         test_samples: int,
     ) -> None:
         self.actors = actors
         self.population = population
         self.model = model
+        self.measures = measures
         self.test_samples = test_samples
         self.sizes = population.sizes
         self.shared_bytes = population.shared_bytes
@@ -144,8 +153,8 @@ class OnActors:
         in_order = [
             as_tensor(sums[k % num_actors][k // num_actors]) for k in range(len(starts))
         ]
-        pairs_R2 = scores_of_sums(in_order, self.test_samples).T.tolist()
-        return dict(zip(w, map(tuple, pairs_R2), strict=True))
+        sums_NR = sum_of_spans(in_order)
+        return test_scores(w, self.measures.values(sums_NR, self.test_samples))
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]

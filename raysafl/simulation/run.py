@@ -4,9 +4,17 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.algorithm import Algorithm, LocalTraining
 from raysafl.core.component import Component
+from raysafl.core.objective import (
+    UNKNOWN_OUTPUTS,
+    MetricColumn,
+    Objective,
+    hits_of,
+    metric_columns,
+)
 from raysafl.core.participation import Participation
 from raysafl.core.problem import FederatedData, Model
 from raysafl.core.work import Cell
+from raysafl.objectives import PLAIN
 
 
 class Run(Component):
@@ -18,8 +26,9 @@ class Run(Component):
     hash of its JSON.
 
     Raises:
-        ValueError: The policy cannot serve the number of clients, or the algorithm
-            trains on server data and there are none.
+        ValueError: The policy cannot serve the number of clients, the algorithm trains
+            on server data and there are none, or the policy goes by the training accuracy
+            and the objective has none.
 
     Example:
         >>> import raysafl as fl
@@ -65,6 +74,12 @@ class Run(Component):
         description="number of rounds from one evaluation on the test set to the next; "
         "the last round is always evaluated",
     )
+    objective: SerializeAsAny[Objective] = Field(
+        default=PLAIN,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value == PLAIN,
+        description="what the model is trained for, and by what it is judged",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "Run":
@@ -74,7 +89,17 @@ class Run(Component):
                 f"{type(self.algorithm).__name__} trains on server data, but "
                 "data.server is None; give it, for example data.server=IidServer(n0=1000)"
             )
+        if self.participation.uses_accuracy and not self._has_accuracy():
+            raise ValueError(
+                f"{type(self.participation).__name__} goes by the training accuracy, but "
+                f"{type(self.objective).__name__} measures none; take a policy that does "
+                "not (for Snapshot, every=... or snapshot_prob=...), or an objective with "
+                "accuracy, such as Classification()"
+            )
         return self
+
+    def _has_accuracy(self) -> bool:
+        return hits_of(self.objective, UNKNOWN_OUTPUTS) is not None
 
     @property
     def id(self) -> str:
@@ -90,3 +115,16 @@ class Run(Component):
     def cells(self) -> list[Cell]:
         """The cell of each replicate: its data and its seed."""
         return [Cell(self.data, seed) for seed in self.seeds]
+
+    def columns(self, num_outputs: int | None = None) -> dict[str, MetricColumn]:
+        """Declare the columns of the results that the run measures, by their names.
+
+        Besides those of `Record.metrics`, these are `test_loss` and, if the objective
+        has an accuracy, `test_accuracy`.
+
+        Args:
+            num_outputs: What `objective.num_outputs(dataset)` returns. If it is None,
+                it is taken to be 2, so of columns that belong to one class each, those
+                of classes 0 and 1 are declared.
+        """
+        return metric_columns(self.objective, num_outputs)

@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.objective import Value
 from raysafl.core.participation import Cohort
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
@@ -372,7 +373,8 @@ class Simulation:
             weight_M = weight_M * torch.tensor([i != SERVER for i in request.ids])
         if total := int(weight_M.sum()):
             correct = float((answer.accuracy_M * weight_M).sum())
-            replicate.train_accuracy = correct / total
+            # It is NaN if the objective has no accuracy.
+            replicate.train_accuracy = None if math.isnan(correct) else correct / total
             replicate.train_loss = float((answer.loss_M * weight_M).sum()) / total
 
     def _measure_accuracy(
@@ -413,29 +415,27 @@ class Simulation:
         return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
 
     def _record(
-        self,
-        r: int,
-        in_progress: _RoundInProgress,
-        scores: tuple[float, float],
+        self, r: int, in_progress: _RoundInProgress, scores: Mapping[str, Value]
     ) -> Record:
         """Return replicate r's record of this round, and count anew from here on."""
         replicate = self.replicates[r]
         counts = replicate.counts
         replicate.counts = Counts()
-        accuracy, loss = scores
+        metrics = dict(scores)
         return Record(
             replicate=r,
             seed=replicate.seed,
             round=self.round,
             kind="+".join(sorted(in_progress.kinds)),
             cohort=in_progress.cohort.ids,
-            test_accuracy=accuracy,
-            test_loss=loss,
+            test_accuracy=cast("float | None", metrics.pop("test_accuracy", None)),
+            test_loss=cast("float", metrics.pop("test_loss")),
             train_accuracy=replicate.train_accuracy,
             train_loss=replicate.train_loss,
             q=in_progress.cohort.snapshot_prob,
             # `timed` fills it in.
             seconds=0.0,
+            metrics=metrics,
             **vars(counts),
         )
 

@@ -159,6 +159,7 @@ class Coordinator(tune.Trainable):
             model=first.model,
             engine=self.context.engine,
             batch_size=first.local.batch_size,
+            objective=first.objective,
         )
         work, device, engine = host_pack(self.actors, setup)
         return Session(

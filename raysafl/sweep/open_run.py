@@ -169,7 +169,13 @@ class OpenRun:
         return {
             "round": last[-1].round + 1 if last else 0,
             "test_accuracy": float(
-                np.mean([r.test_accuracy for r in last] or [np.nan])
+                np.mean(
+                    [
+                        np.nan if r.test_accuracy is None else r.test_accuracy
+                        for r in last
+                    ]
+                    or [np.nan]
+                )
             ),
             "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
         }

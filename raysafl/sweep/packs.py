@@ -5,7 +5,7 @@ of its rounds some milliseconds, whatever it computes. So one trial carries out 
 of runs in lock-step (`raysafl.simulation.lockstep`), and shares these costs among them.
 
 Which runs share a pack is a matter of hardware: it changes no result. Runs of a pack
-need the same dataset and model; everything else may differ. The driver forms the packs
+need the same dataset, model and objective; everything else may differ. The driver forms the packs
 from the runs that have not ended. It puts runs of similar cost together, so that they
 end together, and bounds a pack by the memory that its runs need.
 """
@@ -50,7 +50,7 @@ class Pack:
     """Runs that one trial carries out in lock-step.
 
     Args:
-        runs: the runs, with one dataset, model and batch size.
+        runs: the runs, with one dataset, model, objective and batch size.
         memory: the bytes that their vectors are estimated to take.
         is_full: whether its memory is why the pack has no further run.
     """
@@ -105,17 +105,16 @@ def form_packs(
         trials_at_once: how many trials run at the same time.
         memory: the bytes that the vectors of one pack may take.
     """
-    groups: dict[tuple[str, str, int], list[Run]] = {}
+    groups: dict[tuple[str, str, str, int], list[Run]] = {}
     for run in runs:
-        key = (run.data.source_key, run.model.to_json(), run.local.batch_size)
+        parts = (run.model.to_json(), run.objective.to_json())
+        key = (run.data.source_key, *parts, run.local.batch_size)
         groups.setdefault(key, []).append(run)
 
     needs: list[list[tuple[Need, Run]]] = []
-    for (source, _, _), members in groups.items():
+    for (source, *_), members in groups.items():
         dataset = datasets[source]
-        model = FlatModel(
-            members[0].model, dataset.train.x.shape[1:], dataset.num_classes
-        )
+        model = FlatModel.on(members[0].model, dataset, members[0].objective)
         sized = [(estimate(run, dataset, model.num_parameters), run) for run in members]
         # A stable sort keeps equal runs in the order of the sweep.
         needs.append(sorted(sized, key=lambda pair: -pair[0].work))
@@ -132,7 +131,7 @@ def form_packs(
 def _divided(
     group: Sequence[tuple[Need, Run]], share: float, most: int, memory: float
 ) -> list[Pack]:
-    """Divide runs of one dataset and model into packs of about equal work.
+    """Divide runs of one dataset, model and objective into packs of about equal work.
 
     Args:
         group: the runs, with what they need.

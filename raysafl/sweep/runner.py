@@ -15,8 +15,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from raysafl.core.objective import Objective, check_targets
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, redacted
+from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_session import check_fits, ray_session
@@ -46,6 +48,7 @@ from raysafl.sweep.user_errors import errors_described
 from raysafl.tracking import Tracker, Tracking, default_uri
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
+from raysafl.training.objective_check import try_objective
 
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
@@ -480,7 +483,7 @@ def _how_to_go_on(store: Store, planned: int) -> str:
 
 
 def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
-    """Load each dataset once, and try the partitions, server data and models on it.
+    """Load each dataset once, and try partitions, server data, models and objectives.
 
     Args:
         runs: the runs to do.
@@ -517,11 +520,15 @@ def _prepare_one(
     dataset = datasets[name]
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
-    if (model := name + run.model.to_json()) not in seen:
-        flat = FlatModel(run.model, dataset.train.x.shape[1:], dataset.num_classes)
+    objective = run.objective
+    if (model := name + run.model.to_json() + objective.to_json()) not in seen:
+        check_targets(objective, dataset)
+        flat = FlatModel.on(run.model, dataset, objective)
         if engine != "auto":
-            make_engine(engine, flat)
+            make_engine(engine, flat, objective)
         flat.try_on(_few_inputs(dataset))
+        if users_parts(objective, Objective):
+            try_objective(objective, flat, dataset)
     seen |= {split, model}
 
 

@@ -122,7 +122,7 @@ def advise(run: Run, rounds: int = 20) -> Advice:
     if rounds < 1:
         raise ValueError(f"advice needs at least one round, not {rounds}")
     run = run.replace(replicates=1)
-    work = Worker(run.cells, run.data.load(), run.model)
+    work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
     sim = Simulation(run, work)
     last = min(rounds, run.rounds)
     # The rounds in which estimates are made lie evenly between the first and the last.

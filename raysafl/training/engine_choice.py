@@ -1,8 +1,9 @@
 """Which engine trains a model fastest on this machine: measured once, then remembered.
 
-Linear models use the engine `linear` or `fused`, recurrent ones `loop`, without a
-measurement. Other choices are kept in a file per user, so that all actors of a machine,
-and a run that is resumed, use the same engine: engines agree to float32 tolerance only.
+Linear models that are trained by plain cross-entropy use the engine `linear` or
+`fused`, recurrent ones `loop`, without a measurement. Other choices are kept in a file
+per user, so that all actors of a machine, and a run that is resumed, use the same
+engine: engines agree to float32 tolerance only.
 """
 
 import json
@@ -16,8 +17,10 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from raysafl.core.objective import Objective
 from raysafl.core.text import nearest
 from raysafl.models import FlatModel
+from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.engines import STEP, Engine, Gradients, Graph, Loop, Vmap
 from raysafl.training.linear import Fused, Linear
 from raysafl.version import __version__
@@ -41,16 +44,17 @@ REPEATS = 3
 TOLERANCE = 1e-3
 
 
-def make_engine(name: str, model: FlatModel) -> Engine:
+def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> Engine:
     """Make the engine of this name for a model.
 
     Args:
         name: a key of ENGINES.
         model: the model whose gradients the engine computes.
+        objective: what gives each sample its loss.
 
     Raises:
-        ValueError: there is no engine of this name, or it is for models of one linear
-            layer and this one is not.
+        ValueError: there is no engine of this name, or it is for plain cross-entropies
+            of one linear layer and this is not that.
 
     Example:
         >>> import raysafl as fl
@@ -69,10 +73,22 @@ def make_engine(name: str, model: FlatModel) -> Engine:
             f"without frozen parameters, not for {model.digest.split()[0]}; give "
             "--engine auto"
         )
-    return ENGINES[name](model)
+    is_plain = has_plain_losses(objective, model.num_outputs)
+    if issubclass(ENGINES[name], Linear) and not is_plain:
+        raise ValueError(
+            f"engine {name!r} computes the gradient of the plain cross-entropy, that of "
+            "Classification() without class_weights and label_smoothing, not of "
+            f"{objective!r}; give --engine auto"
+        )
+    return ENGINES[name](model, objective)
 
 
-def choose_engine(model: FlatModel, batches_x: Tensor, batches_y: Tensor) -> str:
+def choose_engine(
+    model: FlatModel,
+    batches_x: Tensor,
+    batches_y: Tensor,
+    objective: Objective = PLAIN,
+) -> str:
     """Return the name of the fastest engine for a model.
 
     The engine "loop" is the reference: an engine that fails, or whose gradients differ
@@ -82,9 +98,11 @@ def choose_engine(model: FlatModel, batches_x: Tensor, batches_y: Tensor) -> str
     Args:
         model: the model to train.
         batches_x: inputs of several batches, on the device of the training.
-        batches_y: their labels.
+        batches_y: their targets.
+        objective: what gives each sample its loss.
     """
-    if model.linear_shape is not None:
+    is_plain = has_plain_losses(objective, model.num_outputs)
+    if model.linear_shape is not None and is_plain:
         return "linear" if batches_x.is_cuda else "fused"
     if model.is_recurrent:
         return "loop"
@@ -96,6 +114,8 @@ def choose_engine(model: FlatModel, batches_x: Tensor, batches_y: Tensor) -> str
     key = (
         f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
     )
+    if not is_plain:
+        key += f", {type(objective).__name__} {objective.digest()}"
 
     file = cache_file()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +124,7 @@ def choose_engine(model: FlatModel, batches_x: Tensor, batches_y: Tensor) -> str
     with FileLock(f"{file}.lock"):
         known = _read(file)
         if key not in known:
-            known[key] = _measure(model, batches_x, batches_y)
+            known[key] = _measure(model, batches_x, batches_y, objective)
             file.write_text(json.dumps(known, indent=1))
         times: dict[str, float] = known[key]
     return min(times, key=times.__getitem__)
@@ -129,7 +149,7 @@ def _read(file: Path) -> dict[str, dict[str, float]]:
 
 
 def _measure(
-    model: FlatModel, batches_x: Tensor, batches_y: Tensor
+    model: FlatModel, batches_x: Tensor, batches_y: Tensor, objective: Objective
 ) -> dict[str, float]:
     """Return seconds per task and step of every engine whose gradients are right."""
     names = ["loop", "vmap"]
@@ -143,16 +163,16 @@ def _measure(
     w_TP = w_P.repeat(tasks, 1)
     x_TB = batches_x[task_T % len(batches_x)]
     y_TB = batches_y[task_T % len(batches_x)]
-    weight_TB = torch.full_like(y_TB, 1 / y_TB.shape[1], dtype=w_P.dtype)
+    weight_TB = w_P.new_full(y_TB.shape[:2], 1 / y_TB.shape[1])
     # A task's number is its dropout seed.
     batch = (w_TP, x_TB, y_TB, weight_TB, task_T)
 
-    reference_TP = ENGINES["loop"](model).gradients(*batch).g_TP
+    reference_TP = ENGINES["loop"](model, objective).gradients(*batch).g_TP
     largest = reference_TP.abs().max()
     times = {}
     for name in names:
         try:
-            seconds, result = _timed(ENGINES[name](model), batch)
+            seconds, result = _timed(ENGINES[name](model, objective), batch)
         except (ValueError, RuntimeError) as error:
             LOG.info("engine %s cannot train %s: %s", name, model.digest, error)
             continue

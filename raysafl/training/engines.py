@@ -3,7 +3,9 @@
 Every engine maps (w_TP, x_TB, y_TB, weight_TB, seed_T) to the gradients of T tasks,
 each of which has its own parameters, samples and seed:
 
-    g_t = gradient at w_t of  sum_b weight_tb * cross_entropy(model(w_t, x_tb), y_tb).
+    g_t = gradient at w_t of  sum_b weight_tb * loss(model(w_t, x_tb), y_tb),
+
+where the run's objective says what the loss is, by default the cross-entropy.
 
 The dropout masks of a task depend on nothing but its seed, an int64.
 """
@@ -13,10 +15,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from raysafl.core.objective import Objective, PerSample, hits_of
+from raysafl.core.users_parts import in_brief, is_users_class, method_name
 from raysafl.models import FlatModel
+from raysafl.objectives import PLAIN
 
 # The maximum number of tasks that are stacked.
 STACK = 32
@@ -29,16 +33,17 @@ STEP = 4096
 class Gradients(NamedTuple):
     """What an engine returns for T tasks of B samples each."""
 
-    # Gradients of the weighted cross-entropies.
+    # Gradients of the weighted losses.
     g_TP: Tensor
-    # Each sample's cross-entropy, without its weight.
+    # Each sample's loss, without its weight.
     loss_TB: Tensor
-    # Whether each sample was classified correctly.
-    correct_TB: Tensor
+    # Whether each sample was classified correctly, or which share of its tokens was;
+    # None if the objective has no accuracy.
+    correct_TB: Tensor | None
 
 
 class Engine(Protocol):
-    """A way to compute gradients of many tasks, and logits for evaluation."""
+    """A way to compute gradients of many tasks, and outputs for evaluation."""
 
     def max_stack(self, width: int) -> int:
         """Return the maximum number of tasks that take their steps together.
@@ -58,18 +63,18 @@ class Engine(Protocol):
         weight_TB: Tensor,
         seed_T: Tensor | None,
     ) -> Gradients:
-        """Compute each task's gradient of its weighted cross-entropy.
+        """Compute each task's gradient of its weighted loss.
 
         Args:
             w_TP: [T, P] parameters, one task a row.
             x_TB: [T, B, ...] inputs.
-            y_TB: [T, B] labels.
+            y_TB: [T, B, ...] targets.
             weight_TB: [T, B] weights of the samples, 0 for absent ones.
             seed_T: [T] int64 seeds for dropout; None computes without dropout.
         """
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """Compute [R, B, C] logits of several models on one batch, without dropout."""
+        """Compute [R, B, ...] outputs of several models on one batch, without dropout."""
 
 
 class Loop:
@@ -77,10 +82,16 @@ class Loop:
 
     Images are given in the memory format channels_last, in which convolutions on a CPU
     take two thirds of the time.
+
+    Args:
+        model: the model whose gradients are computed.
+        objective: what gives each sample its loss.
     """
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         self.model = model
+        self._losses = _checked_losses(objective)
+        self._hits = hits_of(objective, model.num_outputs)
 
     def max_stack(self, width: int) -> int:
         """Return 1: a task takes all its steps before the next one begins.
@@ -107,8 +118,8 @@ class Loop:
                 for name, w in self.model.named_parameters(w_P).items()
             }
             with torch.enable_grad():
-                logits_BC = self.model.forward(leaves, _channels_last(x_B), seed)
-                loss_B = F.cross_entropy(logits_BC, y_B, reduction="none")
+                out_B = self.model.forward(leaves, _channels_last(x_B), seed)
+                loss_B = self._losses(out_B, y_B)
                 loss = (loss_B * weight_B).sum()
                 # materialize_grads: a parameter that the loss does not depend on has
                 # zeros
@@ -116,13 +127,40 @@ class Loop:
                     loss, list(leaves.values()), materialize_grads=True
                 )
             g_P = torch.cat([part.reshape(-1) for part in parts])
-            rows.append((g_P, loss_B.detach(), logits_BC.argmax(-1) == y_B))
-        return Gradients(*(_stack_rows(column) for column in zip(*rows, strict=True)))
+            seen = () if self._hits is None else (self._hits(out_B.detach(), y_B),)
+            rows.append((g_P, loss_B.detach(), *seen))
+        g_TP, *seen_TB = (_stack_rows(column) for column in zip(*rows, strict=True))
+        return _as_gradients(g_TP, seen_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """Compute [R, B, C] logits by one forward pass per model."""
+        """Compute [R, B, ...] outputs by one forward pass per model."""
         x_B = _channels_last(x_B)
         return torch.stack([self.model.logits(w_P, x_B) for w_P in w_RP])
+
+
+def _checked_losses(objective: Objective) -> PerSample:
+    """Return the losses of an objective; those of the user's own are checked."""
+    if not is_users_class(type(objective)):
+        return objective.losses
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        loss_B = objective.losses(outputs, targets)
+        if not isinstance(loss_B, Tensor) or loss_B.shape != outputs.shape[:1]:
+            raise ValueError(
+                f"{method_name(objective, Objective, 'losses')} must return one loss "
+                f"per sample, for this batch a tensor of shape [{len(outputs)}]; it "
+                f"returned {in_brief(loss_B)} (outputs are {list(outputs.shape)}, "
+                f"targets {list(targets.shape)})"
+            )
+        return loss_B
+
+    return losses
+
+
+def _as_gradients(g_TP: Tensor, seen_TB: Sequence[Tensor]) -> Gradients:
+    """Return gradients with what else was computed: losses, and perhaps hits."""
+    loss_TB, *hit_TB = seen_TB
+    return Gradients(g_TP, loss_TB, hit_TB[0] if hit_TB else None)
 
 
 def _stack_rows(rows: Sequence[Tensor]) -> Tensor:
@@ -141,15 +179,16 @@ class Vmap(Loop):
     It is faster than the loop on small models and on GPUs.
     """
 
-    def __init__(self, model: FlatModel) -> None:
-        super().__init__(model)
+    def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
+        super().__init__(model, objective)
 
         def loss(
             w_P: Tensor, x_B: Tensor, y_B: Tensor, weight_B: Tensor, seed: Tensor
-        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            logits_BC = model.logits(w_P, x_B, seed, stacked=True)
-            loss_B = F.cross_entropy(logits_BC, y_B, reduction="none")
-            return (loss_B * weight_B).sum(), (loss_B, logits_BC.argmax(-1) == y_B)
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
+            out_B = model.logits(w_P, x_B, seed, stacked=True)
+            loss_B = self._losses(out_B, y_B)
+            hit_B = () if self._hits is None else (self._hits(out_B, y_B),)
+            return (loss_B * weight_B).sum(), (loss_B, *hit_B)
 
         self._stacked_gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
 
@@ -168,25 +207,23 @@ class Vmap(Loop):
         """Compute all tasks' gradients in one vectorised backward pass; see `Engine`.
 
         Raises:
-            ValueError: the module does what vmap does not allow (it branches on data,
-                calls `.item()`, or draws random numbers).
+            ValueError: the module or the objective does what vmap does not allow (it
+                branches on data, calls `.item()`, or draws random numbers).
         """
         if seed_T is None:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, None)
         try:
-            g_TP, (loss_TB, correct_TB) = self._stacked_gradients(
-                w_TP, x_TB, y_TB, weight_TB, seed_T
-            )
+            g_TP, seen_TB = self._stacked_gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
         except RuntimeError as error:
             raise ValueError(
-                "the model does not run under the engine vmap, which trains many "
-                "clients as one program; give --engine loop (torch says: "
+                "the model or the objective does not run under the engine vmap, which "
+                "trains many clients as one program; give --engine loop (torch says: "
                 f"{str(error).partition(chr(10))[0]})"
             ) from error
-        return Gradients(g_TP, loss_TB, correct_TB)
+        return _as_gradients(g_TP, seen_TB)
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
-        """Compute [R, B, C] logits; on a GPU, of all models in one pass."""
+        """Compute [R, B, ...] outputs; on a GPU, of all models in one pass."""
         if not w_RP.is_cuda:
             return super().logits(w_RP, x_B)
         one_model = functools.partial(self.model.logits, stacked=True)
@@ -201,8 +238,8 @@ class Graph(Vmap):
     CPU it is the engine "vmap".
     """
 
-    def __init__(self, model: FlatModel) -> None:
-        super().__init__(model)
+    def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
+        super().__init__(model, objective)
         self.recorded: dict[
             tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]
         ] = {}
@@ -235,7 +272,7 @@ class Graph(Vmap):
         for fixed, argument in zip(inputs, arguments, strict=True):
             fixed.copy_(argument)
         graph.replay()
-        return Gradients(*(part.clone() for part in out))
+        return Gradients(*(None if part is None else part.clone() for part in out))
 
     def _record(self, inputs: list[Tensor]) -> tuple[list[Tensor], Any, Gradients]:
         """Record the gradients of these inputs as a graph.

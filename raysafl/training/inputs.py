@@ -11,7 +11,7 @@ from torch import Tensor
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.problem import Samples
 
-# Samples for compiled loops: inputs x_SD as they are stored, labels y_S, scale and
+# Samples for compiled loops: inputs x_SD as they are stored, classes y_S, scale and
 # shift. The model sees x * scale + shift.
 Stored: TypeAlias = tuple[NDArray[Any], NDArray[np.int64], np.float32, np.float32]
 
@@ -69,40 +69,46 @@ class Inputs:
 
     Images that are stored as uint8 are gathered as uint8 and only then converted to
     float32, which moves a quarter of the bytes. Tokens (int64) are neither converted
-    nor scaled.
+    nor scaled. Targets that are numbers (float32) have the shape [n, K], also where
+    there is one per sample.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
         x = as_tensor(samples.x).to(device).contiguous()
         self.x = x.float() if x.dtype == torch.float16 else x
-        self.y = as_tensor(samples.y).to(device)
+        y = as_tensor(samples.y).to(device)
+        self.y = y.unsqueeze(1) if y.is_floating_point() and y.ndim == 1 else y
         self.scale = samples.scale
         self.shift = samples.shift
 
     def at(self, index_TB: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels at these positions, in the shape of the index.
+        """Return the inputs and targets at these positions, in the shape of the index.
 
         Args:
             index_TB: positions among the samples, an int64 tensor of any shape.
 
         Returns:
-            x [*index shape, ...], float32 or tokens; y [*index shape].
+            x [*index shape, ...], float32 or tokens; y [*index shape, ...].
         """
         return self.x_at(index_TB), self.y[index_TB]
 
     def x_at(self, index_TB: Tensor) -> Tensor:
-        """Return the inputs at these positions, without the labels."""
+        """Return the inputs at these positions, without the targets."""
         x = self.x.index_select(0, index_TB.flatten())
         return self._scaled(x).view(*index_TB.shape, *x.shape[1:])
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return inputs (float32 or tokens) and labels from `start` up to `stop`."""
+        """Return inputs (float32 or tokens) and targets from `start` up to `stop`."""
         return self._scaled(self.x[start:stop]), self.y[start:stop]
 
-    def stored(self, start: int = 0, stop: int | None = None) -> Stored:
-        """Return samples as they are stored, each as one row, for compiled loops."""
-        x_SD = self.x[start:stop].flatten(1).numpy()
-        y_S = self.y[start:stop].numpy()
+    def stored(self, rows: slice | Tensor = slice(None)) -> Stored:
+        """Return samples as they are stored, each as one row, for compiled loops.
+
+        Args:
+            rows: which samples; those of a slice are not copied.
+        """
+        x_SD = self.x[rows].flatten(1).numpy()
+        y_S = self.y[rows].numpy()
         return x_SD, y_S, np.float32(self.scale), np.float32(self.shift)
 
     def _scaled(self, x: Tensor) -> Tensor:

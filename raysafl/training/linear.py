@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
+from raysafl.core.objective import Objective
 from raysafl.core.work import Task
 from raysafl.kernels.linear import CLASS_BLOCK, SAMPLE_BLOCK, SCORED, F, descend, score
 from raysafl.models import FlatModel
+from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.engines import STACK, Engine, Gradients
 from raysafl.training.inputs import Inputs, Stored
 
@@ -43,10 +45,12 @@ class Linear:
     Args:
         model: a float32 model of one linear layer (`FlatModel.linear_shape` is not
             None).
+        objective: one with plain cross-entropies (`has_plain_losses`).
     """
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         assert model.linear_shape is not None
+        assert has_plain_losses(objective, model.num_outputs)
         self.classes, self.inputs = model.linear_shape
 
     def max_stack(self, width: int) -> int:

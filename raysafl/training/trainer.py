@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import Update
+from raysafl.core.objective import Objective, check_targets, hits_of
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
+from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.engines import Engine
 from raysafl.training.evaluation import Evaluator
@@ -48,9 +50,10 @@ class LocalTrainer:
         engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
             "auto" for the one that is fastest here.
         batch_size: the usual number of samples in a batch, for which "auto" chooses.
+        objective: what gives each sample its loss, and what is measured.
 
     Raises:
-        ValueError: a label of the dataset is no class.
+        ValueError: the targets of the dataset do not fit the objective.
     """
 
     def __init__(
@@ -61,16 +64,10 @@ class LocalTrainer:
         device: str = "cpu",
         engine: str = "auto",
         batch_size: int = 32,
+        objective: Objective = PLAIN,
     ) -> None:
-        for part in (dataset.train, dataset.test):
-            if (
-                len(part.y)
-                and not 0 <= part.y.min() <= part.y.max() < dataset.num_classes
-            ):
-                raise ValueError(
-                    f"labels of '{dataset.name}' must be 0 to "
-                    f"{dataset.num_classes - 1}, not {part.y.min()} to {part.y.max()}"
-                )
+        check_targets(objective, dataset)
+        self.objective = objective
         self.device = torch.device(device)
         self.model = model
         model.module.to(self.device)
@@ -91,21 +88,25 @@ class LocalTrainer:
             return self._requested_engine
         batch_size = min(self._batch_size, len(self.inputs.y))
         index_1B = torch.arange(batch_size, device=self.device)[None]
-        return choose_engine(self.model, *self.inputs.at(index_1B))
+        x_1B, y_1B = self.inputs.at(index_1B)
+        return choose_engine(self.model, x_1B, y_1B, self.objective)
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine that computes gradients and logits, made at the first access.
+        """The engine that computes gradients and outputs, made at the first access.
 
         Raises:
-            ValueError: there is no engine of this name, or it is not for this model.
+            ValueError: there is no engine of this name, or it is not for this model or
+                this objective.
         """
-        return make_engine(self.engine_name, self.model)
+        return make_engine(self.engine_name, self.model, self.objective)
 
     @cached_property
     def evaluator(self) -> Evaluator:
         """The evaluation with this engine, made at the first access."""
-        return Evaluator(self.engine, self.inputs, self.test)
+        return Evaluator(
+            self.engine, self.model, self.inputs, self.test, self.objective
+        )
 
     def train(self, tasks: Sequence[Task]) -> Update:
         """Train every task from its start parameters.
@@ -153,10 +154,10 @@ class LocalTrainer:
 
     @torch.no_grad()
     def gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Compute gradients of mean cross-entropies, without dropout.
+        """Compute gradients of mean losses, without dropout.
 
-        Row t is the gradient at w_TP[t] of the mean cross-entropy over the training
-        samples indices[t].
+        Row t is the gradient at w_TP[t] of the mean loss over the training samples
+        indices[t].
 
         Args:
             w_TP: [T, P] parameters.
@@ -217,24 +218,37 @@ class LocalTrainer:
         optimizer = StackedOptimizer(tasks, start_TP)
         seed_KT = self._dropout_seeds(tasks, plans)
         loss_KTB = torch.zeros(index_KTB.shape, device=self.device)
-        correct_KTB = torch.zeros_like(valid_KTB)
+        correct_KTB = self._no_hits(valid_KTB)
         for k, active in enumerate(active_K):
             x_TB = self.inputs.x_at(index_KTB[k, :active])
-            g_TP, loss_KTB[k, :active], correct_KTB[k, :active] = self.engine.gradients(
+            g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(
                 w_TP[:active],
                 x_TB,
                 y_KTB[k, :active],
                 weight_KTB[k, :active],
                 seed_KT[k, :active],
             )
+            if correct_TB is not None:
+                correct_KTB[k, :active] = correct_TB
             optimizer.step(w_TP[:active], g_TP)
 
         samples_T = counts_KT.sum(0)
         loss_T = (loss_KTB * valid_KTB).sum((0, 2), dtype=torch.float64) / samples_T
-        accuracy_T = (correct_KTB & valid_KTB).sum((0, 2)).double() / samples_T
+        correct_T = (correct_KTB * valid_KTB).sum((0, 2), dtype=torch.float64)
+        accuracy_T = correct_T / samples_T
         rate_T = optimizer.lr_T1[:, 0].cpu() * plain_steps(tasks, steps_T)
         delta_TP = start_TP.sub_(w_TP)
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
+
+    def _no_hits(self, valid_KTB: Tensor) -> Tensor:
+        """Return where hits are noted: NaN if the objective has no accuracy."""
+        if has_plain_losses(self.objective, self.model.num_outputs):
+            return torch.zeros_like(valid_KTB)
+        # Of a sample with several tokens, a share may be predicted correctly.
+        has_hits = hits_of(self.objective, self.model.num_outputs) is not None
+        return torch.full_like(
+            valid_KTB, 0.0 if has_hits else torch.nan, dtype=torch.float32
+        )
 
     def _train_compiled(
         self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]

@@ -79,9 +79,14 @@ def played(records: Sequence[Any], simulation: Simulation) -> Played:
 
 def alone(run: Run, engine: str) -> Played:
     """A run that is played by itself, in this process."""
-    simulation = Simulation(
-        run, Worker(run.cells, run.data.load(), run.model, engine=engine)
+    work = Worker(
+        run.cells,
+        run.data.load(),
+        run.model,
+        engine=engine,
+        objective=run.objective,
     )
+    simulation = Simulation(run, work)
     records: list[Any] = []
     while not simulation.done:
         records += simulation.step()

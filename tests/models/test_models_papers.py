@@ -156,9 +156,8 @@ def one_round(flat: FlatModel, dataset: Dataset, sgd: LocalTraining):
     local = LocalTrainer(flat, dataset, lambda r, client: everything)
     task = Task(0, 0, flat.init(Key(0)), sgd, 0, 0, 1, None, 0.0)
     update = local.train([task])
-    return update, local.evaluator.evaluate(
-        (task.w_P - update.delta_MP[0]).unsqueeze(0)
-    )
+    (measured,) = local.evaluator.evaluate((task.w_P - update.delta_MP[0])[None])
+    return update, measured
 
 
 @pytest.mark.parametrize(
@@ -200,11 +199,12 @@ def test_the_char_lstm_has_leafs_sizes_and_takes_tokens() -> None:
 def test_the_char_lstm_learns_a_text_that_repeats() -> None:
     flat = FlatModel(CharLSTM(hidden=24, dropout=0.2), (10,), 6)
     sgd = LocalTraining(lr=0.02, batch_size=16, steps=80, optimizer="adam")
-    update, (accuracy_R, loss_R) = one_round(flat, text(6, 10, 48), sgd)
+    update, measured = one_round(flat, text(6, 10, 48), sgd)
     assert all(
         part.any() for part in flat.named_parameters(update.delta_MP[0]).values()
     )
-    assert loss_R[0] < 0.2 * np.log(6) and accuracy_R[0] == 1  # chance: log 6, 1/6
+    # chance: log 6, 1/6
+    assert measured["loss"] < 0.2 * np.log(6) and measured["accuracy"] == 1
 
 
 def test_the_char_lstm_refuses_images() -> None:

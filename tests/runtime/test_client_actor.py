@@ -92,7 +92,8 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     # one span is the whole test set here
     (sums_2R,) = clients.evaluate([0], w[1].numpy())
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
-    assert {1: (correct, loss)} == reference.evaluate({1: w[1]})
+    scores = {"test_accuracy": correct, "test_loss": loss}
+    assert {1: scores} == reference.evaluate({1: w[1]})
     assert clients.count_correct({0: [3]}, 0, 1, w[0].numpy()) == [
         reference.count_correct(0, w[0], [3])
     ]

@@ -34,7 +34,10 @@ ENGINES = [
 def host(pool: ActorPool, runs: dict[str, Run], engine: str) -> OnActors:
     first = next(iter(runs.values()))
     data = ray.put(first.data.load())
-    return host_pack(pool, PackSetup(cells_of(runs), data, first.model, engine))[0]
+    setup = PackSetup(
+        *(cells_of(runs), data, first.model, engine), objective=first.objective
+    )
+    return host_pack(pool, setup)[0]
 
 
 @contextmanager

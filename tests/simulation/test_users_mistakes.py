@@ -22,7 +22,9 @@ def only_run(folder: Path, code: str, changes: str) -> Run:
 
 def play(run: Run) -> list[object]:
     """All records of a run in this process."""
-    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    work = Worker(
+        *(run.cells, run.data.load(), run.model), engine="loop", objective=run.objective
+    )
     simulation = Simulation(run, work)
     records: list[object] = []
     while not simulation.done:

@@ -30,7 +30,7 @@ from raysafl.models import FlatModel
 from raysafl.runtime import Worker
 from raysafl.training.engine_choice import ENGINES
 from raysafl.training.engines import Gradients
-from raysafl.training.evaluation import scores_of_sums, span_starts
+from raysafl.training.evaluation import span_starts, sum_of_spans
 from raysafl.training.inputs import draw_batches
 from raysafl.training.trainer import LocalTrainer
 
@@ -224,15 +224,15 @@ def test_training_loss_and_accuracy_are_means_over_the_samples_seen() -> None:
 def test_evaluation_equals_a_plain_forward_pass(engine: str) -> None:
     local = trainer(Logistic(zero_init=False), engine)
     w_RP = torch.stack([local.model.init(Key(r)) for r in range(3)])
-    accuracy_R, loss_R = local.evaluator.evaluate(w_RP)
+    measured = local.evaluator.evaluate(w_RP)
     x = torch.from_numpy(DATASET.test.x) * DATASET.test.scale + DATASET.test.shift
     y = torch.from_numpy(DATASET.test.y)
     for r in range(3):
         logits = local.model.logits(w_RP[r], x)
-        assert accuracy_R[r] == pytest.approx(
-            (logits.argmax(-1) == y).float().mean().item()
-        )
-        assert loss_R[r] == pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5)
+        assert measured[r] == {
+            "accuracy": pytest.approx((logits.argmax(-1) == y).float().mean().item()),
+            "loss": pytest.approx(F.cross_entropy(logits, y).item(), rel=1e-5),
+        }
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -247,14 +247,11 @@ def test_evaluation_is_the_sum_over_spans_whoever_evaluates_them(
     backwards = {
         start: local.evaluator.span_sums(w_RP, start) for start in reversed(starts)
     }
-    sums_S2R = [backwards[start] for start in starts]
-    accuracy_R, loss_R = scores_of_sums(sums_S2R, len(DATASET.test))
+    sums_NR = sum_of_spans([backwards[start] for start in starts])
     expected = local.evaluator.evaluate(w_RP)
-    assert torch.equal(accuracy_R, expected[0]) and torch.equal(loss_R, expected[1])
+    assert local.evaluator.measures.values(sums_NR, len(DATASET.test)) == expected
     monkeypatch.setattr("raysafl.training.evaluation.SPAN", 1000)
-    torch.testing.assert_close(
-        torch.stack(local.evaluator.evaluate(w_RP)), torch.stack(expected)
-    )
+    assert local.evaluator.evaluate(w_RP) == [pytest.approx(own) for own in expected]
 
 
 @pytest.mark.parametrize("label", [-1, 4])

@@ -1,0 +1,319 @@
+"""What a model is trained for, and the numbers by which it is judged.
+
+An objective gives each sample a loss, from the model's outputs and the sample's target.
+Local training minimises the mean loss of a mini-batch. On the test set, the mean loss
+and the objective's metrics are measured.
+
+A metric is computed from sums over samples, for example the number of hits, or the
+true positives of each class. Sums add up: over batches, over parts of the test set on
+several client actors, and over clients. So a metric has the same value wherever it is
+computed. The built-in objectives are in `raysafl.objectives`.
+"""
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysafl.core.component import Component
+from raysafl.core.problem import Dataset
+from raysafl.core.users_parts import method_name
+
+Value: TypeAlias = float | list[float]
+"""The value of a metric: a number, or a list of them."""
+
+Sums: TypeAlias = NDArray[np.float64]
+"""The sums [n] of a metric over samples."""
+
+PerSample: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Maps outputs [B, ...] and targets [B, ...] to one number per sample, [B]."""
+
+# What a metric may be called, since columns of the results are called after it.
+METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*")
+# Where the number of outputs is not known yet, the columns are those of so many.
+UNKNOWN_OUTPUTS = 2
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number by which a model is judged on a set of samples, from sums that add up.
+
+    Args:
+        meaning: What the value is, as one phrase for tables and documents.
+        sums: Maps outputs [B, ...] and targets [B, ...] of any batch to sums [n] over
+            its samples. The sums over two batches together must be the sum of theirs.
+        value: Maps the sums [n] over all samples, and the number of samples, to the
+            value.
+        is_fraction: Whether the value is a fraction, which tables show in per cent.
+        higher_is_better: Whether a higher value is better.
+        is_list: Whether the value is a list of numbers.
+        per_sample: If the value is a mean over the samples, what it is the mean of. The
+            metric `accuracy` needs it to be measured in training, too.
+
+    Example:
+        >>> import torch
+        >>> largest = Metric(
+        ...     "root mean square error",
+        ...     sums=lambda outputs, targets: (outputs - targets).square().sum(0),
+        ...     value=lambda sums, count: float((sums / count).mean() ** 0.5),
+        ...     higher_is_better=False,
+        ... )
+        >>> sums = largest.sums(torch.tensor([[1.0], [5.0]]), torch.zeros(2, 1))
+        >>> round(largest.value(sums.numpy(), 2), 4)
+        3.6056
+    """
+
+    meaning: str
+    sums: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[Sums, int], Value]
+    is_fraction: bool = False
+    higher_is_better: bool = True
+    is_list: bool = False
+    per_sample: PerSample | None = None
+
+
+def mean_of(
+    meaning: str,
+    per_sample: PerSample,
+    *,
+    is_fraction: bool = False,
+    higher_is_better: bool = True,
+) -> Metric:
+    """Return the metric that is the mean of one number per sample.
+
+    Args:
+        meaning: What the value is, as one phrase.
+        per_sample: Maps outputs [B, ...] and targets [B, ...] to numbers [B], which may
+            be booleans.
+        is_fraction: Whether the value is a fraction, which tables show in per cent.
+        higher_is_better: Whether a higher value is better.
+
+    Example:
+        >>> import torch
+        >>> metric = mean_of("share of positive outputs", lambda o, t: o[:, 0] > 0)
+        >>> sums = metric.sums(torch.tensor([[1.0], [-1.0]]), torch.zeros(2, 1))
+        >>> metric.value(sums.numpy(), 2)
+        0.5
+    """
+
+    def sums(outputs: Tensor, targets: Tensor) -> Tensor:
+        return per_sample(outputs, targets).sum(0, dtype=torch.float64).reshape(-1)
+
+    def value(sums: Sums, count: int) -> float:
+        return float(sums[0]) / count if count else float("nan")
+
+    return Metric(
+        meaning,
+        sums,
+        value,
+        is_fraction=is_fraction,
+        higher_is_better=higher_is_better,
+        per_sample=per_sample,
+    )
+
+
+@dataclass(frozen=True)
+class MetricColumn:
+    """What is known about a column of the results that an objective measures.
+
+    Args:
+        meaning: What a value is, as one phrase.
+        is_fraction: Whether a value is a fraction, which tables show in per cent.
+        higher_is_better: Whether a higher value is better.
+        is_list: Whether a value is a list of numbers.
+    """
+
+    meaning: str
+    is_fraction: bool
+    higher_is_better: bool
+    is_list: bool
+
+
+class Objective(Component):
+    """What a model is trained for; to bring your own, define a subclass with `losses`.
+
+    Targets are the `Samples.y` of a dataset. Classes reach the objective as int64
+    [B], or [B, L] for L of them per sample. Numbers reach it as float32 [B, K], also
+    where the dataset has one number per sample (K = 1), so that outputs [B, K] minus
+    targets is what it looks like.
+
+    The functions of an objective must treat each sample by itself: a loss or a sum must
+    not depend on the other samples of the batch.
+
+    Attributes:
+        metric: The metric that stands for a model's quality, or "loss".
+
+    Example:
+        >>> import torch
+        >>> class Quantile(Objective):
+        ...     metric = "covered"
+        ...     tau: float = 0.9
+        ...
+        ...     def losses(self, outputs, targets):
+        ...         gap = targets - outputs
+        ...         return torch.maximum(self.tau * gap, (self.tau - 1) * gap).mean(1)
+        ...
+        ...     def measures(self, num_outputs):
+        ...         def covered(outputs, targets):
+        ...             return (targets <= outputs).float().mean(1)
+        ...         return {"covered": mean_of("share below the quantile", covered)}
+        >>> Quantile().losses(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
+        tensor([1.8000])
+    """
+
+    abstract: ClassVar[bool] = True
+    metric: ClassVar[str] = "loss"
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, [B], of which the gradient is taken.
+
+        Args:
+            outputs: What the model returned, float32: [B, C] or [B, L, C] for classes,
+                [B, K] for numbers.
+            targets: The samples' targets, see the class.
+        """
+
+    def measures(self, num_outputs: int) -> dict[str, Metric]:
+        """Return the metrics by their names; the mean loss is measured in any case.
+
+        A name consists of small letters, digits and `_`. The metric `mae` becomes the
+        column `test_mae` of the results.
+
+        Args:
+            num_outputs: What the method `num_outputs` returned.
+        """
+        return {}
+
+    def num_outputs(self, dataset: Dataset) -> int:
+        """Return the number of outputs per prediction: `num_classes` of `Model.build`.
+
+        Unless a subclass says otherwise, it is the number of classes, or if the dataset
+        has no classes the number K of targets of a sample.
+        """
+        if dataset.num_classes:
+            return dataset.num_classes
+        return int(np.prod(dataset.train.y.shape[1:], dtype=np.int64))
+
+    def output_shape(self, dataset: Dataset) -> tuple[int, ...]:
+        """Return the shape of the model's output for one sample.
+
+        Unless a subclass says otherwise, it is [num_outputs], with a leading axis for
+        each further axis of targets that are classes.
+        """
+        several = dataset.train.y.shape[1:] if dataset.num_classes else ()
+        return (*several, self.num_outputs(dataset))
+
+    def check(self, dataset: Dataset) -> None:
+        """Raise a ValueError if the targets of a dataset do not fit this objective."""
+
+
+def check_targets(objective: Objective, dataset: Dataset) -> None:
+    """Check the targets of a dataset, for any objective and for this one.
+
+    Args:
+        objective: The objective.
+        dataset: The training and test samples.
+
+    Raises:
+        ValueError: Classes are not whole numbers below the number of classes; numbers
+            are not finite float32; or the objective's own `check` refuses them.
+    """
+    for part, name in ((dataset.train, "training"), (dataset.test, "test")):
+        if dataset.num_classes:
+            _check_classes(dataset, part.y)
+        else:
+            _check_numbers(dataset.name, part.y, name)
+    objective.check(dataset)
+
+
+def _check_classes(dataset: Dataset, y: NDArray[np.int64]) -> None:
+    if y.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels of '{dataset.name}' must be whole numbers (int64), because it has "
+            f"num_classes={dataset.num_classes}; they are {y.dtype}. If they are numbers "
+            "to predict, give num_classes=0 and y as float32"
+        )
+    if y.size and not 0 <= y.min() <= y.max() < dataset.num_classes:
+        raise ValueError(
+            f"labels of '{dataset.name}' must be 0 to {dataset.num_classes - 1}, not "
+            f"{y.min()} to {y.max()}"
+        )
+
+
+def _check_numbers(dataset: str, y: NDArray[np.float32], part: str) -> None:
+    if y.dtype != np.float32 or y.ndim not in (1, 2):
+        raise ValueError(
+            f"'{dataset}' has num_classes=0, so its targets are numbers: y must be "
+            f"float32 of shape [n] or [n, K], and is {y.dtype} {list(y.shape)}; give "
+            'y.astype("float32"), or num_classes if they are classes'
+        )
+    if not np.isfinite(y).all():
+        first = int(np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(1))[0])
+        raise ValueError(
+            f"'{dataset}' has targets that are not finite: {part} sample {first} is the "
+            "first; leave such samples out"
+        )
+
+
+def measures_of(objective: Objective, num_outputs: int) -> dict[str, Metric]:
+    """Return everything that is measured: the objective's metrics, then the loss.
+
+    Raises:
+        ValueError: A metric has a name that cannot be that of a column.
+    """
+    metrics = objective.measures(num_outputs)
+    for name in metrics:
+        if not METRIC_NAME.fullmatch(name) or name == "loss":
+            raise ValueError(
+                f"{method_name(objective, Objective, 'measures')} names a metric "
+                f"{name!r}; a name begins with a small letter and consists of small "
+                "letters, digits and _, and 'loss' is taken by the mean loss"
+            )
+    if objective.metric != "loss" and objective.metric not in metrics:
+        raise ValueError(
+            f"{type(objective).__name__}.metric is {objective.metric!r}, but "
+            f"{method_name(objective, Objective, 'measures')} returns "
+            f"{', '.join(metrics) or 'no metric'}; take one of them, or 'loss'"
+        )
+    loss = mean_of("mean loss", objective.losses, higher_is_better=False)
+    return {**metrics, "loss": loss}
+
+
+def hits_of(objective: Objective, num_outputs: int) -> PerSample | None:
+    """Return what the accuracy is the mean of; None without a metric `accuracy`."""
+    accuracy = objective.measures(num_outputs).get("accuracy")
+    return accuracy.per_sample if accuracy else None
+
+
+def metric_columns(
+    objective: Objective,
+    num_outputs: int | None = None,
+    prefix: str = "test",
+    where: str = "the test set",
+) -> dict[str, MetricColumn]:
+    """Declare the columns that an objective measures on one set of samples.
+
+    Args:
+        objective: The objective.
+        num_outputs: The number of outputs. If it is None, it is taken to be 2, so of
+            columns that belong to one class each, those of classes 0 and 1 are declared.
+        prefix: What the columns' names begin with, as `test` in `test_loss`.
+        where: The set of samples, for the columns' meanings.
+    """
+    measures = measures_of(objective, num_outputs or UNKNOWN_OUTPUTS)
+    return {
+        f"{prefix}_{name}": MetricColumn(
+            f"{metric.meaning}, of the global model on {where}",
+            metric.is_fraction,
+            metric.higher_is_better,
+            metric.is_list,
+        )
+        for name, metric in measures.items()
+    }

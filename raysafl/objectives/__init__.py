@@ -1,0 +1,19 @@
+"""What a model can be trained for: classes, numbers, or the next token of a text."""
+
+from raysafl.objectives.classification import (
+    PLAIN,
+    Classification,
+    has_plain_losses,
+    is_plain,
+)
+from raysafl.objectives.next_token import NextToken
+from raysafl.objectives.regression import Regression
+
+__all__ = [
+    "PLAIN",
+    "Classification",
+    "NextToken",
+    "Regression",
+    "has_plain_losses",
+    "is_plain",
+]

@@ -1,0 +1,284 @@
+"""Classification: cross-entropy, and the metrics of predicted classes."""
+
+import functools
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, field_validator
+from torch import Tensor
+
+from raysafl.core.objective import Metric, Objective, Sums, hits_of, mean_of
+from raysafl.core.problem import Dataset
+
+TOP = 5
+
+
+class Classification(Objective):
+    """Each sample belongs to one class; the loss is the cross-entropy.
+
+    With p = softmax(outputs), class weights w (1 unless they are given) and label
+    smoothing e, the loss of a sample of class y among C is
+
+        (1 - e) w_y (-log p_y) + e / C sum_c w_c (-log p_c),
+
+    which is `torch.nn.functional.cross_entropy` with `reduction="none"`. The samples of
+    a mini-batch count alike: its loss is the mean of these losses, also with class
+    weights. (torch's `reduction="mean"` divides by the sum of the batch's class weights
+    instead, so that a batch of rare classes would count no more than others.) Losses in
+    the results are means of the same losses.
+
+    The metric is the accuracy, the share of samples whose largest output is that of
+    their class. `metrics` adds others, as scikit-learn defines them:
+
+    - "f1": the mean over classes of F1 = 2 TP / (2 TP + FP + FN). Classes that occur
+      neither among the targets nor among the predictions are left out.
+    - "balanced_accuracy": the mean over the classes of the samples of the share that
+      is classified correctly.
+    - "top5_accuracy": the share of samples whose class has one of the five largest
+      outputs.
+    - "per_class_accuracy": for each class c a metric `accuracy_of_<c>`, the share of its
+      samples that are classified correctly; NaN if it has none.
+    - "confusion": a list with the number of samples of each class (row) that were
+      taken for each class (column), row by row.
+
+    Raises:
+        ValueError: All class weights are zero, or a metric is named twice.
+
+    Example:
+        >>> import torch
+        >>> rare = Classification(class_weights=[1, 4], metrics=["f1"])
+        >>> outputs = torch.zeros(2, 2)
+        >>> rare.losses(outputs, torch.tensor([0, 1])) / outputs.exp().sum(1).log()
+        tensor([1., 4.])
+        >>> list(rare.measures(num_outputs=2))
+        ['accuracy', 'f1']
+    """
+
+    metric: ClassVar[str] = "accuracy"
+    class_weights: list[NonNegativeFloat] | None = Field(
+        default=None,
+        description="The factor of the loss of each class; None: 1 for all.",
+    )
+    label_smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="The share e of the target that is spread evenly over all classes.",
+    )
+    metrics: list[
+        Literal[
+            "f1",
+            "balanced_accuracy",
+            "top5_accuracy",
+            "per_class_accuracy",
+            "confusion",
+        ]
+    ] = Field(default=[], description="Further metrics, by name.")
+
+    @field_validator("class_weights")
+    @classmethod
+    def _some_weight(cls, weights: list[float] | None) -> list[float] | None:
+        if weights is not None and not any(weights):
+            raise ValueError("at least one class weight must be above 0")
+        return weights
+
+    @field_validator("metrics")
+    @classmethod
+    def _no_repeat(cls, metrics: list[str]) -> list[str]:
+        if len(set(metrics)) < len(metrics):
+            raise ValueError(f"{metrics} names a metric twice; name it once")
+        return metrics
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross-entropies [B] of outputs [B, C] and classes [B]."""
+        weight = None
+        if self.class_weights is not None:
+            weight = _on_device(tuple(self.class_weights), outputs.device)
+        return F.cross_entropy(
+            outputs,
+            targets,
+            weight=weight,
+            reduction="none",
+            label_smoothing=self.label_smoothing,
+        )
+
+    def measures(self, num_outputs: int) -> dict[str, Metric]:
+        """Return the accuracy and the further metrics."""
+        found = {
+            "accuracy": mean_of(
+                "share of samples classified correctly", is_hit, is_fraction=True
+            )
+        }
+        for name in self.metrics:
+            found |= _further(name, num_outputs)
+        return found
+
+    def check(self, dataset: Dataset) -> None:
+        """Check that each sample has one class, and each class its weight.
+
+        Raises:
+            ValueError: The dataset has no classes, or they do not fit.
+        """
+        check_has_classes(self, dataset)
+        if dataset.train.y.ndim != 1:
+            raise ValueError(
+                f"Classification is for one class per sample; '{dataset.name}' has "
+                f"targets of shape {list(dataset.train.y.shape[1:])} for each. Give "
+                "objective=NextToken() for sequences of tokens"
+            )
+        weights = self.class_weights
+        if weights is not None and len(weights) != dataset.num_classes:
+            raise ValueError(
+                f"class_weights has {len(weights)} weights, but '{dataset.name}' has "
+                f"{dataset.num_classes} classes; give one weight for each"
+            )
+        if "top5_accuracy" in self.metrics and dataset.num_classes <= TOP:
+            raise ValueError(
+                f"top5_accuracy is always 1 for the {dataset.num_classes} classes of "
+                f"'{dataset.name}'; leave it out"
+            )
+
+
+def check_has_classes(objective: Objective, dataset: Dataset) -> None:
+    """Refuse a dataset whose targets are numbers.
+
+    Raises:
+        ValueError: The dataset has no classes.
+    """
+    if not dataset.num_classes:
+        raise ValueError(
+            f"{type(objective).__name__} is for classes, but the targets of "
+            f"'{dataset.name}' are numbers (num_classes=0); give the run "
+            "objective=Regression() or an objective of your own"
+        )
+
+
+def is_hit(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the largest output of each sample is that of its class, [B]."""
+    return outputs.argmax(-1) == targets
+
+
+# What a run is trained for unless it says otherwise.
+PLAIN = Classification()
+
+
+def has_plain_losses(objective: Objective, num_outputs: int) -> bool:
+    """Return whether losses are plain cross-entropies, and hits those of one class.
+
+    Then the gradient has the closed form that the linear engines compute.
+    """
+    return (
+        isinstance(objective, Classification)
+        and type(objective).losses is Classification.losses
+        and objective.class_weights is None
+        and objective.label_smoothing == 0
+        and hits_of(objective, num_outputs) is is_hit
+    )
+
+
+def is_plain(objective: Objective, num_outputs: int) -> bool:
+    """Return whether nothing is measured but the accuracy and the plain loss."""
+    return has_plain_losses(objective, num_outputs) and [
+        *objective.measures(num_outputs)
+    ] == ["accuracy"]
+
+
+@functools.cache
+def _on_device(weights: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return class weights as a tensor, made once: a CUDA graph cannot record that."""
+    return torch.tensor(weights, dtype=torch.float32, device=device)
+
+
+def _further(name: str, classes: int) -> dict[str, Metric]:
+    """Return the metrics that a name in `Classification.metrics` stands for."""
+    match name:
+        case "f1":
+            metric = Metric("macro F1 score", _counts(classes), _f1, is_fraction=True)
+        case "balanced_accuracy":
+            metric = Metric(
+                "mean over classes of the share classified correctly",
+                _counts(classes),
+                _balanced,
+                is_fraction=True,
+            )
+        case "top5_accuracy":
+            metric = mean_of(
+                "share of samples whose class has one of the 5 largest outputs",
+                _in_top,
+                is_fraction=True,
+            )
+        case "confusion":
+            metric = Metric(
+                "samples of each class (row) taken for each class (column), row by row",
+                functools.partial(_confusion, classes=classes),
+                lambda sums, count: sums.tolist(),
+                is_list=True,
+            )
+        case _:
+            return {f"accuracy_of_{c}": _accuracy_of(c) for c in range(classes)}
+    return {name: metric}
+
+
+def _accuracy_of(c: int) -> Metric:
+    """Return the share of the samples of class c that are classified correctly."""
+
+    def sums(outputs: Tensor, targets: Tensor) -> Tensor:
+        of_class_B = targets == c
+        hit_B = of_class_B & is_hit(outputs, targets)
+        return torch.stack([hit_B.sum(), of_class_B.sum()])
+
+    def value(sums: Sums, count: int) -> float:
+        return float(sums[0] / sums[1]) if sums[1] else float("nan")
+
+    return Metric(
+        f"share of the samples of class {c} classified correctly",
+        sums,
+        value,
+        is_fraction=True,
+    )
+
+
+def _in_top(outputs: Tensor, targets: Tensor) -> Tensor:
+    most = min(TOP, outputs.shape[-1])
+    top_B5 = outputs.topk(most, dim=-1).indices
+    return (top_B5 == targets.unsqueeze(-1)).any(-1)
+
+
+def _confusion(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """Count the samples of each class that are taken for each class, [C * C]."""
+    cell_B = targets * classes + outputs.argmax(-1)
+    return torch.bincount(cell_B, minlength=classes * classes)
+
+
+def _counts(classes: int) -> "functools.partial[Tensor]":
+    return functools.partial(_class_counts, classes=classes)
+
+
+def _class_counts(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """Count per class the hits, the predictions and the samples, [3 * C]."""
+    predicted_B = outputs.argmax(-1)
+    hit_B = predicted_B == targets
+    parts = (targets[hit_B], predicted_B, targets)
+    return torch.cat([torch.bincount(part, minlength=classes) for part in parts])
+
+
+def _f1(sums: Sums, count: int) -> float:
+    hits_C, predicted_C, samples_C = sums.reshape(3, -1)
+    occurs_C = predicted_C + samples_C > 0
+    if not occurs_C.any():
+        return float("nan")
+    return float(
+        (2 * hits_C[occurs_C] / (predicted_C + samples_C)[occurs_C]).mean(
+            dtype=np.float64
+        )
+    )
+
+
+def _balanced(sums: Sums, count: int) -> float:
+    hits_C, _, samples_C = sums.reshape(3, -1)
+    occurs_C = samples_C > 0
+    if not occurs_C.any():
+        return float("nan")
+    return float((hits_C[occurs_C] / samples_C[occurs_C]).mean())

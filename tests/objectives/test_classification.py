@@ -1,0 +1,151 @@
+"""Classification: its losses against their closed form, its metrics against scikit-learn."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from raysafl import Classification, Objective, mean_of
+from raysafl.core.objective import Metric
+from raysafl.objectives import has_plain_losses, is_plain
+
+CLASSES = 8
+OUTPUTS = torch.randn(40, CLASSES, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.randint(CLASSES, (40,), generator=torch.Generator().manual_seed(1))
+
+
+def value(
+    objective: Objective, name: str, outputs: torch.Tensor, targets: torch.Tensor
+) -> float | list[float]:
+    metric: Metric = objective.measures(outputs.shape[1])[name]
+    sums = metric.sums(outputs, targets).double().numpy()
+    return metric.value(sums, len(targets))
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.0, 0.5, 1.0, 3.0, 1.0, 1.0]])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_losses_are_those_of_the_docstring(
+    weights: list[float] | None, smoothing: float
+) -> None:
+    objective = Classification(class_weights=weights, label_smoothing=smoothing)
+    w_C = torch.tensor(weights or [1.0] * CLASSES)
+    log_p = OUTPUTS.log_softmax(1)
+    own = (1 - smoothing) * w_C[TARGETS] * -log_p[torch.arange(40), TARGETS]
+    spread = smoothing / CLASSES * (w_C * -log_p).sum(1)
+    torch.testing.assert_close(objective.losses(OUTPUTS, TARGETS), own + spread)
+
+
+def test_plain_losses_are_torchs_to_the_bit() -> None:
+    expected = F.cross_entropy(OUTPUTS, TARGETS, reduction="none")
+    assert torch.equal(Classification().losses(OUTPUTS, TARGETS), expected)
+
+
+@given(
+    classes=st.integers(6, 9),
+    n=st.integers(1, 40),
+    used=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+def test_the_metrics_are_those_of_scikit_learn(
+    classes: int, n: int, used: int, seed: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(n, classes, generator=rng)
+    targets = torch.randint(min(used, classes), (n,), generator=rng)
+    y, predicted, labels = targets.numpy(), outputs.argmax(1).numpy(), range(classes)
+    objective = Classification(
+        metrics=["f1", "balanced_accuracy", "top5_accuracy", "confusion"]
+    )
+
+    def ours(name: str) -> float | list[float]:
+        return value(objective, name, outputs, targets)
+
+    assert ours("accuracy") == sk.accuracy_score(y, predicted)
+    expected = sk.f1_score(y, predicted, average="macro", zero_division=0)
+    assert ours("f1") == pytest.approx(expected)
+    with warnings.catch_warnings():
+        # It warns of predictions of classes that have no sample.
+        warnings.simplefilter("ignore")
+        expected = sk.balanced_accuracy_score(y, predicted)
+    assert ours("balanced_accuracy") == pytest.approx(expected)
+    expected = sk.top_k_accuracy_score(y, outputs.numpy(), k=5, labels=labels)
+    assert ours("top5_accuracy") == pytest.approx(expected)
+    table = sk.confusion_matrix(y, predicted, labels=labels)
+    assert ours("confusion") == table.flatten().tolist()
+
+
+def test_the_accuracy_of_a_class_is_the_recall_of_its_samples() -> None:
+    objective = Classification(metrics=["per_class_accuracy"])
+    targets = TARGETS.clamp_max(CLASSES - 2)
+    names = [f"accuracy_of_{c}" for c in range(CLASSES)]
+    assert list(objective.measures(CLASSES)) == ["accuracy", *names]
+    found = [value(objective, name, OUTPUTS, targets) for name in names]
+    recall = sk.recall_score(
+        *(targets, OUTPUTS.argmax(1)),
+        labels=range(CLASSES - 1),
+        average=None,
+        zero_division=0,
+    )
+    assert found[:-1] == pytest.approx(recall.tolist())
+    assert np.isnan(found[-1])
+
+
+class WithMore(Classification):
+    """A metric of the user's own, beside the accuracy."""
+
+    def measures(self, num_outputs: int) -> dict[str, Metric]:
+        more = mean_of("mean output", lambda outputs, targets: outputs.mean(1))
+        return {**super().measures(num_outputs), "mean_output": more}
+
+
+class OwnLoss(Classification):
+    """Twice the cross-entropy."""
+
+    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 2 * super().losses(outputs, targets)
+
+
+class OwnAccuracy(Classification):
+    """Another accuracy."""
+
+    def measures(self, num_outputs: int) -> dict[str, Metric]:
+        return {"accuracy": mean_of("zero", lambda outputs, targets: targets * 0)}
+
+
+@pytest.mark.parametrize(
+    ("objective", "plain_losses", "plain"),
+    [
+        (Classification(), True, True),
+        (Classification(metrics=["f1"]), True, False),
+        (Classification(class_weights=[1, 1]), False, False),
+        (Classification(label_smoothing=0.1), False, False),
+        (WithMore(), True, False),
+        (OwnLoss(), False, False),
+        (OwnAccuracy(), False, False),
+    ],
+)
+def test_only_plain_cross_entropies_are_taken_for_such(
+    objective: Objective, plain_losses: bool, plain: bool
+) -> None:
+    assert has_plain_losses(objective, 2) is plain_losses
+    assert is_plain(objective, 2) is plain
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"class_weights": [0, 0]}, "at least one class weight must be above 0"),
+        ({"class_weights": [1, -1]}, "greater than or equal to 0"),
+        ({"label_smoothing": 1.5}, "less than or equal to 1"),
+        ({"metrics": ["f1", "f1"]}, "names a metric twice"),
+        ({"metrics": ["f2"]}, "'f1', 'balanced_accuracy'"),
+    ],
+)
+def test_fields_that_have_no_meaning_are_refused(fields: dict, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Classification(**fields)
