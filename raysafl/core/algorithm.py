@@ -217,7 +217,8 @@ class Update(NamedTuple):
             the gradients; for momentum and Adam it is a mean step direction.
         samples_M: The number of training samples seen, counting repetitions.
         loss_M: The mean loss of the samples seen, while training.
-        accuracy_M: The share of the samples seen that was classified correctly.
+        accuracy_M: The share of the samples seen that was classified correctly; NaN if
+            the objective has no accuracy.
     """
 
     delta_MP: Tensor

@@ -79,8 +79,9 @@ def host_pack(actors: ActorPool, setup: PackSetup) -> tuple["OnActors", str, str
         dataset = ray.get(dataset)
     check_targets(setup.objective, dataset)
     model = FlatModel.on(setup.model, dataset, setup.objective)
-    test = Inputs(dataset.test, torch.device("cpu"))
-    measures = Measures.of(setup.objective, model, test)
+    test = dataset.test
+    first = replace(test, x=test.x[:1], y=test.y[:1], users=None)
+    measures = Measures.of(setup.objective, model, Inputs(first, torch.device("cpu")))
     setup = replace(setup, frozen=ray.put(model.frozen))
     actors.configure(setup)
     population = Population(setup.cells, dataset)

@@ -127,7 +127,7 @@ class Loop:
                     loss, list(leaves.values()), materialize_grads=True
                 )
             g_P = torch.cat([part.reshape(-1) for part in parts])
-            seen = () if self._hits is None else (self._hits(out_B.detach(), y_B),)
+            seen = () if self._hits is None else (self._hits(out_B, y_B),)
             rows.append((g_P, loss_B.detach(), *seen))
         g_TP, *seen_TB = (_stack_rows(column) for column in zip(*rows, strict=True))
         return _as_gradients(g_TP, seen_TB)

@@ -18,7 +18,7 @@ from raysafl.core.users_parts import in_brief, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, is_plain
 from raysafl.training.engines import Engine
-from raysafl.training.inputs import Inputs
+from raysafl.training.inputs import Inputs, as_tensor
 from raysafl.training.linear import as_fused
 
 # Test samples in a span. It is the same on every machine, since sums over spans of
@@ -190,7 +190,7 @@ class Evaluator:
             [N, R] float64 on the CPU: for each of `measures` its sums, in order.
         """
         if self._fused:
-            some = rows if isinstance(rows, slice) else torch.from_numpy(rows)
+            some = rows if isinstance(rows, slice) else as_tensor(rows)
             return self._fused.score(w_RP, samples.stored(some))
 
         w_RP = w_RP.to(self.device)
@@ -216,7 +216,7 @@ class Evaluator:
             for at in range(rows.start, rows.stop, batch_size):
                 yield samples.span(at, min(at + batch_size, rows.stop))
         else:
-            for index_B in torch.from_numpy(rows).to(self.device).split(batch_size):
+            for index_B in as_tensor(rows).to(self.device).split(batch_size):
                 yield samples.at(index_B)
 
     def _sums(self, outputs_RB: Tensor, y_B: Tensor) -> Tensor:

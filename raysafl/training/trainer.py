@@ -12,6 +12,7 @@ weight 0, and a task that has taken all its steps is left as it is.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -174,6 +175,16 @@ class LocalTrainer:
         return torch.cat(rows).cpu()
 
     @cached_property
+    def _no_hits(self) -> dict[str, Any]:
+        """What hits are before a sample is seen: NaN if the objective has no accuracy."""
+        if has_plain_losses(self.objective, self.model.num_outputs):
+            return {"fill_value": False}
+        # Of a sample with several tokens, a share may be predicted correctly.
+        has_hits = hits_of(self.objective, self.model.num_outputs) is not None
+        value = 0.0 if has_hits else torch.nan
+        return {"fill_value": value, "dtype": torch.float32}
+
+    @cached_property
     def _fused(self) -> Fused | None:
         """The engine, if it trains whole tasks in compiled loops here."""
         return as_fused(self.engine, self.inputs)
@@ -218,7 +229,7 @@ class LocalTrainer:
         optimizer = StackedOptimizer(tasks, start_TP)
         seed_KT = self._dropout_seeds(tasks, plans)
         loss_KTB = torch.zeros(index_KTB.shape, device=self.device)
-        correct_KTB = self._no_hits(valid_KTB)
+        correct_KTB = torch.full_like(valid_KTB, **self._no_hits)
         for k, active in enumerate(active_K):
             x_TB = self.inputs.x_at(index_KTB[k, :active])
             g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(
@@ -239,16 +250,6 @@ class LocalTrainer:
         rate_T = optimizer.lr_T1[:, 0].cpu() * plain_steps(tasks, steps_T)
         delta_TP = start_TP.sub_(w_TP)
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
-
-    def _no_hits(self, valid_KTB: Tensor) -> Tensor:
-        """Return where hits are noted: NaN if the objective has no accuracy."""
-        if has_plain_losses(self.objective, self.model.num_outputs):
-            return torch.zeros_like(valid_KTB)
-        # Of a sample with several tokens, a share may be predicted correctly.
-        has_hits = hits_of(self.objective, self.model.num_outputs) is not None
-        return torch.full_like(
-            valid_KTB, 0.0 if has_hits else torch.nan, dtype=torch.float32
-        )
 
     def _train_compiled(
         self, engine: Fused, tasks: list[Task], plans: list[NDArray[np.int64]]

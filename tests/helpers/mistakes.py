@@ -9,6 +9,7 @@ HEAD = """
 import math
 from dataclasses import replace
 import numpy as np
+import raysafl.data
 import torch
 from torch import nn
 from raysafl import *
@@ -59,6 +60,28 @@ def model(*lines: str) -> str:
     return f"class Mine(Model):\n{head}\n{body}\n"
 
 
+def objective(losses: str, sums: str = "(o - t).sum(0)") -> str:
+    """Return the code of an objective `Mine` with these losses, and a metric's sums."""
+    return (
+        "class Line(raysafl.data.Source):\n"
+        "    def load(self):\n"
+        "        x = np.random.default_rng(0).normal(size=(200, 2)).astype('float32')\n"
+        "        part = Samples(x, x[:, 0])\n"
+        "        return Dataset('line', part, part, num_classes=0)\n"
+        "class Mine(Objective):\n"
+        "    def losses(self, outputs, targets):\n"
+        f"        return {losses}\n"
+        "    def measures(self, num_outputs):\n"
+        f"        sums = lambda o, t: {sums}\n"
+        "        value = lambda sums, count: float(sums[0])\n"
+        "        return {'mine': Metric('mine', sums, value)}\n"
+    )
+
+
+LINE = (
+    "{'objective': Mine(), 'data.dataset': Line(), 'data.partition': Iid(),"
+    " 'data.server': None}"
+)
 MEAN = "state = replace(state, w_P=state.w_P - update.delta_MP.mean(0))"
 # Code of a class `Mine`, the change that puts it into a run, the method that is wrong,
 # and a part of the sentence that says so.
@@ -249,10 +272,44 @@ MODEL_MISTAKES = {
         "it returned a Tensor of shape [2, 11]",
     ),
 }
+SQUARE = "(outputs - targets).square()"
+OBJECTIVE_MISTAKES = {
+    "a loss for the whole batch": (
+        objective(f"{SQUARE}.mean()"),
+        LINE,
+        "Mine.losses",
+        "must return one finite loss per sample",
+    ),
+    "a loss for each output": (
+        objective(SQUARE),
+        LINE,
+        "Mine.losses",
+        "they must be a tensor of shape [8], and are a Tensor of shape [8, 1]",
+    ),
+    "a loss that raises": (
+        objective("outputs.squared()"),
+        LINE,
+        "",
+        "AttributeError: 'Tensor' object has no attribute 'squared'",
+    ),
+    "a metric that does not add up": (
+        objective(f"{SQUARE}.mean(1)", "(o - t).mean(0)"),
+        LINE,
+        "",
+        "the metric 'mine' of Mine.measures (mine.py:",
+    ),
+    "targets that are classes": (
+        "",
+        "objective=Regression()",
+        "",
+        "Regression is for numbers, but the targets of 'digits' are 10 classes",
+    ),
+}
 # Where the line that a message must name begins.
 LINES = {
     "Mine.round": "def round",
     "Mine.pick": "def pick",
     "Mine.spread": "def spread",
     "Mine.build": "def build",
+    "Mine.losses": "def losses",
 }

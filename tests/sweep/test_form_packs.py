@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl import SCAFFOLD, Hardware, Key, LocalTraining, Logistic, Run, Uniform
+from raysafl import (
+    SCAFFOLD,
+    Classification,
+    Hardware,
+    Key,
+    LocalTraining,
+    Logistic,
+    Run,
+    Uniform,
+)
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import Dataset
 from raysafl.quickstart import BASE
@@ -82,13 +91,14 @@ def test_a_pack_has_at_most_as_many_runs_as_the_hardware_says(digits: Dataset) -
     assert [len(p.runs) for p in formed(seeds(7), digits, pack=3)] == [3, 3, 1]
 
 
-def test_runs_of_other_models_or_batch_sizes_are_in_other_packs(
+def test_runs_of_other_models_objectives_or_batch_sizes_are_in_other_packs(
     digits: Dataset,
 ) -> None:
     coarse = BASE.replace({"model": Logistic(precision="bfloat16")})
     wide = BASE.replace({"local.batch_size": 64})
-    packs = formed([BASE, coarse, wide, *seeds(3)[1:]], digits, pack=64)
-    assert sorted(len(p.runs) for p in packs) == [1, 1, 3]
+    smooth = BASE.replace(objective=Classification(label_smoothing=0.1))
+    packs = formed([BASE, coarse, wide, smooth, *seeds(3)[1:]], digits, pack=64)
+    assert sorted(len(p.runs) for p in packs) == [1, 1, 1, 3]
 
 
 def test_the_first_packs_have_the_runs_with_the_most_work(digits: Dataset) -> None:

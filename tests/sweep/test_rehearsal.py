@@ -12,6 +12,7 @@ from helpers.mistakes import (
     LINES,
     MISTAKES,
     MODEL_MISTAKES,
+    OBJECTIVE_MISTAKES,
     algorithm,
     load,
     model,
@@ -48,11 +49,14 @@ def go(sweep: Sweep, out: Path, **options: Any) -> None:
     Runner(sweep, out, Hardware(cpus=0.5), track="none", quiet=True, **options).run()
 
 
-@pytest.mark.parametrize("name", [*MISTAKES, *MODEL_MISTAKES])
+ALL = {**MISTAKES, **MODEL_MISTAKES, **OBJECTIVE_MISTAKES}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_mistake_is_found_before_ray_starts_and_leaves_no_folder(
     name: str, tmp_path: Path
 ) -> None:
-    code, changes, method, sentence = {**MISTAKES, **MODEL_MISTAKES}[name]
+    code, changes, method, sentence = ALL[name]
     sweep = load(tmp_path, code, changes)
     with pytest.raises(ValueError, match=re.escape(sentence)) as error:
         go(sweep, tmp_path / "out" / "s")

@@ -249,10 +249,6 @@ def test_engines_for_plain_cross_entropy_refuse_another_loss(
     objective: Objective, engine: str
 ) -> None:
     dataset = dataset_of(objective)
-    if isinstance(objective, NextToken):
-        dataset = Dataset(
-            "flat", *(Samples(np.zeros((4, 3), np.float32), np.arange(4)),) * 2, 4
-        )
     model = FlatModel.on(Logistic(), dataset, objective)
     with pytest.raises(
         ValueError,

@@ -1,0 +1,63 @@
+"""A user's own objective, from a file, on Ray: the same bits as in one process."""
+
+from pathlib import Path
+
+import pytest
+import ray
+from helpers.own_objective import own_objective
+from helpers.packs import alone, assert_same, cells_of, mixed, together
+
+from raysafl import MLP, Classification, Hardware, NextToken, Run
+from raysafl.core.objective import Objective
+from raysafl.runtime import Clients
+from raysafl.runtime.actor_pool import ActorPool
+from raysafl.runtime.messages import PackSetup
+from raysafl.runtime.on_actors import host_pack
+from raysafl.simulation.lockstep import Lockstep
+from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.user_code import ship_user_code
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+def check(pool: ActorPool, runs: dict[str, Run], engine: str) -> None:
+    """The runs together on actors equal each run alone."""
+    first = next(iter(runs.values()))
+    setup = PackSetup(
+        *(cells_of(runs), ray.put(first.data.load()), first.model, engine),
+        objective=first.objective,
+    )
+    work, _, _ = host_pack(pool, setup)
+    results, failed = together(runs, Lockstep(work))
+    assert not failed
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, engine))
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_any_objective_has_the_same_bits_on_actors_in_a_pack_and_alone(
+    tiny: Run, actors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A file whose name no other test has: modules are known by their names.
+    file = tmp_path / f"own_objective_{actors}.py"
+    file.write_text(own_objective())
+    sweep = load_sweep(file)
+    own = dict(sweep.labelled())
+    ship_user_code(sweep, own.values())
+    by_tau: dict[float, dict[str, Run]] = {}
+    for (tau, name), run in own.items():
+        by_tau.setdefault(float(tau), {})[name] = run
+
+    objectives: list[Objective] = [
+        Classification(class_weights=[1, 2] * 5, metrics=["f1", "confusion"]),
+        NextToken(),
+    ]
+    pool = ActorPool(Clients, Hardware(actors=actors, cpus=0.5))
+    try:
+        for runs in by_tau.values():
+            check(pool, runs, "loop")
+        for objective in objectives:
+            mix = mixed(tiny.replace(objective=objective), MLP(hidden=[8]))
+            check(pool, mix, "loop")
+    finally:
+        pool.kill()
