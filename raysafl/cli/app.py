@@ -280,7 +280,7 @@ def results_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Filter and sort stored runs; statistics are means over finished replicates."""
-    from raysafl.report.query import as_table, results
+    from raysafl.report.query import as_table, results, why_nothing
 
     wanted = [name.strip() for name in columns.split(",") if name.strip()]
     locations = [parse_location(path) for path in paths or ["results"]]
@@ -294,6 +294,8 @@ def results_command(
         typer.echo(text.rstrip())
     else:
         console.print(as_table(found), soft_wrap=True)
+    if found.empty and (why := why_nothing(locations, query)):
+        errors.print(why, soft_wrap=True)
 
 
 @app.command("verify")
@@ -376,7 +378,7 @@ def ui_command(
 def data_show_command(
     file: Experiment,
     scale: Scale = "paper",
-    label: Annotated[
+    only: Annotated[
         list[str] | None,
         typer.Option(
             help="AXIS=LABEL: show only the runs with this label on this axis; may be "
@@ -396,7 +398,7 @@ def data_show_command(
     from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(file).at(scale)
-    labels = dict(_axis_and_label(text, "--label") for text in label or [])
+    labels = dict(_axis_and_label(text) for text in only or [])
     with working():
         table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
@@ -474,11 +476,11 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-def _axis_and_label(text: str, option: str = "--only") -> tuple[str, str]:
+def _axis_and_label(text: str) -> tuple[str, str]:
     """Split `AXIS=LABEL`."""
     axis, found, label = text.partition("=")
     if not found:
-        raise ValueError(f"{option} takes AXIS=LABEL, not '{text}'")
+        raise ValueError(f"--only takes AXIS=LABEL, not '{text}'")
     return axis, label
 
 

@@ -29,6 +29,19 @@ FAMILIES: dict[str, type[Component]] = {
     "objective": Objective,
 }
 
+# What runs have by the metrics of their objectives, and by what else they measure.
+FURTHER = {
+    "test_<metric>": "per evaluated round, a metric of the objective on the test set",
+    "val_<metric>": "per evaluated round, the same on validation data",
+    "final_<metric>": "per run, the metric in the last evaluated round",
+    "last5_<metric>": "per run, its mean over the last five evaluated rounds",
+    "best_<metric>": "per run, its best value of all rounds, the lowest for an error",
+    "final_val_<metric>": "per run, its last value on validation data",
+    "best_val_<metric>": "per run, its best value on validation data",
+    "at_best_val": "per run, what it is judged by, on the test set, in the first round in "
+    "which it was best on validation data",
+}
+
 # What `raysafl advise` estimates.
 ADVICE = {
     "xi2": "|grad f0 - grad F|^2, the server's data against the clients' (FSL, figure 9)",
@@ -63,10 +76,11 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         if column.summary is not Summary.KEY
     }
     runs = {name: {"summary": f"per run, {text}"} for name, text in STATISTICS.items()}
+    further = {name: {"summary": text} for name, text in FURTHER.items()}
     advice = {
         name: {"summary": f"by raysafl advise: {text}"} for name, text in ADVICE.items()
     }
-    return families | {"result": rounds | runs | advice}
+    return families | {"result": rounds | runs | further | advice}
 
 
 def _describe(component: type[Component]) -> dict[str, Any]:

@@ -1,16 +1,26 @@
 """One row of a run's results, and what each of its columns means.
 
-This is the only file that lists the columns. The Parquet schema, the totals in
-`runs.parquet`, the curves in MLflow, `raysafl list` and the table in docs/results.md
-are derived from it.
+This is the only file that lists the columns that every run has. The Parquet schema, the
+totals in `runs.parquet`, the curves in MLflow, `raysafl list` and the table in
+docs/results.md are derived from it.
+
+A run may have further columns: the metrics of its objective, and what it measures on
+validation data and clients. `Run.columns` declares them, the manifest stores the
+declarations, and what derives from the columns above derives from these as well.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal, get_type_hints
 
-Type = Literal["string", "int32", "int64", "float64", "list of int32"]
+Type = Literal[
+    "string", "int32", "int64", "float64", "list of int32", "list of float64"
+]
+# The names of further columns begin with what was measured on.
+FURTHER_NAME = re.compile(r"(test|val|train|clients)_[a-z0-9_]+")
+FURTHER_TYPES = ("float64", "list of float64")
 
 
 class Summary(StrEnum):
@@ -35,15 +45,24 @@ class Column:
         meaning: what a value is, with its unit, as one phrase.
         summary: how the values are combined over rounds and replicates.
         total: what the sum over a run is; given for columns with `Summary.SUM` only.
+        is_fraction: whether a value is a fraction in [0, 1], shown in per cent.
+        higher_is_better: whether a higher value is better than a lower one.
     """
 
     type: Type
     meaning: str
     summary: Summary = Summary.NONE
     total: str = ""
+    is_fraction: bool = False
+    higher_is_better: bool = True
 
     def __post_init__(self) -> None:
         assert bool(self.total) == (self.summary is Summary.SUM)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether a value is one number that is averaged over replicates."""
+        return self.summary is Summary.MEAN and self.type == "float64"
 
 
 @dataclass(frozen=True)
@@ -82,6 +101,7 @@ class Record:
             "test accuracy of the global model after the round, a fraction in [0, 1]; "
             "empty if the objective has no accuracy",
             Summary.MEAN,
+            is_fraction=True,
         ),
     ]
     test_loss: Annotated[
@@ -90,6 +110,7 @@ class Record:
             "float64",
             "mean test loss of the global model after the round",
             Summary.MEAN,
+            higher_is_better=False,
         ),
     ]
     train_accuracy: Annotated[
@@ -100,6 +121,7 @@ class Record:
             "on, measured while it trained; under an adaptive policy the accuracy that the "
             "policy measures; empty if the objective has no accuracy",
             Summary.MEAN,
+            is_fraction=True,
         ),
     ]
     train_loss: Annotated[
@@ -108,6 +130,7 @@ class Record:
             "float64",
             "mean loss over the samples that the last client round's cohort trained on",
             Summary.MEAN,
+            higher_is_better=False,
         ),
     ]
     q: Annotated[
@@ -183,8 +206,54 @@ class Record:
 COLUMNS: Mapping[str, Column] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Record, include_extras=True).items()
+    # `metrics` is no column: it holds the further ones.
     if name != "metrics"
 }
+
+
+def further_column(
+    meaning: str,
+    is_fraction: bool = False,
+    higher_is_better: bool = True,
+    is_list: bool = False,
+) -> Column:
+    """Declare a further column: a measured number, or a list of them.
+
+    Args:
+        meaning: what a value is, as one phrase.
+        is_fraction: whether a value is a fraction in [0, 1], shown in per cent.
+        higher_is_better: whether a higher value is better than a lower one.
+        is_list: whether a value is a list of numbers, which has no statistics.
+    """
+    return Column(
+        type="list of float64" if is_list else "float64",
+        meaning=meaning,
+        summary=Summary.NONE if is_list else Summary.MEAN,
+        is_fraction=is_fraction,
+        higher_is_better=higher_is_better,
+    )
+
+
+def further_of(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return those of a run's columns that not every run has.
+
+    Raises:
+        ValueError: the name of one is not allowed, or its type is not.
+    """
+    further = {name: own for name, own in columns.items() if name not in COLUMNS}
+    for name, own in further.items():
+        if not FURTHER_NAME.fullmatch(name):
+            raise ValueError(
+                f"a column of results is called '{name}'; give a name such as test_mae: "
+                "test_, val_, train_ or clients_, and then lower-case letters, digits "
+                "and _"
+            )
+        if own.type not in FURTHER_TYPES:
+            raise ValueError(
+                f"the column '{name}' of results has the type {own.type}; "
+                f"{' and '.join(FURTHER_TYPES)} are allowed"
+            )
+    return further
 
 
 def columns_with(summary: Summary) -> list[str]:

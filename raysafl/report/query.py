@@ -16,15 +16,20 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from raysafl.core.text import nearest
 from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
-from raysafl.storage.paths import Location
-from raysafl.storage.statistics import STATISTICS
-from raysafl.storage.store import find_sweeps
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.statistics import ACCURACY, STATISTICS, quality_statistics
+from raysafl.storage.store import Store, find_sweeps
 
 # A run has the first of these statuses that one of its replicates has.
 WORST = tuple(reversed(Status))
-SHOWN = ("final", "last10", "best")
+# What is shown by default of runs that are judged by their accuracy.
+SHOWN = ["final", "last10", "best"]
+# Largest number of values that a hint names.
+MOST_VALUES = 20
 # Largest number of runs in a terminal.
 MOST_ROWS = 1_000
 # No query that a person writes is longer.
@@ -86,19 +91,21 @@ def results(
         paths: folders of sweeps, or folders that hold some.
         query: a condition in Python's notation, such as `algorithm == 'Safari' and q >
             0.5`. A name is a column of `runs.parquet`, a setting (`algorithm.q`), a
-            label, or the end of a setting's name (`q`), looked up in this order. `in`,
+            label, or the end of a setting's name (`q`), looked up in this order. If it
+            is both a setting and a label, it equals a value if one of them does. `in`,
             `not` and arithmetic work as well.
         sort: the column to sort by, the largest value first.
         ascending: whether to sort the smallest value first.
         top: the maximum number of rows.
         columns: the columns to show; by default the labels, what the query and the
-            order name, the accuracies, replicates and status.
+            order name, accuracies or what else the runs are judged by, replicates and
+            status.
 
     Raises:
         ValueError: a folder holds no sweep, the query cannot be read, or a name is no
             column (the message has the nearest) or could be one of several.
     """
-    frame = read_runs(paths)
+    frame, judged_by = _read(paths)
     tree = _parse(query) if query.strip() else None
     named = [_column_of(name, frame) for name in _names_in(tree)] if tree else []
     if tree is not None:
@@ -109,8 +116,67 @@ def results(
             by, ascending=ascending, na_position="last", kind="stable"
         )
     wanted = [_column_of(name, frame) for name in columns]
-    shown = wanted or _default(frame, [*named, *([by] if by else [])])
+    named = [*named, *([by] if by else []), *judged_by]
+    shown = wanted or _default(frame, named)
     return frame[shown].iloc[:top].reset_index(drop=True)
+
+
+def why_nothing(paths: Sequence[Location], query: str) -> str:
+    """Say why no run meets a condition: which value no run has, and the nearest.
+
+    Args:
+        paths: folders of sweeps, or folders that hold some.
+        query: the condition.
+
+    Returns:
+        One sentence; empty if there is no condition, or there are no runs.
+    """
+    frame = read_runs(paths)
+    if frame.empty or not query.strip():
+        return ""
+    for node in ast.walk(_parse(query)):
+        if isinstance(node, ast.Compare):
+            for name, value in _demanded(node):
+                if why := _unknown_value(name, value, frame):
+                    return why
+    return "no run meets all of the condition, though its values occur"
+
+
+def _demanded(node: ast.Compare) -> list[tuple[str, Any]]:
+    """Return the names that a comparison demands to have a value, each with the value."""
+    parts = [node.left, *node.comparators]
+    found: list[tuple[str, Any]] = []
+    for left, op, right in zip(parts, node.ops, parts[1:], strict=False):
+        if not isinstance(op, ast.Eq | ast.In):
+            continue
+        for name, other in ((left, right), (right, left)):
+            values = other.elts if isinstance(other, ast.List | ast.Tuple) else [other]
+            if isinstance(name, ast.Name | ast.Attribute):
+                constants = [v.value for v in values if isinstance(v, ast.Constant)]
+                found += [(ast.unparse(name), value) for value in constants[:1]]
+    return found
+
+
+def _unknown_value(name: str, value: Any, frame: pd.DataFrame) -> str:
+    """Say that no run has a value in a column, and which one is the nearest."""
+    columns = [_column_of(name, frame), *_label_beside(name, frame)]
+    there = pd.concat([frame[column] for column in columns]).dropna().unique()
+    if any(own == value for own in there):
+        return ""
+    values = sorted({_text(own) for own in there})
+    close = nearest(str(value), values)
+    if len(values) > MOST_VALUES:
+        close = (
+            close.partition("(known:")[0].strip() or f"there are {len(values)} others"
+        )
+    return f"no run has {name} == {value!r}: {close}"
+
+
+def _label_beside(name: str, frame: pd.DataFrame) -> list[str]:
+    """Return the label's column of a name that is a setting and a label; else nothing."""
+    label = f"label.{name}"
+    both = f"config.{name}" in frame and label in frame and name not in frame
+    return [label] if both else []
 
 
 def read_runs(paths: Iterable[Location]) -> pd.DataFrame:
@@ -127,24 +193,44 @@ def read_runs(paths: Iterable[Location]) -> pd.DataFrame:
     Raises:
         ValueError: a folder holds no sweep, or a sweep no `runs.parquet`.
     """
+    return _read(paths)[0]
+
+
+def _read(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
+    """Read the runs, as `read_runs`, and the statistics that are shown by default."""
     parts = []
+    shown: list[str] = []
     for path in paths:
         stores = find_sweeps(path)
         if not stores:
             raise ValueError(
                 f"{path} holds no sweep: no manifest.json in it or one level below"
             )
-        parts += [_per_run(store.runs()) for store in stores]
+        for store in stores:
+            manifest = _manifest(store)
+            parts.append(_per_run(store.runs(), manifest))
+            quality = manifest.quality if manifest else ACCURACY
+            shown += SHOWN if quality == ACCURACY else quality_statistics(quality)
     frame = pd.concat(
         [part for part in parts if len(part)] or parts[:1], ignore_index=True
     )
     for name in frame:
         if str(name).startswith(("config.", "label.")):
             frame[name] = _parsed(frame[name])
-    return frame
+    return frame, list(dict.fromkeys(shown))
 
 
-def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
+def _manifest(store: Store) -> Manifest | None:
+    """Return what a sweep is; None if its manifest is damaged, which others tell."""
+    try:
+        return store.manifest()
+    except StorageError:
+        raise
+    except ValueError:
+        return None
+
+
+def _per_run(runs: pd.DataFrame, manifest: Manifest | None) -> pd.DataFrame:
     """Join the replicates of each run to one row."""
     if runs.empty:
         return pd.DataFrame(
@@ -157,6 +243,8 @@ def _per_run(runs: pd.DataFrame) -> pd.DataFrame:
     )
     first = worst.drop_duplicates("run_id").set_index("run_id")
     names = [name for name in STATISTICS if name in runs]
+    if manifest is not None:
+        names += [name for name in manifest.known(runs) if name not in names]
     spread = [
         name for name in names if f"{name}_std" not in names and name != "last5_std"
     ]
@@ -173,7 +261,7 @@ def _parsed(values: "pd.Series[Any]") -> "pd.Series[Any]":
     """Turn text into numbers or truth values, if all of it can be read so."""
     text = values.dropna().astype(str)
     if len(text) and text.isin(["True", "False"]).all():
-        return values.map({"True": True, "False": False})
+        return values.map({"True": True, "False": False, True: True, False: False})
     # A column is numbers only if every value that is there can be read as one.
     numbers = pd.to_numeric(values, errors="coerce")
     return numbers if numbers.notna().sum() == len(text) and len(text) else values
@@ -303,7 +391,20 @@ def _compared(
                 "the query has a list that is not after `in`, or `in` without a list: "
                 "write as in 'p in [1, 3]'"
             )
-        results.append(COMPARISONS[type(op)](values[i], values[i + 1]))
+        found = COMPARISONS[type(op)](values[i], values[i + 1])
+        for side in (0, 1):
+            # A setting that is a label, too, equals a value if one of both does.
+            name = parts[i + side]
+            if not isinstance(name, ast.Name | ast.Attribute):
+                continue
+            for label in _label_beside(ast.unparse(name), frame):
+                pair = values[i : i + 2]
+                pair[side] = frame[label]
+                if isinstance(op, ast.Eq | ast.In):
+                    found = found | COMPARISONS[type(op)](*pair)
+                elif isinstance(op, ast.NotEq | ast.NotIn):
+                    found = found & COMPARISONS[type(op)](*pair)
+        results.append(found)
     return reduce(operator.and_, results)
 
 
@@ -338,7 +439,7 @@ def _default(frame: pd.DataFrame, named: Sequence[str]) -> list[str]:
     labels = [c for c in names if c.startswith("label.") and frame[c].notna().any()]
     several = ["sweep"] if frame["sweep"].nunique() > 1 else []
     why = ["reason"] if (frame["status"] == Status.DAMAGED).any() else []
-    wanted = [*several, "run_id", *labels, *named, *SHOWN, "replicates", "status", *why]
+    wanted = [*several, "run_id", *labels, *named, "replicates", "status", *why]
     return [name for name in dict.fromkeys(wanted) if name in names]
 
 

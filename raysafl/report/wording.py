@@ -4,9 +4,7 @@ import math
 from typing import Any
 
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.statistics import STATISTICS
 
-MEANINGS = STATISTICS
 # Counts of a cell: replicates that are not in its mean. The last have not ended.
 LOST = ("diverged", "failed", "damaged", "missing")
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
@@ -57,10 +55,15 @@ def theirs(cell: Any, unit: str) -> str:
 def caption(manifest: Manifest) -> str:
     """Describe what stands in the cells of a table."""
     table = manifest.table
-    meaning = MEANINGS.get(table.statistic)
+    meaning = manifest.meaning(table.statistic)
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
     unit = f", in {table.unit}" if table.unit else ""
     return f"mean ± standard deviation over replicates of {what}{unit}"
+
+
+def quality_text(manifest: Manifest) -> str:
+    """Name the column by which the runs are judged, such as `test accuracy`."""
+    return manifest.quality.replace("_", " ")
 
 
 def scale_note(manifest: Manifest) -> str:

@@ -19,24 +19,26 @@ from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.page import Report, page
+from raysafl.report.wording import quality_text
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import sorted_rows
+from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 
 PAGE = "report.html"
 ELSEWHERE = "The numbers are in the table."
 
 # For each figure: the section of the page, the text for readers who cannot see the
-# figure, and the caption.
+# figure, and the caption. `_about` fills in what the runs are judged by.
 ABOUT = {
     "curves": (
         "Curves",
-        "Lines of test accuracy over rounds, one line per method, one panel for each combination "
+        "Lines of {quality} over rounds, one line per method, one panel for each combination "
         "of the other labels. ",
-        "Test accuracy of the global model after each evaluated round.",
+        "{meaning} of the global model after each evaluated round.",
     ),
     "heatmap": (
         "Heat map",
@@ -45,9 +47,9 @@ ABOUT = {
     ),
     "pareto": (
         "Pareto plots",
-        "Points of accuracy against cost, one panel per problem and cost. ",
+        "Points of {value} against cost, one panel per problem and cost. ",
         "Each panel fixes data, model, rounds and availability; its points are the choices that "
-        "remain. The dotted line shows the best accuracy that can be had for at most that cost.",
+        "remain. The dotted line shows the best {value} that can be had for at most that cost.",
     ),
     "q": (
         "q over rounds",
@@ -123,7 +125,7 @@ def write_report(store: Store) -> list[Location]:
     }
     pictures = {
         ABOUT[kind][0]: _named_pictures(
-            kind, pages, part.note if kind in OF_PART else ""
+            kind, pages, part.note if kind in OF_PART else "", manifest
         )
         for kind, pages in drawn.items()
     }
@@ -205,11 +207,26 @@ def _page_end(store: Store) -> bytes:
     return f"\n<!-- made from {digest.hexdigest()} -->\n".encode()
 
 
+def _about(text: str, manifest: Manifest) -> str:
+    """Fill what the runs are judged by into a text of `ABOUT`."""
+    quality = quality_text(manifest)
+    known = manifest.statistic(manifest.table.statistic)
+    accuracy = known is None or known.column in ("", ACCURACY)
+    value = "accuracy" if accuracy else manifest.table.statistic
+    meaning = quality.capitalize()
+    if manifest.quality != ACCURACY and manifest.quality in manifest.columns:
+        meaning = (
+            f"{quality.capitalize()} ({manifest.columns[manifest.quality].meaning})"
+        )
+        text = text.replace("{meaning} of the global model", "{meaning}")
+    return text.format(quality=quality, value=value, meaning=meaning)
+
+
 def _named_pictures(
-    kind: str, pages: Sequence[bytes | None], note: str
+    kind: str, pages: Sequence[bytes | None], note: str, manifest: Manifest
 ) -> list[Picture]:
     """Name the pages of a figure and give them their texts."""
-    _, alt, caption = ABOUT[kind]
+    _, alt, caption = (_about(text, manifest) for text in ABOUT[kind])
     names = [f"{kind}.png", *(f"{kind}-{i + 2}.png" for i in range(len(pages)))]
     made = zip(names, pages, strict=False)
     text = f"{caption} {note.replace('`', '')}".strip()

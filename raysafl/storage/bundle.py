@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,14 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import LedgerEntry, parsed_json
 from raysafl.storage.manifest import RUN_ID
 from raysafl.storage.paths import Location, StorageError
-from raysafl.storage.rows import ROUNDS, read_rows, without_runs
+from raysafl.storage.rows import (
+    ROUNDS,
+    conformed,
+    read_rows,
+    scalar_names,
+    schema_of,
+    without_runs,
+)
 
 # A row group is the least that is read to get the rows of one run.
 ROWS_PER_GROUP = 65_536
@@ -33,14 +41,13 @@ ROWS_PER_GROUP = 65_536
 DAMAGED_LINE = (ValueError, RecursionError)
 # How a line of the ledger begins; most lines need not be parsed to find one run's.
 FRONT = re.compile(rb'\{"run_id": "([\w-]+)"')
+# Columns of numbers that hardly repeat. Further columns are stored like these.
+SPLIT = ("test_loss", "train_loss", "seconds")
 PARQUET = {
     "compression": "zstd",
     # Level 19 makes the files 6 % smaller and takes 14 times as long.
     "compression_level": 9,
     "use_dictionary": ["run_id", "kind"],
-    "column_encoding": dict.fromkeys(
-        ["test_loss", "train_loss", "seconds"], "BYTE_STREAM_SPLIT"
-    ),
     "write_statistics": [
         "run_id"
     ],  # by which groups without the wanted run are skipped
@@ -96,23 +103,40 @@ class Bundle:
         except ValueError as error:
             raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
 
-    def write_rows(self, tables: Iterable[pa.Table]) -> None:
+    def schema(self) -> pa.Schema:
+        """Return the columns of the file of rows; those of every run if there is none.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        try:
+            with self.rows_file.open("rb") as source:
+                return schema_of(pq.read_schema(source))
+        except FileNotFoundError:
+            return ROUNDS
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
+
+    def write_rows(self, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
         """Replace the file of rows.
 
         Args:
             tables: the rows of one or several runs each, sorted. They are written one
                 after the other, so not all of them are in memory at the same time.
+            schema: the columns of all of them together.
         """
         sink = pa.BufferOutputStream()
         count = 0
-        with pq.ParquetWriter(sink, ROUNDS, **PARQUET) as writer:
-            waiting = ROUNDS.empty_table()
+        with pq.ParquetWriter(sink, schema, **_options(schema)) as writer:
+            waiting = schema.empty_table()
             for table in tables:
-                waiting = pa.concat_tables([waiting, table])
+                waiting = pa.concat_tables([waiting, conformed(table, schema)])
                 count += len(table)
                 if len(waiting) >= ROWS_PER_GROUP:
                     writer.write_table(waiting.combine_chunks(), ROWS_PER_GROUP)
-                    waiting = ROUNDS.empty_table()
+                    waiting = schema.empty_table()
             if len(waiting):
                 writer.write_table(waiting.combine_chunks())
 
@@ -185,7 +209,8 @@ class Bundle:
         if all(isinstance(entry, LedgerEntry) for _, _, entry in lines):
             removed |= there - {run_id for _, run_id, _ in lines}
         if removed:
-            self.write_rows([without_runs(self.rows(), removed)])
+            left = without_runs(self.rows(), removed)
+            self.write_rows([left], left.schema)
 
     def set_aside(self) -> None:
         """Move a file of rows that cannot be read to where it is not read any more.
@@ -234,6 +259,13 @@ class Bundle:
             return self.ledger_file.read_bytes().splitlines()
         except FileNotFoundError:
             return []
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    """Return how a file of rows with these columns is written."""
+    split = [*SPLIT, *scalar_names(schema)]
+    encoding = dict.fromkeys(split, "BYTE_STREAM_SPLIT")
+    return {**PARQUET, "column_encoding": encoding}
 
 
 def _why(error: Exception) -> str:

@@ -88,7 +88,7 @@ def put_together(store: Store, rows_of: Set[str] | None = None) -> Compaction:
 
     if new:
         rows = _Rows(store, {i: ledger[i] for i in new}, bytes_before)
-        compacted.write_rows(rows.tables(sorted(present | new)))
+        compacted.write_rows(rows.tables(sorted(present | new)), store.schema())
         moved -= rows.damaged
     if moved:
         compacted.write_entries(entries | {i: ledger[i] for i in moved})

@@ -1,6 +1,7 @@
 """Reading and writing of single files: atomic, and with checksums that reveal damage."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -53,31 +54,30 @@ def write_parquet(table: pa.Table, path: Location) -> None:
 
 def read_parquet(
     source: BinaryIO | pa.NativeFile,
-    schema: pa.Schema | None = None,
+    expected: Callable[[pa.Schema], pa.Schema] | None = None,
     filters: list[tuple[str, str, list[str]]] | None = None,
 ) -> pa.Table:
     """Read a Parquet file as a table.
 
     Args:
         source: the opened file.
-        schema: the columns that the table is to have; a missing one is filled with
-            nulls.
+        expected: returns the columns that the table is to have, from those that the
+            file has; a missing one is filled with nulls. None: those of the file.
         filters: conditions on the rows to read, as `pyarrow.parquet.read_table` takes
             them.
 
     Raises:
-        ValueError: the content is damaged, or has a column that the schema has not.
+        ValueError: the content is damaged, or has a column that is not expected.
     """
     try:
-        names = pq.read_schema(source).names
-        source.seek(0)
+        schema = None
+        if expected is not None:
+            schema = expected(pq.read_schema(source))
+            source.seek(0)
         table = pq.read_table(
             source, schema=schema, filters=filters, page_checksum_verification=True
         )
         table.validate(full=True)
-        unknown = set(names) - set(table.column_names)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    if unknown:
-        raise ValueError(f"it has a column {min(unknown)!r}, which is not one of ours")
     return table

@@ -11,6 +11,7 @@ It is no protection against forgery, as whoever edits a row can compute it anew.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -137,6 +138,10 @@ def _list_bits(column: pa.Array) -> Hashes:
     ends = np.cumsum(lengths.to_numpy(zero_copy_only=False).astype(np.int64))
     starts = np.concatenate([[0], ends])[:-1]
     values = column.flatten()
+    if pa.types.is_floating(values.type):
+        # Readers do not tell NaN from a missing value, and NaN has several bit patterns.
+        values = pc.fill_null(values, math.nan)
+        values = pc.if_else(pc.is_nan(values), math.nan, values)
     positions = np.arange(len(values)) - np.repeat(starts, ends - starts)
     hashes = _mixed(_bits(values) ^ (positions.astype(np.uint64) * STEP))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])

@@ -7,7 +7,13 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from raysafl.core.component import Component
+from raysafl.core.record import Column
 from raysafl.core.text import nearest, redacted
+from raysafl.storage.statistics import (
+    ACCURACY,
+    Statistic,
+    known_statistics,
+)
 
 # A run's id becomes a part of the names of its files.
 RUN_ID = r"^[\w-]+$"
@@ -208,6 +214,18 @@ class Manifest(Component):
         default="",
         description="Markdown: what the paper leaves open, and what was chosen",
     )
+    columns: dict[str, Column] = Field(
+        default_factory=dict,
+        # Left out of the JSON if there are none, as in manifests of earlier versions.
+        exclude_if=lambda value: not value,
+        description="what is known about the columns of the runs' rows that not every run "
+        "has, by name",
+    )
+    quality: str = Field(
+        default=ACCURACY,
+        exclude_if=lambda value: value == ACCURACY,
+        description="the column by which the runs are judged; test_loss if they differ in it",
+    )
     source: str = Field(
         default="",
         description="the name of the experiment file, if the sweep came from one",
@@ -259,6 +277,32 @@ class Manifest(Component):
         present = {entry.run_id for entry in self.entries}
         more = [entry for entry in entries if entry.run_id not in present]
         return self.replace(entries=[*self.entries, *more]) if more else self
+
+    def measuring(self, columns: Mapping[str, Column], quality: str) -> "Manifest":
+        """Return the manifest with further columns, and what runs are judged by.
+
+        Args:
+            columns: the columns that some runs have; those of the manifest stay.
+            quality: the column by which the runs are judged.
+        """
+        both = {**self.columns, **columns}
+        if both == self.columns and quality == self.quality:
+            return self
+        return self.replace(columns=both, quality=quality)
+
+    def statistic(self, name: str) -> Statistic | None:
+        """Return what is known about a statistic, or None if no run can have it."""
+        return self.known([name]).get(name)
+
+    def known(self, names: Iterable[Any]) -> dict[str, Statistic]:
+        """Return what is known about those of some names that are statistics of runs."""
+        every = [str(name) for name in names]
+        return known_statistics(self.columns, self.quality, every)
+
+    def meaning(self, name: str) -> str:
+        """Return what a statistic is, as one phrase; empty if that is not known."""
+        found = self.statistic(name)
+        return found.meaning if found else ""
 
     def labels(self) -> dict[str, dict[str, Any]]:
         """Return the labels of each run, by run id."""

@@ -1,7 +1,7 @@
 """The table `runs.parquet`: a row for each replicate, from the ledger and the rows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from raysafl.core.component import flatten
 from raysafl.storage.chance import chance_of
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.statistics import STATISTICS, TOTALS, summarise_each
+from raysafl.storage.manifest import Label, Manifest
+from raysafl.storage.rows import scalar_names
+from raysafl.storage.statistics import TOTALS, summarise_each
 from raysafl.storage.store import Store
 
 ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
@@ -39,15 +41,21 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFram
         store: the folder of the sweep.
         checked: its ledger and rows; None: they are read.
     """
-    labels = store.manifest().labels()
+    manifest = store.manifest()
+    labels = manifest.labels()
     checked = checked or read_checked(store)
     ended = {i: entry for i, entry in checked.ledger.items() if i in labels}
     if not ended:
         return pd.DataFrame(columns=["run_id", "status", "reason"])
 
-    name = store.path.name
-    rows = [_run_row(name, i, entry, labels[i]) for i, entry in ended.items()]
     replicates = np.array([entry.seeds.replicates for entry in ended.values()])
+    statistics = _statistics(checked.rows, list(ended), replicates, manifest)
+    name = store.path.name
+    typed = {axis: _type_of(labels, axis) for axis in manifest.axes}
+    rows = []
+    for run_id, entry in ended.items():
+        own = {axis: typed[axis](label) for axis, label in labels[run_id].items()}
+        rows.append(_run_row(name, run_id, entry, own, list(statistics)))
     # What the replicates of a run share is repeated for each of them.
     frame = pd.DataFrame(rows).loc[np.repeat(np.arange(len(rows)), replicates)]
     frame = frame.reset_index(drop=True)
@@ -55,12 +63,35 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFram
     frame["seed"] += frame["replicate"]
     ends = [end for entry in ended.values() for end in _ends(entry)]
     frame["status"], frame["reason"] = (list(part) for part in zip(*ends, strict=True))
-    frame[list(STATISTICS)] = _statistics(checked.rows, list(ended), replicates)
+    frame[list(statistics)] = statistics
     return frame
 
 
+def _type_of(
+    labels: Mapping[str, Mapping[str, Label]], axis: str
+) -> Callable[[Label], Any]:
+    """Return the type of an axis's column: a number or a truth value if all labels are.
+
+    Args:
+        labels: the labels of all runs of the sweep, by run id.
+        axis: the axis.
+    """
+    values = [own.get(axis) for own in labels.values()]
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return bool
+    if kinds == {int}:
+        fits = all(-(2**63) <= int(value or 0) < 2**63 for value in values)
+        return int if fits else str
+    return float if kinds <= {int, float} else str
+
+
 def _run_row(
-    sweep: str, run_id: str, entry: LedgerEntry, labels: dict[str, Any]
+    sweep: str,
+    run_id: str,
+    entry: LedgerEntry,
+    labels: Mapping[str, Any],
+    statistics: Sequence[str],
 ) -> dict[str, Any]:
     """Return the row of a run, in which what its replicates differ in is still open."""
     config = entry.config
@@ -69,10 +100,10 @@ def _run_row(
         "replicate": 0,
         "seed": entry.seeds.seed,
         "sweep": sweep,
-        **{f"label.{axis}": str(value) for axis, value in labels.items()},
+        **{f"label.{axis}": value for axis, value in labels.items()},
         "status": "",
         "reason": "",
-        **dict.fromkeys(STATISTICS),
+        **dict.fromkeys(statistics),
         "chance": chance_of(config),
         **{f"config.{k}": _plain_text(v) for k, v in flatten(config).items()},
         "config": json.dumps(config),
@@ -90,7 +121,10 @@ def _ends(entry: LedgerEntry) -> list[tuple[str, str]]:
 
 
 def _statistics(
-    rows: pa.Table, run_ids: Sequence[str], replicates: NDArray[np.int64]
+    rows: pa.Table,
+    run_ids: Sequence[str],
+    replicates: NDArray[np.int64],
+    manifest: Manifest,
 ) -> pd.DataFrame:
     """Return the statistics of each replicate of some runs, in order.
 
@@ -98,6 +132,7 @@ def _statistics(
         rows: the rows of these runs, and maybe of others, in any order.
         run_ids: the runs.
         replicates: how many replicates each of them has.
+        manifest: declares the further columns of the rows.
     """
     number = pc.index_in(rows["run_id"], pa.array(run_ids, pa.string()))
     run = pc.fill_null(number, -1).to_numpy()
@@ -106,9 +141,10 @@ def _statistics(
     place = (np.cumsum(replicates) - replicates)[run] + replicate
     order = np.lexsort((rows["round"].to_numpy(), place))
     order = order[known[order]]
-    frame = rows.select(list(NEEDED)).take(pa.array(order)).to_pandas()
+    needed = [*NEEDED, *scalar_names(rows.schema)]
+    frame = rows.select(needed).take(pa.array(order)).to_pandas()
     lengths = np.bincount(place[order], minlength=int(replicates.sum()))
-    return summarise_each(frame, lengths)
+    return summarise_each(frame, lengths, manifest.columns, manifest.quality)
 
 
 def _plain_text(value: Any) -> str | None:

@@ -1,16 +1,26 @@
 """The statistics of runs: numbers that summarise the rows of each replicate.
 
-Replicates of equally many rows are computed together, as the rows of a matrix.
+Every run has the `STATISTICS`. A run with further columns has further statistics, which
+`statistics_of` derives from the declarations of its columns. Replicates of equally many
+rows are computed together, as the rows of a matrix.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.core.record import COLUMNS, Summary, columns_with
+from raysafl.core.record import (
+    COLUMNS,
+    FURTHER_NAME,
+    Column,
+    Summary,
+    columns_with,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,6 +72,189 @@ FRACTIONS = (
     "last5_std",
     "arbitrary_ratio",
 )
+# Of these statistics, lower values are better.
+LOWER_IS_BETTER = (
+    "last5_std",
+    "rise_time",
+    "rise_time20",
+    *(f"rounds_to_{t}" for t in TARGETS),
+    "rounds_to_50_rolling20",
+    "final_loss",
+    *(f"total_{name}" for name in TOTALS),
+    "total_bytes",
+)
+# The column by which runs are judged unless their objective says otherwise.
+ACCURACY = "test_accuracy"
+AT_BEST_VAL = "at_best_val"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What is known about a statistic of a run.
+
+    Args:
+        meaning: what it is, as one phrase.
+        is_fraction: whether it is a fraction in [0, 1], shown in per cent.
+        higher_is_better: whether a higher value is better than a lower one.
+        column: the column of the rows that it is a value of; empty for counts, times
+            and the like.
+    """
+
+    meaning: str
+    is_fraction: bool = False
+    higher_is_better: bool = True
+    column: str = ""
+
+
+# What is known about the statistics that every run has.
+FIXED = {
+    name: Statistic(
+        meaning,
+        is_fraction=name in FRACTIONS,
+        higher_is_better=name not in LOWER_IS_BETTER,
+        column="test_loss"
+        if name == "final_loss"
+        else ACCURACY
+        if name in ACCURACIES
+        else "",
+    )
+    for name, meaning in STATISTICS.items()
+}
+
+
+def declaration_of(name: str, columns: Mapping[str, Column]) -> Column | None:
+    """Return what is known about a column, or None if nothing is.
+
+    A metric of each class has one column per class. If the number of classes is not
+    known when the columns are declared, only those of the first classes are. So a column
+    that is not declared is taken to be like one whose name differs in its number alone.
+
+    Example:
+        >>> first = Column("float64", "accuracy of class 0", Summary.MEAN)
+        >>> found = declaration_of("test_accuracy_of_7", {"test_accuracy_of_0": first})
+        >>> found.meaning
+        'accuracy of class 7'
+
+    Args:
+        name: the column.
+        columns: the declared columns, by name.
+    """
+    if name in COLUMNS or name in columns:
+        return COLUMNS.get(name) or columns[name]
+    number = re.search(r"\d+$", name)
+    if number is None:
+        return None
+    stem = name[: number.start()]
+    for other, column in columns.items():
+        if re.fullmatch(rf"{re.escape(stem)}\d+", other):
+            own = other.removeprefix(stem)
+            meaning = re.sub(rf"\b{own}\b", number[0], column.meaning)
+            return replace(column, meaning=meaning)
+    return None
+
+
+def statistics_of(
+    columns: Mapping[str, Column],
+    quality: str = ACCURACY,
+    measured: Collection[str] = (),
+) -> dict[str, Statistic]:
+    """Return all statistics of runs with some further columns, by name.
+
+    A column `test_m` of numbers has the statistics `final_m`, `last5_m` and `best_m`. A
+    column `val_m` (or `train_m`, `clients_m`) has `final_val_m` and `best_val_m`. If
+    there is validation data, `at_best_val` is the quality on the test set in the first
+    round in which the quality on the validation data was best.
+
+    Args:
+        columns: the declared columns, by name.
+        quality: the column by which a model is judged.
+        measured: the names of the columns of the rows, which may have columns of
+            further classes (`declaration_of`).
+
+    Raises:
+        ValueError: two columns would have a statistic of the same name.
+    """
+    found = dict(FIXED)
+    names = [name for name in dict.fromkeys([*columns, *measured])]
+    if quality == "test_loss":
+        names.append(quality)
+    for name in names:
+        column = declaration_of(name, columns)
+        if column is None or not column.is_scalar:
+            continue
+        if name in COLUMNS and name != quality:
+            continue
+        for statistic, what in _statistics_of_column(name, column).items():
+            if statistic == "final_loss":
+                continue
+            if statistic in found:
+                raise ValueError(
+                    f"the column '{name}' would have the statistic '{statistic}', which "
+                    f"is already the {found[statistic].meaning}; give the metric another "
+                    "name"
+                )
+            found[statistic] = what
+    on_val = quality.replace("test_", "val_", 1)
+    if on_val in columns:
+        judged = declaration_of(quality, columns)
+        assert judged is not None
+        found[AT_BEST_VAL] = Statistic(
+            f"{judged.meaning}: in the first round in which `{on_val}` was best",
+            judged.is_fraction,
+            judged.higher_is_better,
+            quality,
+        )
+    return found
+
+
+def _statistics_of_column(name: str, column: Column) -> dict[str, Statistic]:
+    """Return the statistics of one column, by name."""
+    own = name.removeprefix("test_")
+    kinds = {
+        f"final_{own}": "in the last evaluated round",
+        f"best_{own}": f"{'highest' if column.higher_is_better else 'lowest'} value of "
+        "all rounds",
+    }
+    if own != name:
+        kinds[f"last5_{own}"] = "mean of the last five evaluated rounds"
+    return {
+        statistic: Statistic(
+            f"{column.meaning}: {which}",
+            column.is_fraction,
+            column.higher_is_better,
+            name,
+        )
+        for statistic, which in kinds.items()
+    }
+
+
+def known_statistics(
+    columns: Mapping[str, Column], quality: str, names: Collection[str]
+) -> dict[str, Statistic]:
+    """Return what is known about some statistics, by name; unknown ones are left out.
+
+    Args:
+        columns: the declared columns, by name.
+        quality: the column by which a model is judged.
+        names: names of statistics, also those of columns of further classes.
+    """
+    # `final_x` may be a statistic of the column `test_x`, or of `x` itself.
+    stems = [name.split("_", 1)[1] for name in names if "_" in name]
+    measured = [c for s in stems for c in (f"test_{s}", s) if FURTHER_NAME.fullmatch(c)]
+    every = statistics_of(columns, quality, measured)
+    return {name: every[name] for name in names if name in every}
+
+
+def quality_statistics(quality: str) -> list[str]:
+    """Return the statistics that a table shows by default, the first in its cells.
+
+    Args:
+        quality: the column by which runs are judged.
+    """
+    if quality == ACCURACY:
+        return ["final", "last10", "best", "after_server"]
+    own = quality.removeprefix("test_")
+    return [f"final_{own}", f"last5_{own}", f"best_{own}"]
 
 
 def summarise(rows: pd.DataFrame) -> dict[str, Any]:
@@ -78,17 +271,25 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
     return {name: found[name].tolist()[0] for name in STATISTICS}
 
 
-def summarise_each(rows: pd.DataFrame, lengths: Ints) -> pd.DataFrame:
-    """Compute the `STATISTICS` of many replicates.
+def summarise_each(
+    rows: pd.DataFrame,
+    lengths: Ints,
+    columns: Mapping[str, Column] | None = None,
+    quality: str = ACCURACY,
+) -> pd.DataFrame:
+    """Compute the statistics of many replicates.
 
     Args:
         rows: their rows, one replicate after the other, each in order of rounds, with
             the columns of `Record`.
         lengths: how many rows each replicate has; some may have none.
+        columns: what is known about the further columns of the rows, by name.
+        quality: the column by which a model is judged.
 
     Returns:
-        One row per replicate, with the `STATISTICS` as columns. What cannot be computed
-        is NaN.
+        One row per replicate, with the `STATISTICS` as columns, and after them those
+        further statistics (`statistics_of`) that some replicate has. What cannot be
+        computed is NaN.
 
     Accuracies are fractions in [0, 1]. With a(t) the test accuracy at evaluated round
     t, and its rolling mean b(t) = mean of a over the last 20 evaluated rounds up to t
@@ -122,19 +323,24 @@ def summarise_each(rows: pd.DataFrame, lengths: Ints) -> pd.DataFrame:
         else np.full(len(lengths), np.nan)
         for name in STATISTICS
     }
-    columns = _Columns(rows)
+    values_of = _Columns(rows)
+    further = _Further(rows, columns or {}, quality)
+    found |= {name: np.full(len(lengths), np.nan) for name in further.statistics}
     for some, places in _of_equal_length(lengths):
-        for name, values in _summarise_equal(columns, places).items():
+        for name, values in _summarise_equal(values_of, places).items():
+            found[name][some] = values
+        for name, values in further.summarise_equal(places).items():
             found[name][some] = values
 
     # Of these rounds, each replicate has a number of its own.
     alone = (rows["kind"] == "server").to_numpy(bool)
     replicate = np.repeat(np.arange(len(lengths)), lengths)
     own = np.bincount(replicate[alone], minlength=len(lengths))
-    accuracy = columns.accuracy[alone]
+    accuracy = values_of.accuracy[alone]
     for some, places in _of_equal_length(own):
         found["after_server"][some] = _means(accuracy[places])
-    return pd.DataFrame(found)
+    empty = [name for name in further.statistics if np.isnan(found[name]).all()]
+    return pd.DataFrame({name: found[name] for name in found if name not in empty})
 
 
 class _Columns:
@@ -156,6 +362,72 @@ class _Columns:
             else np.zeros(len(rows), np.int64)
             for name in TOTALS
         }
+
+
+class _Further:
+    """The further statistics, of the columns that the rows have.
+
+    Args:
+        rows: the rows.
+        columns: what is known about further columns, by name.
+        quality: the column by which a model is judged.
+    """
+
+    def __init__(
+        self, rows: pd.DataFrame, columns: Mapping[str, Column], quality: str
+    ) -> None:
+        further = [str(name) for name in rows if name not in COLUMNS]
+        every = statistics_of(columns, quality, further)
+        self.statistics = {
+            name: own
+            for name, own in every.items()
+            if name not in FIXED and own.column in rows
+        }
+        self.on_val = quality.replace("test_", "val_", 1)
+        if self.on_val not in rows:
+            self.statistics.pop(AT_BEST_VAL, None)
+        needed = {own.column for own in self.statistics.values()}
+        if AT_BEST_VAL in self.statistics:
+            needed.add(self.on_val)
+        self.values = {name: _floats(rows[name]) for name in sorted(needed)}
+
+    def summarise_equal(self, places: Ints) -> dict[str, Floats]:
+        """Return the statistics of replicates that have equally many rows.
+
+        Args:
+            places: the places of the rows of these replicates, [replicates, rows].
+        """
+        return {name: self._statistic(name, places) for name in self.statistics}
+
+    def _statistic(self, name: str, places: Ints) -> Floats:
+        own = self.statistics[name]
+        values = self.values[own.column][places]
+        if name == AT_BEST_VAL:
+            judged_by = self.values[self.on_val][places]
+            return _at_best(values, judged_by, own.higher_is_better)
+        if name.startswith("best_"):
+            return _at_best(values, values, own.higher_is_better)
+        if name.startswith("last5_"):
+            return _means(values[:, -5:])
+        last: Floats = values[:, -1]
+        return last
+
+
+def _at_best(values: Floats, judged_by: Floats, higher_is_better: bool) -> Floats:
+    """Return from each line the value where another quantity is best, the first such.
+
+    Args:
+        values: the values, [replicates, rows].
+        judged_by: the quantity that is to be best, likewise; missing values are not.
+        higher_is_better: whether it is best where it is highest.
+
+    Returns:
+        [replicates]; NaN where all of `judged_by` is missing.
+    """
+    signed = judged_by if higher_is_better else -judged_by
+    first = np.where(np.isnan(signed), -np.inf, signed).argmax(axis=1)
+    found = values[np.arange(len(values)), first]
+    return np.where(np.isnan(judged_by).all(axis=1), np.nan, found)
 
 
 def _floats(values: "pd.Series[Any]") -> Floats:

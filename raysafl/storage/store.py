@@ -49,10 +49,12 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location, StorageError, local_folder, resolved
 from raysafl.storage.rows import (
     ROUNDS,
+    joined,
     of_runs,
     read_files,
     read_parts,
     run_of,
+    schemas_of,
     sorted_rows,
     without_runs,
 )
@@ -317,7 +319,7 @@ class Store:
             if not entry.status.decided:
                 raise ValueError(f"run {run_id} is {entry.status}, and is run again")
         bundle = self._bundle(*[f"pack-{pack_id}.{self._unused(pack_id)}"] * 2)
-        bundle.write_rows([sorted_rows(rows)])
+        bundle.write_rows([sorted_rows(rows)], rows.schema)
         bundle.write_entries(entries)
         ids = entries.keys()
         _delete(self.parts(ids), self.ledger_files(ids), self.checkpoints(ids))
@@ -410,9 +412,25 @@ class Store:
         for own, rows in reversed(found):
             tables.append(of_runs(rows, own - taken))
             taken |= own
-        bundled = pa.concat_tables(tables)
+        bundled = joined(tables)
         apart = without_runs(parts, bundled["run_id"].unique().to_pylist())
-        return pa.concat_tables([bundled, apart]), damaged
+        return joined([bundled, apart]), damaged
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of all rows together, without reading the rows of bundles.
+
+        Files that cannot be read are left out.
+        """
+        found = schemas_of(self.parts())
+        for bundle in self.bundles():
+            try:
+                found.append(bundle.schema())
+            except StorageError:
+                raise
+            except ValueError:
+                # `readable` names the file.
+                continue
+        return joined(schema.empty_table() for schema in found).schema
 
     def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
         """Record how a run ended."""

@@ -22,7 +22,6 @@ from raysafl.storage.rows import (
     without_runs,
 )
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import PACK_BUNDLE, Store
 
 # Reads a checkpoint: the number of the next round, and what the session has stored.
@@ -288,7 +287,8 @@ class _Verification:
         if now.empty or shown.empty:
             return
         both = shown.merge(now, on=["run_id", "replicate"], suffixes=("", " now"))
-        names = [n for n in STATISTICS if {n, f"{n} now"} <= set(both)]
+        known = self.store.manifest().known(shown)
+        names = [n for n in known if {n, f"{n} now"} <= set(both)]
         new = both[[f"{name} now" for name in names]].to_numpy(float)
         same = np.isclose(both[names].to_numpy(float), new, rtol=1e-9, equal_nan=True)
         wrong = (both["status now"] != Status.FINISHED) | ~same.all(axis=1)

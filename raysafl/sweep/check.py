@@ -9,19 +9,19 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from raysafl.core.component import Component
+from raysafl.core.record import FURTHER_NAME
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
 from raysafl.storage.manifest import Claim, Label, Table, same_label
-from raysafl.storage.statistics import STATISTICS
+from raysafl.storage.statistics import known_statistics, statistics_of
+from raysafl.sweep.measures import Measures
 
-# The columns of runs.parquet that tables and claims can show.
-SHOWN = (*STATISTICS, "seconds")
-# What a run reports to Tune's searchers and schedulers.
-METRICS = ("test_accuracy", "test_loss")
+# The column of runs.parquet that tables and claims can show besides the statistics.
+SECONDS = "seconds"
 # The labels of one run, one for each axis.
 Key = tuple[Label, ...]
 
@@ -111,16 +111,24 @@ def _check_field(base: Any, path: str) -> None:
 
 
 def check_search(
-    metric: str, mode: str, num_samples: int, search_alg: Any, scheduler: Any
+    metric: str,
+    mode: str,
+    num_samples: int,
+    search_alg: Any,
+    scheduler: Any,
+    measures: Measures | None,
 ) -> None:
     """Refuse what Tune could not search or stop by.
 
     Args:
-        metric: what the search algorithm and the scheduler go by.
-        mode: whether they look for its maximum or its minimum.
+        metric: what the search algorithm and the scheduler go by; empty for the
+            default.
+        mode: whether they look for its maximum or its minimum; empty for the better
+            of both.
         num_samples: how many configurations are sampled.
         search_alg: Tune's search algorithm, or None.
         scheduler: Tune's scheduler, or None.
+        measures: what the runs measure; None if they are only known when sampled.
     """
     for name, part in (("search_alg", search_alg), ("scheduler", scheduler)):
         if isinstance(part, type):
@@ -132,14 +140,21 @@ def check_search(
             "metric and mode, and give these to the sweep"
         )
     for given in (metric, getattr(search_alg, "metric", None)):
-        if isinstance(given, str) and given not in METRICS:
-            raise ValueError(
-                f"no run reports the metric '{given}': {nearest(given, METRICS)}"
-            )
-    if mode not in ("max", "min"):
-        raise ValueError(f"mode is '{mode}'; give 'max' or 'min'")
+        if isinstance(given, str) and given:
+            _check_metric(given, measures)
+    if mode not in ("", "max", "min"):
+        raise ValueError(f"mode is '{mode}'; give 'max' or 'min', or leave it out")
     if num_samples < 1:
         raise ValueError(f"num_samples is {num_samples}; give at least 1")
+
+
+def _check_metric(name: str, measures: Measures | None) -> None:
+    """Refuse a metric that no run reports to Tune."""
+    known = (measures or Measures()).scalars
+    # Of runs that are only known when sampled, any column may be one of theirs.
+    possible = measures is None and FURTHER_NAME.fullmatch(name)
+    if name not in known and not possible:
+        raise ValueError(f"no run reports the metric '{name}': {nearest(name, known)}")
 
 
 @dataclass(frozen=True)
@@ -150,10 +165,12 @@ class Cells:
         axes: the names of the axes.
         keys: the labels of each run on the axes; empty if the runs are only known when
             they have been sampled. Only the axes are checked then.
+        measures: what the runs measure; None if it is only known then, too.
     """
 
     axes: Sequence[str]
     keys: Sequence[Key]
+    measures: Measures | None = field(default_factory=Measures)
 
     def check_labels(self) -> None:
         """Refuse labels that do not match the axes, or that results cannot tell apart."""
@@ -176,9 +193,9 @@ class Cells:
                 self._place(axis, f"table: {name}")
         _check_no_repeat([*table.rows, *table.columns], "table: rows and columns")
         self._with(table.minus, "table: minus", self.keys)
-        _check_statistic(table.statistic, "table: statistic")
+        self._check_statistic(table.statistic, "table: statistic")
         for statistic in table.also:
-            _check_statistic(statistic, "table: also")
+            self._check_statistic(statistic, "table: also")
         if table.paper or table.more:
             raise ValueError(
                 "table: printed numbers belong to the sweep; give it paper={...} or "
@@ -222,7 +239,7 @@ class Cells:
                 f"more is {_described(more)}; give a mapping from statistics to numbers"
             )
         for statistic, numbers in more.items():
-            _check_statistic(statistic, "more")
+            self._check_statistic(statistic, "more")
             self.check_printed(numbers, f"more[{statistic!r}]")
 
     def check_claims(self, claims: Any) -> None:
@@ -236,10 +253,21 @@ class Cells:
                 )
             where = f"the claim '{claim.text}'"
             if claim.statistic:
-                _check_statistic(claim.statistic, where)
+                self._check_statistic(claim.statistic, where)
             looked_at = self._with(claim.where, where, self.keys)
             for labels in claim.order:
                 self._with(labels, where, looked_at)
+
+    def _check_statistic(self, name: Any, where: str) -> None:
+        """Refuse a statistic that no run has."""
+        if self.measures is None or name == SECONDS:
+            return
+        own = self.measures
+        if not known_statistics(own.columns, own.quality, [str(name)]):
+            names = [*statistics_of(own.columns, own.quality), SECONDS]
+            raise ValueError(
+                f"{where}: there is no statistic '{name}': {nearest(str(name), names)}"
+            )
 
     def _with(
         self,
@@ -313,13 +341,6 @@ def _check_no_repeat(values: Sequence[Any], where: str) -> None:
         if value in seen:
             raise ValueError(f"{where}: {value!r} is given twice; give it once")
         seen.add(value)
-
-
-def _check_statistic(name: Any, where: str) -> None:
-    if name not in SHOWN:
-        raise ValueError(
-            f"{where}: there is no statistic '{name}': {nearest(str(name), SHOWN)}"
-        )
 
 
 def _nearest_label(label: Label, known: Sequence[Label]) -> str:

@@ -5,6 +5,7 @@ client actors, so a sweep starts its processes once. `_reset` drops all state of
 last pack; a test compares a reused trial with a new one.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,17 +25,14 @@ from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import sample_key
 from raysafl.sweep.old_code import sampled_run_has_ended
 from raysafl.sweep.packs import PACK_KEY, Pack
-from raysafl.sweep.session import End, Session, failure
+from raysafl.sweep.session import End, Session, failure, judged_by
 from raysafl.sweep.stale import Stale
-
-# What is reported before a round is evaluated. Tune ends a sweep with an error if a
-# report lacks the metric that its scheduler or search algorithm goes by.
-NO_METRICS = {"round": 0, "test_accuracy": float("nan"), "test_loss": float("nan")}
 
 # From the configuration that Tune gives a trial to the trial's pack.
 PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
@@ -54,6 +52,7 @@ class Context:
         origin: versions, host and commit, for the ledger entries.
         code: digests of the user's classes that the driver has computed.
         stale: what becomes of a run whose code has changed.
+        metric: what the scheduler and the search algorithm go by.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
         flush_seconds: the time between two checkpoints.
@@ -70,6 +69,16 @@ class Context:
     engine: str = "auto"
     code: Mapping[str, str] = field(default_factory=dict)
     stale: Stale = Stale.FAIL
+    metric: str = ACCURACY
+
+    @property
+    def no_metrics(self) -> dict[str, Any]:
+        """What is reported before a round is evaluated.
+
+        Tune ends a sweep with an error if a report lacks the metric that its scheduler
+        or search algorithm goes by.
+        """
+        return {"round": 0, self.metric: math.nan, "test_loss": math.nan}
 
 
 class Coordinator(tune.Trainable):
@@ -183,18 +192,20 @@ class Coordinator(tune.Trainable):
             return self._step()
         except StorageError as error:
             self._close()
-            return {"key": self.key, "done": True, "lost": str(error), **NO_METRICS}
+            nothing = self.context.no_metrics
+            return {"key": self.key, "done": True, "lost": str(error), **nothing}
 
     def _step(self) -> dict[str, Any]:
         """Return a report.
 
         Besides `done` and the metrics of the run that a scheduler watches, it has:
         `ends`, how runs have ended; `written`, the runs with new rows; `running`, how
-        many are open, and `accuracy`, their mean test accuracy; `rows`, the sums of the
-        rows of the one run that a scheduler may stop; `begun_anew`, why checkpoints
-        were not used; `halve`, whether the driver is to try the halves of the pack.
+        many are open, `judged_by`, the column by which they are judged, and `value`,
+        its mean; `rows`, the sums of the rows of the one run that a scheduler may stop;
+        `begun_anew`, why checkpoints were not used; `halve`, whether the driver is to
+        try the halves of the pack.
         """
-        report: dict[str, Any] = {"done": True, **NO_METRICS}
+        report: dict[str, Any] = {"done": True, **self.context.no_metrics}
         try:
             if not self.begun:
                 self._begin()
@@ -222,12 +233,14 @@ class Coordinator(tune.Trainable):
         ends = [End.of(run_id, entry) for run_id, entry in self.ended.items()]
         self.ended = {}
         one = len(self.pack.runs) == 1
+        metrics = session.metrics()
         return {
-            **session.metrics(),
+            **metrics,
             "ends": [*ends, *session.take_ends()],
             "written": session.take_written(),
             "running": len(session.open),
-            "accuracy": session.accuracy(),
+            "judged_by": judged_by(metrics),
+            "value": session.quality(),
             # A warning that is raised here would end in a file of Ray's.
             "begun_anew": session.begun_anew,
             # For the ledger entry, should a scheduler stop the run here.

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,12 @@ from raysafl.storage.manifest import (
     Printed,
     Table,
 )
+from raysafl.storage.statistics import (
+    AT_BEST_VAL,
+    known_statistics,
+    quality_statistics,
+    statistics_of,
+)
 from raysafl.sweep.check import (
     Cells,
     as_key,
@@ -30,6 +36,7 @@ from raysafl.sweep.check import (
     check_search,
     check_space,
 )
+from raysafl.sweep.measures import LOSS, Measures
 
 # A printed mean, and its standard deviation or None.
 MeanAndStd = tuple[float, float | None]
@@ -37,6 +44,8 @@ MeanAndStd = tuple[float, float | None]
 Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
 SMOKE_ROUNDS = 2
+# Largest number of further statistics that a table shows by default.
+MOST_ALSO = 8
 
 
 def sample_key(config: Mapping[str, Any]) -> str:
@@ -122,9 +131,12 @@ class Sweep:
         num_samples: how many configurations Tune samples.
         search_alg: Tune's search algorithm; by default random sampling.
         scheduler: Tune's scheduler, which may stop runs early.
-        metric: what the search algorithm and the scheduler go by: `test_accuracy` or
-            `test_loss`.
-        mode: `max` or `min`, for the metric.
+        metric: what the search algorithm and the scheduler go by: a column of numbers
+            that the runs measure, such as `test_loss`. By default it is what the runs
+            are judged by, `test_accuracy` for classes: on the validation data where
+            there are some, otherwise on the test set.
+        mode: whether they look for the `max` or the `min` of the metric; by default
+            whichever is better.
         scales: further ways to shrink each run, by name. The scales `paper` (the runs
             as they are given) and `smoke` (two short rounds) always exist.
         scale: the present scale; `at` changes it.
@@ -150,8 +162,8 @@ class Sweep:
     num_samples: int = 1
     search_alg: Any = None
     scheduler: Any = None
-    metric: str = "test_accuracy"
-    mode: str = "max"
+    metric: str = ""
+    mode: str = ""
     scales: Mapping[str, Callable[[Run], Run]] = field(default_factory=dict)
     scale: str = PAPER
 
@@ -178,13 +190,6 @@ class Sweep:
         """Check what the sweep says of its runs, as far as they are known."""
         check_runs(self.runs)
         check_axes(self.axes)
-        check_search(
-            self.metric,
-            self.mode,
-            self.num_samples,
-            search_alg=self.search_alg,
-            scheduler=self.scheduler,
-        )
         if self.make is not None and not callable(self.make):
             raise ValueError(
                 "make is no function; give one from a configuration to a Run"
@@ -192,14 +197,39 @@ class Sweep:
         if self.base is not None:
             check_run(self.base, "base")
         check_space(self.space, self.base if self.make is None else None)
+        measures = self._measures()
+        check_search(
+            self.metric,
+            self.mode,
+            self.num_samples,
+            search_alg=self.search_alg,
+            scheduler=self.scheduler,
+            measures=measures,
+        )
 
-        cells = Cells(self.axis_names, self._keys)
+        cells = Cells(self.axis_names, self._keys, measures)
         cells.check_labels()
         if self.table is not None:
             cells.check_table(self.table)
         cells.check_printed(self.paper, "paper")
         cells.check_more(self.more)
         cells.check_claims(self.claims)
+
+    def _measures(self) -> Measures | None:
+        """Return what the runs measure; None if it is known only when they are made."""
+        if self.runs:
+            return Measures.of(self._given.values())
+        in_space = any(name.partition(".")[0] == "objective" for name in self.space)
+        if self.base is None or self.make is not None or in_space:
+            return None
+        return Measures.of([self.base])
+
+    @property
+    def goal(self) -> tuple[str, str]:
+        """The metric that searchers and schedulers go by, and its mode."""
+        measures = self._measures() or Measures()
+        metric = self.metric or measures.goal[0]
+        return metric, self.mode or measures.mode(metric)
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -323,7 +353,7 @@ class Sweep:
             for key, (mean, std) in numbers.items()
         ]
 
-    def _table(self) -> Table:
+    def _table(self, measures: Measures) -> Table:
         axes = self.axis_names
         across = axes[-1:] if len(axes) > 1 else []
         down = axes[: len(axes) - len(across)]
@@ -333,7 +363,41 @@ class Sweep:
             for p in self._printed(numbers, name)
         ]
         table = self.table or Table(rows=down, columns=across)
+        table = with_defaults(table, measures)
         return table.replace(paper=self._printed(self.paper), more=more)
+
+    def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
+        """Return the manifest with the runs that Tune has sampled before.
+
+        Args:
+            manifest: the manifest of this sweep.
+            earlier: the manifest in the sweep's folder, if there is one.
+        """
+        if earlier is None or not earlier.entries:
+            return manifest
+        columns = {**earlier.columns, **manifest.columns}
+        own = Measures(columns, earlier.quality)
+        both = manifest.extended(earlier.entries).measuring(columns, own.quality)
+        return both.replace(table=self._table(own))
+
+    def measuring(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
+        """Return the manifest with what some runs measure that Tune has sampled.
+
+        Args:
+            manifest: the manifest so far. If it has no runs yet, the runs decide by
+                what all are judged, and what the table shows where it does not say.
+            runs: the sampled runs, which may be none.
+        """
+        new = list(runs)
+        if not new:
+            return manifest
+        own = Measures.of(new)
+        if manifest.entries and own.quality != manifest.quality:
+            own = replace(own, quality=LOSS)
+        changed = manifest.measuring(own.columns, own.quality)
+        if manifest.entries:
+            return changed
+        return changed.replace(table=self._table(own))
 
     def manifest(self) -> Manifest:
         """Return what is stored of the sweep beside its results.
@@ -345,7 +409,12 @@ class Sweep:
         """
         axes = self.axis_names
         entries: dict[str, Entry] = {}
-        for key, run in self.labelled().items():
+        labelled = self.labelled()
+        if labelled:
+            measures = Measures.of(labelled.values())
+        else:
+            measures = self._measures() or Measures()
+        for key, run in labelled.items():
             run_id = run.id
             if run_id in entries:
                 raise ValueError(
@@ -361,7 +430,51 @@ class Sweep:
             scale=self.scale,
             axes=axes,
             entries=list(entries.values()),
-            table=self._table(),
+            table=self._table(measures),
+            columns=dict(measures.columns),
+            quality=measures.quality,
             claims=list(self.claims),
             notes=self.notes,
         )
+
+
+def with_defaults(table: Table, measures: Measures) -> Table:
+    """Fill in what a table does not say, by what the runs measure.
+
+    The cells show what the runs are judged by. Beside it stand further statistics of it
+    and the last values of the other metrics, as many as `MOST_ALSO`. A statistic that
+    is a fraction is shown in per cent, another one as it is.
+
+    Args:
+        table: the table.
+        measures: what the runs measure.
+    """
+    given = table.model_fields_set
+    quality = quality_statistics(measures.quality)
+    statistic = table.statistic if "statistic" in given else quality[0]
+    known = known_statistics(measures.columns, measures.quality, [statistic])
+    changes: dict[str, Any] = {}
+    if statistic != table.statistic:
+        changes["statistic"] = statistic
+    if "also" not in given and measures != Measures():
+        changes["also"] = [*quality, *_last_values(measures)]
+    own = known.get(statistic)
+    if own and not own.is_fraction:
+        if "scale" not in given and ("unit" not in given or table.unit != "%"):
+            changes["scale"] = 1.0
+        if "unit" not in given and ("scale" not in given or table.scale != 100):
+            changes["unit"] = ""
+    return table.replace(changes) if changes else table
+
+
+def _last_values(measures: Measures) -> list[str]:
+    """Return further statistics that a table shows by default."""
+    found = statistics_of(measures.columns, measures.quality)
+    names = [
+        name
+        for name, own in found.items()
+        if name == AT_BEST_VAL
+        # A metric of each class would make the table wide.
+        or (name.startswith("final_") and not re.search(r"\d$", own.column))
+    ]
+    return names[:MOST_ALSO]

@@ -25,8 +25,9 @@ from raysafl.storage.integrity import (
 )
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
-from raysafl.storage.rows import ROUNDS, table_of
+from raysafl.storage.rows import ROUNDS, joined, table_of
 from raysafl.storage.store import Store
+from raysafl.sweep.measures import quality_of
 from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
 
@@ -133,7 +134,7 @@ class OpenRun:
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
-        return pa.concat_tables([self._earlier, self._attempt()])
+        return joined([self._earlier, self._attempt()])
 
     def sums(self) -> list[RowSum]:
         """Return the sum of the rows so far of each replicate."""
@@ -164,21 +165,23 @@ class OpenRun:
         return self._spent_before + self.simulation.seconds
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round: its number, and means over replicates."""
-        last = self.latest
-        return {
-            "round": last[-1].round + 1 if last else 0,
-            "test_accuracy": float(
-                np.mean(
-                    [
-                        np.nan if r.test_accuracy is None else r.test_accuracy
-                        for r in last
-                    ]
-                    or [np.nan]
-                )
-            ),
-            "test_loss": float(np.mean([r.test_loss for r in last] or [np.nan])),
-        }
+        """Return the last evaluated round: its number, and means over replicates.
+
+        They are those of the columns of single numbers that are measured on test or
+        validation data. The column by which the run is judged comes first.
+        """
+        values: dict[str, list[float]] = {quality_of(self.run): [], "test_loss": []}
+        for record in self.latest:
+            scores = {
+                "test_accuracy": record.test_accuracy,
+                "test_loss": record.test_loss,
+                **record.metrics,
+            }
+            for name, value in scores.items():
+                if isinstance(value, float):
+                    values.setdefault(name, []).append(value)
+        means = {name: float(np.mean(own or [np.nan])) for name, own in values.items()}
+        return {"round": self.latest[-1].round + 1 if self.latest else 0, **means}
 
     def entry(
         self, sums: Mapping[int, RowSum], origin: Mapping[str, str]
@@ -220,6 +223,6 @@ class OpenRun:
         """Return the rows of this attempt."""
         if self._fresh:
             fresh = table_of(self.run.id, [vars(r) for r in self._fresh])
-            self._table = pa.concat_tables([self._table, fresh]).combine_chunks()
+            self._table = joined([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table

@@ -33,16 +33,17 @@ class Display(Protocol):
             skipped: the number of runs that had ended before.
         """
 
-    def update(self, running: int, accuracy: float) -> None:
+    def update(self, running: int, quality: str) -> None:
         """Show what runs now.
 
         Args:
             running: how many runs have begun and not ended.
-            accuracy: their mean test accuracy, a fraction; NaN if none is evaluated.
+            quality: how good they are in the mean, such as `test accuracy 81.3%`;
+                empty if none is evaluated.
         """
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
+        self, label_text: str, status: Status, reason: str, result: str
     ) -> None:
         """Show that a run has ended.
 
@@ -50,7 +51,8 @@ class Display(Protocol):
             label_text: the run's labels as text.
             status: how it ended.
             reason: why, if it did not finish.
-            accuracy: its last test accuracy, a fraction in [0, 1].
+            result: how good it was at last, such as `test accuracy 81.30%`; empty if
+                that is not known.
         """
 
     def stop(self) -> None:
@@ -63,11 +65,11 @@ class QuietDisplay:
     def start(self, total: int, skipped: int) -> None:
         """Show nothing when the sweep starts."""
 
-    def update(self, running: int, accuracy: float) -> None:
+    def update(self, running: int, quality: str) -> None:
         """Show nothing when the runs go on."""
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
+        self, label_text: str, status: Status, reason: str, result: str
     ) -> None:
         """Show nothing when a run ends."""
 
@@ -97,21 +99,21 @@ class LineDisplay(QuietDisplay):
         before = f", {skipped} finished before" if skipped else ""
         self.console.print(f"{total} runs to do{before}", highlight=False)
 
-    def update(self, running: int, accuracy: float) -> None:
+    def update(self, running: int, quality: str) -> None:
         """Take note of what runs now, for the next line."""
         self.state.running = running
-        self.state.accuracy = accuracy
+        self.state.quality = quality
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
+        self, label_text: str, status: Status, reason: str, result: str
     ) -> None:
-        """Print a run's number, labels, status and accuracy, and the time left."""
+        """Print a run's number, labels, status and result, and the time left."""
         state = self.state
         state.add(status)
         if state.total <= MOST_LINES or status.bad:
-            result = reason or f"test accuracy {accuracy:.2%}"
+            told = ", ".join(filter(None, [status.value, reason or result]))
             self._print(
-                f"[{state.done}/{state.total}] {label_text}: {status}, {result} "
+                f"[{state.done}/{state.total}] {label_text}: {told} "
                 f"({state.failed} failed, {state.seconds_left:.0f} s left)"
             )
             return
@@ -137,7 +139,7 @@ class BarDisplay(QuietDisplay):
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
             BarColumn(),
             TextColumn(
-                "{task.fields[running]} running{task.fields[accuracy]}, "
+                "{task.fields[running]} running{task.fields[quality]}, "
                 "{task.fields[failed]} failed, time left"
             ),
             TimeRemainingColumn(),
@@ -149,20 +151,20 @@ class BarDisplay(QuietDisplay):
         """Draw the bar, and print how many runs had ended before."""
         self.progress.start()
         self.task = self.progress.add_task(
-            "", total=total, running=0, accuracy="", failed=0
+            "", total=total, running=0, quality="", failed=0
         )
         if skipped:
             self.progress.console.print(f"{skipped} runs finished before")
 
-    def update(self, running: int, accuracy: float) -> None:
-        """Show how many runs go on, and their mean accuracy."""
+    def update(self, running: int, quality: str) -> None:
+        """Show how many runs go on, and how good they are in the mean."""
         if self.task is not None:
             self.progress.update(
-                self.task, running=running, accuracy=_accuracy_text(accuracy)
+                self.task, running=running, quality=_quality_text(quality)
             )
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
+        self, label_text: str, status: Status, reason: str, result: str
     ) -> None:
         """Advance the bar, and print the reason if the run failed or diverged."""
         self.failed += status.bad
@@ -197,14 +199,14 @@ class NotebookDisplay(QuietDisplay):
         self.state = State(total)
         self._change = self._show(self.state.line())
 
-    def update(self, running: int, accuracy: float) -> None:
+    def update(self, running: int, quality: str) -> None:
         """Change the line to what runs now."""
         self.state.running = running
-        self.state.accuracy = accuracy
+        self.state.quality = quality
         self._draw()
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
+        self, label_text: str, status: Status, reason: str, result: str
     ) -> None:
         """Count the run in the line, and show why it failed or diverged."""
         self.state.add(status)
@@ -226,7 +228,8 @@ class State:
         done: how many have ended.
         failed: how many of these failed or diverged.
         running: how many have begun and not ended.
-        accuracy: the mean test accuracy of the running ones; NaN if none is evaluated.
+        quality: how good the running ones are in the mean, as text; empty if none is
+            evaluated.
         started: the time of the start, in seconds of `time.monotonic`.
     """
 
@@ -234,7 +237,7 @@ class State:
     done: int = 0
     failed: int = 0
     running: int = 0
-    accuracy: float = math.nan
+    quality: str = ""
     started: float = field(default_factory=time.monotonic)
 
     def add(self, status: Status) -> None:
@@ -254,12 +257,12 @@ class State:
         left = "" if not self.done else f", {self.seconds_left:.0f} s left"
         return (
             f"{self.done}/{self.total} runs, {self.running} running"
-            f"{_accuracy_text(self.accuracy)}, {self.failed} failed{left}"
+            f"{_quality_text(self.quality)}, {self.failed} failed{left}"
         )
 
 
-def _accuracy_text(accuracy: float) -> str:
-    return "" if math.isnan(accuracy) else f" at test accuracy {accuracy:.1%}"
+def _quality_text(quality: str) -> str:
+    return f" at {quality}" if quality else ""
 
 
 def _show_in_notebook(text: str) -> Callable[[str], None]:

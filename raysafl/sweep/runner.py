@@ -26,7 +26,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
 from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
     Location,
     StorageError,
@@ -98,12 +98,12 @@ class _Attempt(NamedTuple):
     """What becomes of the results in the folder.
 
     Args:
-        earlier: the runs of the manifest that was there before.
+        earlier: the manifest that was there before, or None.
         forgotten: the ids of the runs whose results are deleted; None for all results.
         kept: the ids of the runs that have ended and need no new attempt.
     """
 
-    earlier: list[Entry]
+    earlier: Manifest | None
     forgotten: list[str] | None
     kept: set[str]
 
@@ -206,8 +206,8 @@ class Runner:
                 refusal.pop_all()
                 store.forget(attempt.forgotten)
                 store.drop_unfinished_bundles()
-                sampled = [] if self.sweep.is_grid else attempt.earlier
-                store.write_manifest(manifest.extended(sampled))
+                earlier = None if self.sweep.is_grid else attempt.earlier
+                store.write_manifest(self.sweep.continuing(manifest, earlier))
                 return datasets
 
             skipped = len(chosen) - len(todo)
@@ -281,11 +281,12 @@ class Runner:
                 and `stale` is `fail`.
         """
         stale = Stale(self.stale)
-        earlier = self._earlier_entries(manifest)
+        earlier = self._earlier_manifest(manifest)
         if not self.resume:
             return _Attempt(earlier, chosen if self.sweep.is_grid else None, set())
         ledger = read_checked(self.store).ledger
-        labels = manifest.extended(earlier).labels()
+        known = manifest.extended(earlier.entries) if earlier else manifest
+        labels = known.labels()
         makers = stored_makers(self.store, ledger)
         damaged = {i for i, entry in ledger.items() if entry.status is Status.DAMAGED}
         if self.sweep.is_grid:
@@ -301,27 +302,27 @@ class Runner:
         decided = {i for i, entry in ledger.items() if entry.status.decided}
         return _Attempt(earlier, sorted(damaged | old), decided - old)
 
-    def _earlier_entries(self, manifest: Manifest) -> list[Entry]:
-        """Return the runs of the manifest that is in the folder.
+    def _earlier_manifest(self, manifest: Manifest) -> Manifest | None:
+        """Return the manifest that is in the folder, or None if none is.
 
         Raises:
             ValueError: the folder holds another sweep, or another scale of this one.
         """
         if not self.store.file("manifest.json").is_file():
-            return []
+            return None
         try:
             there = self.store.manifest()
         except StorageError:
             raise
         except ValueError as error:
             self._note(f"{error}. It is written anew")
-            return []
+            return None
         if (there.name, there.scale) != (manifest.name, manifest.scale):
             raise ValueError(
                 f"{self.store.path} holds sweep '{there.name}' at scale '{there.scale}', not "
                 f"'{manifest.name}' at '{manifest.scale}'; choose another folder with --out"
             )
-        return there.entries
+        return there
 
     def _fit(
         self,
@@ -449,11 +450,11 @@ def _import_report() -> None:
     import raysafl.report.write  # noqa: F401
 
 
-def _curve_of_run(rows: pd.DataFrame, title: str) -> bytes:
+def _curve_of_run(rows: pd.DataFrame, title: str, manifest: Manifest) -> bytes:
     """Draw the figure of a run that MLflow shows."""
     from raysafl.report.figures.curves import curve_of_run
 
-    return curve_of_run(rows, title)
+    return curve_of_run(rows, title, manifest)
 
 
 def _write_all(store: Store) -> None:

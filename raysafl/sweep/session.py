@@ -7,13 +7,13 @@ their rows, then their ledger entries, and then their parts and checkpoints are 
 (`raysafl.storage.store`).
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from raysafl.core.work import Work
@@ -23,7 +23,8 @@ from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.storage.integrity import row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.rows import run_of
+from raysafl.storage.rows import joined, run_of
+from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.open_run import OpenRun
@@ -41,19 +42,27 @@ class End(NamedTuple):
         run_id: the run.
         status: how it ended.
         reason: why, if it did not finish.
-        accuracy: its last test accuracy, a fraction; NaN if it has none.
+        quality: the column by which it is judged.
+        value: the last value of this column; NaN if it has none.
     """
 
     run_id: str
     status: Status
     reason: str
-    accuracy: float
+    quality: str = ACCURACY
+    value: float = math.nan
 
     @classmethod
     def of(cls, run_id: str, entry: LedgerEntry) -> "End":
         """Return how a run has ended, from its ledger entry."""
-        accuracy = float(entry.metrics.get("test_accuracy", float("nan")))
-        return cls(run_id, entry.status, entry.reason, accuracy)
+        quality = judged_by(entry.metrics)
+        value = float(entry.metrics.get(quality, math.nan))
+        return cls(run_id, entry.status, entry.reason, quality, value)
+
+
+def judged_by(metrics: Mapping[str, Any]) -> str:
+    """Return the column by which a run is judged, from `OpenRun.metrics`."""
+    return next((name for name in metrics if name != "round"), ACCURACY)
 
 
 class Session:
@@ -186,7 +195,7 @@ class Session:
         """Write the runs all of whose rounds have been run, as one bundle."""
         if not self._complete:
             return
-        rows = pa.concat_tables([own.rows() for own in self._complete])
+        rows = joined(own.rows() for own in self._complete)
         sums = row_sums(rows)
         # Why the pack's requests had to be divided, if they had.
         note = self.lockstep.most_reason
@@ -219,11 +228,15 @@ class Session:
         """
         return self._watched.metrics()
 
-    def accuracy(self) -> float:
-        """Return the mean test accuracy of the open runs; NaN if none is evaluated."""
-        known = [own.metrics()["test_accuracy"] for own in self.open.values()]
-        known = [accuracy for accuracy in known if not np.isnan(accuracy)]
-        return float(np.mean(known)) if known else float("nan")
+    def quality(self) -> float:
+        """Return how good the open runs are in the mean; NaN if none is evaluated.
+
+        It is the mean of the column by which they are judged, as runs with different
+        objectives share no session.
+        """
+        last = [own.metrics() for own in self.open.values()]
+        known = [m[judged_by(m)] for m in last if not math.isnan(m[judged_by(m)])]
+        return float(np.mean(known)) if known else math.nan
 
     def watched_sums(self) -> list[dict[str, Any]]:
         """Return the sums of the rows of the run that a scheduler may stop here."""

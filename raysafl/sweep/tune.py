@@ -1,7 +1,6 @@
 """Runs the trials of a sweep as an experiment of Ray Tune."""
 
 import logging
-import math
 import shutil
 import signal
 import tempfile
@@ -123,6 +122,7 @@ class Tuning:
                 engine=self.engine,
                 code=self.digests.found,
                 stale=self.stale,
+                metric=self.sweep.goal[0],
             )
             if not self.sweep.is_grid and not self.sweep.is_random:
                 self._fit_sampled(context)
@@ -155,7 +155,7 @@ class Tuning:
                 failed = failure(error, None, provenance())
                 self.store.write_ledger(run_id, failed)
                 name = run_name(labels, run_id)
-                self.display.add_run(name, failed.status, failed.reason, math.nan)
+                self.display.add_run(name, failed.status, failed.reason, "")
             else:
                 run_id = run.id
                 if not sampled_run_has_ended(
@@ -170,6 +170,7 @@ class Tuning:
             entries.setdefault(run_id, Entry(run_id=run_id, labels=labels))
         known = manifest.labels()
         new = [entry for run_id, entry in entries.items() if run_id not in known]
+        manifest = self.sweep.measuring(manifest, runs.values())
         self.store.write_manifest(manifest.extended(new))
         return runs
 
@@ -252,13 +253,14 @@ class Tuning:
         # Tune ignores `max_concurrent_trials` for a generator that is given to it.
         most = self.hardware.trials
         sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
+        metric, mode = self.sweep.goal
         chooses = bool(self.sweep.scheduler or self.sweep.search_alg)
         return tune.Tuner(
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(
-                metric=self.sweep.metric if chooses else None,
-                mode=self.sweep.mode if chooses else None,
+                metric=metric if chooses else None,
+                mode=mode if chooses else None,
                 num_samples=num_samples,
                 search_alg=self.sweep.search_alg or sampler,
                 scheduler=self.sweep.scheduler,
@@ -279,9 +281,10 @@ class Tuning:
     def _watch(self, pack_of: PackOf) -> Watch:
         labels = self.store.manifest().labels()
 
-        def sampled(run_id: str, values: dict[str, Label]) -> None:
+        def sampled(run_id: str, values: dict[str, Label], run: Run | None) -> None:
             manifest = self.store.manifest()
             entry = Entry(run_id=run_id, labels=values)
+            manifest = self.sweep.measuring(manifest, [run] if run else [])
             self.store.write_manifest(manifest.extended([entry]))
 
         return Watch(
@@ -293,6 +296,7 @@ class Tuning:
             labels,
             sampled,
             self.digests.of_run,
+            lambda: self.store.manifest().columns,
         )
 
 

@@ -5,12 +5,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite, nan
+from math import isfinite, isnan
 from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
 
+from raysafl.core.record import COLUMNS, Column
 from raysafl.runtime import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
 from raysafl.simulation.run import Run
@@ -20,6 +21,7 @@ from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import PackOf
 from raysafl.sweep.definition import sample_key
+from raysafl.sweep.measures import score_text
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.session import End
@@ -44,8 +46,10 @@ class Watch(tune.Callback):
         tracker: logs to MLflow; None for a sweep that is not tracked.
         hardware: what a trial needs, for a warning if there is no room for it.
         labels: the labels of the runs that are known beforehand, by run id.
-        sampled: is called with the id and the labels of each run that Tune has sampled.
+        sampled: is called with the id and the labels of each run that Tune has sampled,
+            and the run, or None if none could be made.
         code_of: returns the digests of a run's classes that are the user's.
+        columns: returns what is known about the further columns of the runs' rows.
     """
 
     def __init__(
@@ -56,8 +60,9 @@ class Watch(tune.Callback):
         tracker: Tracker | None,
         hardware: Hardware,
         labels: Mapping[str, Mapping[str, Label]],
-        sampled: Callable[[str, dict[str, Label]], None],
+        sampled: Callable[[str, dict[str, Label], Run | None], None],
         code_of: Callable[[Run], dict[str, str]],
+        columns: Callable[[], Mapping[str, Column]] = dict,
     ) -> None:
         self.store = store
         self.pack_of = pack_of
@@ -69,6 +74,9 @@ class Watch(tune.Callback):
         self._labelled: set[str] = set()
         self.sampled = sampled
         self.code_of = code_of
+        self._columns_of_sweep = columns
+        # What is known about further columns; read when it is needed.
+        self._columns: dict[str, Column] = {}
         # Packs of several runs that could not be carried out as a whole.
         self.unfinished: list[Pack] = []
         # When a trial was last seen to run; None after the warning that none does.
@@ -179,8 +187,7 @@ class Watch(tune.Callback):
             raysafl=__version__,
         )
         self.store.write_ledger(run.id, entry)
-        accuracy = result.get("test_accuracy", float("nan"))
-        self._show_end(End(run.id, entry.status, reason, accuracy))
+        self._show_end(End(run.id, entry.status, reason))
         if self.tracker is not None:
             self.tracker.submit([run.id])
 
@@ -223,7 +230,7 @@ class Watch(tune.Callback):
         config = run.model_dump(mode="json") if run else None
         entry = LedgerEntry.now(config, Status.FAILED, reason)
         self.store.write_ledger(run_id, entry)
-        end = End(run_id, entry.status, entry.reason, float("nan"))
+        end = End(run_id, entry.status, entry.reason)
         self._label(trial, [end])
         self._show_end(end)
         if self.tracker is not None:
@@ -244,11 +251,11 @@ class Watch(tune.Callback):
             return
         self._labelled.add(trial.trial_id)
         pack = self._pack(trial)
-        run_ids = [run.id for run in pack.runs] if pack else [e.run_id for e in ends]
-        for run_id in run_ids:
+        runs = {run.id: run for run in pack.runs} if pack else {}
+        for run_id in runs or [end.run_id for end in ends]:
             if run_id not in self.labels:
                 self.labels[run_id] = labels_of(trial.config)
-                self.sampled(run_id, dict(self.labels[run_id]))
+                self.sampled(run_id, dict(self.labels[run_id]), runs.get(run_id))
 
     def _pack(self, trial: Trial) -> Pack | None:
         try:
@@ -262,20 +269,31 @@ class Watch(tune.Callback):
         if end.run_id not in self.shown:
             self.shown.add(end.run_id)
             label = run_name(self.labels.get(end.run_id, {}), end.run_id)
-            self.display.add_run(label, end.status, end.reason, end.accuracy)
+            result = self._score_text(end.quality, end.value)
+            self.display.add_run(label, end.status, end.reason, result)
 
     def _running(self, trials: list[Trial]) -> None:
-        """Show how many runs are open, and their mean accuracy."""
+        """Show how many runs are open, and how good they are in the mean."""
         reports = [t.last_result for t in trials if t.status == Trial.RUNNING]
-        counts = [report.get("running", 0) for report in reports if report]
-        known = [
-            (report["running"], report["accuracy"])
-            for report in reports
-            if report and report.get("running") and isfinite(report["accuracy"])
-        ]
-        total = sum(count for count, _ in known)
-        mean = sum(n * accuracy for n, accuracy in known) / total if total else nan
-        self.display.update(sum(counts), mean)
+        open_ones = [report for report in reports if report and report.get("running")]
+        known = [report for report in open_ones if isfinite(report["value"])]
+        qualities = {report["judged_by"] for report in known}
+        text = ""
+        # Runs that are judged by different columns have no mean.
+        if len(qualities) == 1:
+            total = sum(report["running"] for report in known)
+            weighted = sum(report["running"] * report["value"] for report in known)
+            text = self._score_text(qualities.pop(), weighted / total, digits=1)
+        self.display.update(sum(report["running"] for report in open_ones), text)
+
+    def _score_text(self, quality: str, value: float, digits: int = 2) -> str:
+        """Write a value of the column by which runs are judged; nothing if it is NaN."""
+        if isnan(value):
+            return ""
+        if quality not in COLUMNS and quality not in self._columns:
+            with self._recording():
+                self._columns = dict(self._columns_of_sweep())
+        return score_text(quality, value, self._columns, digits)
 
 
 class Halt(tune.Stopper):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raysafl.tracking.metrics import CURVES, Curves
+from raysafl.tracking.metrics import Curves
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, RunTag
@@ -30,7 +30,7 @@ def points(curves: Curves, start: int) -> list["Metric"]:
     times = [start + time for time in curves.times.tolist()]
     return [
         Metric(name, value, when, round)
-        for name, column in zip(CURVES, curves.values.T.tolist(), strict=True)
+        for name, column in zip(curves.names, curves.values.T.tolist(), strict=True)
         for round, when, value in zip(rounds, times, column, strict=True)
         if math.isfinite(value)
     ]

@@ -126,7 +126,7 @@ def _logged_from(store: Store, run: "Run") -> bool:
     Equal configurations give equal rows in every folder, but they take different times.
     """
     tags = run.data.tags
-    reading = read_runs(store, [tags[RUN]])[tags[RUN]]
+    reading = read_runs(store, [tags[RUN]], store.manifest())[tags[RUN]]
     if tags.get(DIGEST) != reading.digest(int(tags.get(LOGGED, -1))):
         return False
     if run.info.status not in ("FINISHED", "FAILED"):

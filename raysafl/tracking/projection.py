@@ -14,6 +14,7 @@ import pandas as pd
 
 from raysafl.core.component import flatten
 from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
 from raysafl.tracking.choice import Tracking, stride, thinning_note
@@ -46,16 +47,16 @@ from raysafl.tracking.tags import DIGEST, KIND, LOGGED, RUN, STAMP, SWEEP, TRACK
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, Run
 
-# draws a run's rows, with a title, as a PNG file
-Curve = Callable[[pd.DataFrame, str], bytes]
+# Draws a run's rows, with a title, as a PNG file; the sweep says which column is drawn.
+Curve = Callable[[pd.DataFrame, str, Manifest], bytes]
 # Returns the JSON values of the configuration of a run by its id, or {}.
 ConfigOf = Callable[[str], Mapping[str, Any]]
 
 # Runs whose rows are in memory at the same time.
 RUNS_AT_ONCE = 250
-# 50 rounds of 15 curves, parameters and tags stay below MLflow's limit of 1,000 entries
-# in a request.
-ROUNDS_PER_BATCH = 50
+# So many points, such as 50 rounds of 15 curves, stay with parameters and tags below
+# MLflow's limit of 1,000 entries in a request.
+POINTS_PER_BATCH = 750
 
 # Tags of MLflow's own.
 PARENT = "mlflow.parentRunId"
@@ -170,9 +171,11 @@ class Projection:
         self.num_looked_at += len(run_ids) - len(left)
         # A search adds runs to the manifest while it goes on.
         if not self._run_labels.keys() >= set(left):
-            self._run_labels = self.store.manifest().labels()
+            self.manifest = self.store.manifest()
+            self._run_labels = self.manifest.labels()
         for first in range(0, len(left), RUNS_AT_ONCE):
-            some = read_runs(self.store, left[first : first + RUNS_AT_ONCE])
+            ids = left[first : first + RUNS_AT_ONCE]
+            some = read_runs(self.store, ids, self.manifest)
             for run_id, reading in some.items():
                 if reading.ending is None:
                     self._log_begun(run_id, reading, live)
@@ -356,7 +359,7 @@ class Projection:
         mlflow_id = run.info.run_id
         new = curves.after(_logged_through(run))
         while new.rounds.size:
-            batch = new.first(ROUNDS_PER_BATCH)
+            batch = new.first(max(1, POINTS_PER_BATCH // len(new.names)))
             new = new.after(batch.last_round)
             own = points(batch, run.info.start_time)
             marks = self._marks(reading, batch.last_round)
@@ -467,7 +470,8 @@ class Projection:
             text = f"The try that ended at {ending.ended} failed:\n{ending.traceback}"
             files["traceback.txt"] = text.encode()
         if self._curve and rows["replicate"].nunique() > 1:
-            files["curve.png"] = self._curve(rows, self._title(run_id))
+            title = self._title(run_id)
+            files["curve.png"] = self._curve(rows, title, self.manifest)
         return files
 
     def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:

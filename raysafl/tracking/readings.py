@@ -7,7 +7,8 @@ import pandas as pd
 
 from raysafl.storage.checked import read_checked
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.rows import sorted_rows
+from raysafl.storage.manifest import Manifest
+from raysafl.storage.rows import scalar_names, sorted_rows
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
 from raysafl.tracking.metrics import Curves
@@ -50,17 +51,21 @@ class Reading:
         return metrics.digest(self.rows, through)
 
 
-def read_runs(store: Store, run_ids: Collection[str]) -> dict[str, Reading]:
+def read_runs(
+    store: Store, run_ids: Collection[str], manifest: Manifest
+) -> dict[str, Reading]:
     """Read some runs together, each of which may have no rows or no ledger entry.
 
     Args:
         store: the folder of the sweep.
         run_ids: the ids of the runs.
+        manifest: the sweep, which declares the further columns of the rows.
     """
     checked = read_checked(store, run_ids)
-    rows: pd.DataFrame = sorted_rows(checked.rows.select(NEEDED)).to_pandas()
+    needed = [*NEEDED, *scalar_names(checked.rows.schema)]
+    rows: pd.DataFrame = sorted_rows(checked.rows.select(needed)).to_pandas()
     curves = metrics.curves(rows)
-    statistics = metrics.final_statistics(rows)
+    statistics = metrics.final_statistics(rows, manifest.columns, manifest.quality)
     own = {str(i): part for i, part in rows.groupby("run_id")}
     return {
         i: Reading(

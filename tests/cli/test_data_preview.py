@@ -141,9 +141,7 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
-    code, said = call(
-        monkeypatch, "data", "show", "mine.py", "--label", "method=SAFARI"
-    )
+    code, said = call(monkeypatch, "data", "show", "mine.py", "--only", "method=SAFARI")
     assert code == 0 and "method SAFARI" in said and "FedAvg" not in said
     assert "Written: data/mine/labels-1.png, data/mine/participation-1.png" in said
     assert Path("data/mine/labels-1.png").is_file()
@@ -157,8 +155,8 @@ def test_the_command_prints_the_table_and_where_the_pictures_are(
     ("arguments", "message"),
     [
         (["nowhere.py"], "there is no experiment file nowhere.py"),
-        (["mine.py", "--label", "method"], "--label takes AXIS=LABEL, not 'method'"),
-        (["mine.py", "--label", "method=FedAgv"], "did you mean 'FedAvg'"),
+        (["mine.py", "--only", "method"], "--only takes AXIS=LABEL, not 'method'"),
+        (["mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (["p.py"], "p = 11 classes per client, but the data has 10"),
     ],
 )

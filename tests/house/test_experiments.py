@@ -304,7 +304,7 @@ def test_a_file_runs_on_ray_as_in_one_process(here: World, tmp_path: Path) -> No
     outcome = Runner(sweep, only={"s": "4"}, **options).run()
     assert outcome.ok and len(outcome.runs) == 4
     expected = write_runs_table(here.folder(sweep))
-    expected = expected[expected["label.s"] == "4"]
+    expected = expected[expected["label.s"] == 4]
     by_run = [
         frame.set_index("run_id")["final"].to_dict()
         for frame in (outcome.runs, expected)

@@ -85,7 +85,7 @@ def test_the_commands_of_the_docs_find_runs(
 
 def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     runs = Store(real_results / "quickstart").runs()
-    mine = runs[(runs["config.algorithm"] == "Safari") & (runs["label.p"] == "1")]
+    mine = runs[(runs["config.algorithm"] == "Safari") & (runs["label.p"] == 1)]
     means = mine.groupby("run_id")["best"].mean().sort_values(ascending=False)
     found = results(
         [real_results], "algorithm == 'Safari' and q > 0.5 and p == 1", sort="best"

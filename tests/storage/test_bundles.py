@@ -176,7 +176,7 @@ def test_the_compacted_bundle_outranks_packs_and_of_these_the_first_name_wins(
     store.write_bundle(PACK, *ended(RUNS[:2], draw=2))
     assert_holds(store, RUNS[:2], draw=2)
     rows, entries = ended(RUNS[:2], draw=1)
-    store.compacted.write_rows([sorted_rows(rows)])
+    store.compacted.write_rows([sorted_rows(rows)], rows.schema)
     # Rows without an entry are those of a compaction that is not complete.
     assert_holds(store, RUNS[:2], draw=2)
     store.compacted.write_entries(entries)
@@ -371,7 +371,8 @@ def edit_a_row(store: Store, bundle: Bundle) -> set[str]:
     frame = bundle.rows().to_pandas()
     frame.loc[0, "test_accuracy"] += 0.5
     schema = bundle.rows().schema
-    bundle.write_rows([pa.Table.from_pandas(frame, schema, preserve_index=False)])
+    rows = pa.Table.from_pandas(frame, schema, preserve_index=False)
+    bundle.write_rows([rows], schema)
     return {str(frame.loc[0, "run_id"])}
 
 

@@ -78,7 +78,7 @@ def test_each_replicate_of_each_ended_run_of_the_manifest_has_a_row(
     pairs = [*zip(table["run_id"], table["replicate"], table["seed"], strict=True)]
     first = [("a", 0, 7), ("a", 1, 8), ("a", 2, 9)]
     assert pairs == [*first, ("b", 0, 7), ("c", 0, 7), ("c", 1, 8)]
-    assert table["label.x"].tolist() == ["0", "0", "0", "1", "2", "2"]
+    assert table["label.x"].tolist() == [0, 0, 0, 1, 2, 2]
 
 
 def test_the_statistics_of_a_replicate_are_those_of_its_rows(store: Store) -> None:

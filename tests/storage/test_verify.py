@@ -95,7 +95,7 @@ def rewrite(store: Store, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Non
     rows = change(store.rounds())
     if bundle := bundle_of(store):
         table = pa.Table.from_pandas(rows, schema=ROUNDS, preserve_index=False)
-        bundle.write_rows([table])
+        bundle.write_rows([table], table.schema)
         return
     for part in store.parts():
         run_id, _, first = part.stem.rpartition("-")

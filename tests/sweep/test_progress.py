@@ -25,11 +25,12 @@ def lines(total: int, ends: int, failed: int | None = None) -> list[str]:
     text = io.StringIO()
     display = LineDisplay(Console(file=text, width=200))
     display.start(total, skipped=0)
-    display.update(running=3, accuracy=0.25)
+    display.update(running=3, quality="test accuracy 25.0%")
     for number in range(ends):
         bad = number == failed
         status = Status.FAILED if bad else Status.FINISHED
-        display.add_run(f"run {number}", status, "a mistake" if bad else "", 0.5)
+        reason, result = ("a mistake", "") if bad else ("", "test accuracy 50.00%")
+        display.add_run(f"run {number}", status, reason, result)
     return text.getvalue().splitlines()
 
 
@@ -76,9 +77,9 @@ def test_a_notebook_shows_one_line_that_changes_and_failures_besides() -> None:
     display = NotebookDisplay(show)
     display.start(4, skipped=0)
     assert shown == ["0/4 runs, 0 running, 0 failed"]
-    display.update(running=2, accuracy=0.5)
-    display.add_run("s=2", Status.FINISHED, "", 0.9)
-    display.add_run("s=4", Status.FAILED, "a mistake", math.nan)
+    display.update(running=2, quality="test accuracy 50.0%")
+    display.add_run("s=2", Status.FINISHED, "", "test accuracy 90.00%")
+    display.add_run("s=4", Status.FAILED, "a mistake", "")
     line, failure = shown
     assert line.startswith("2/4 runs, 2 running at test accuracy 50.0%, 1 failed, ")
     assert failure == "s=4: failed, a mistake"
@@ -105,8 +106,8 @@ def test_a_bar_shows_runs_done_running_and_failed_and_their_accuracy() -> None:
     text = io.StringIO()
     display = BarDisplay(Console(file=text, force_terminal=True, width=120))
     display.start(8, skipped=2)
-    display.update(running=5, accuracy=0.75)
-    display.add_run("s=2", Status.DIVERGED, "too large a rate", math.nan)
+    display.update(running=5, quality="test accuracy 75.0%")
+    display.add_run("s=2", Status.DIVERGED, "too large a rate", "")
     display.progress.refresh()
     display.stop()
     shown = re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())

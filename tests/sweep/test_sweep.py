@@ -241,7 +241,7 @@ def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
     tiny: Run, tmp_path: Path
 ) -> None:
     outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, only={"s": "2"})
-    assert outcome.ok and set(outcome.runs["label.s"]) == {"2"}
+    assert outcome.ok and set(outcome.runs["label.s"]) == {2}
     with pytest.raises(
         ValueError, match="no run has all the labels method=SAFARI, s=2"
     ):
@@ -351,7 +351,7 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     )
     outcome, _ = go(sweep, tmp_path / "s")
     by_rate = outcome.runs.set_index("label.local.lr")
-    assert set(by_rate.loc["0.5", "status"]) == {"finished"}
+    assert set(by_rate.loc[0.5, "status"]) == {"finished"}
     stopped = by_rate[by_rate.status == "stopped"]
     assert (
         len(stopped) > 0

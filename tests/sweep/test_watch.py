@@ -27,7 +27,7 @@ class Shown(QuietDisplay):
         self.ends: list[tuple[str, Status]] = []
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, accuracy: float
+        self, label_text: str, status: Status, reason: str, result: str
     ) -> None:
         self.ends.append((label_text, status))
 
@@ -80,7 +80,7 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     watch, shown, tracked = watch_of(PACK, tmp_path)
     watch.store.write_bundle(PACK.id, *ended(RUNS[:2]))
     trial = Trial("pack", config={"pack": PACK.id}, stub=True)
-    first = End(RUNS[0].id, Status.FINISHED, "", 0.5)
+    first = End(RUNS[0].id, Status.FINISHED, "", "test_accuracy", 0.5)
     watch.on_trial_result(0, [trial], trial, {"ends": [first], "written": []})
     end(watch, trial)
     finished = [(run.id, Status.FINISHED) for run in RUNS[:2]]

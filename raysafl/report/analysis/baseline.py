@@ -5,7 +5,6 @@ import pandas as pd
 from raysafl.report.analysis.cells import LEVEL, LEVEL_STATISTIC, statistics
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
-from raysafl.storage.statistics import STATISTICS
 
 
 def improvements(
@@ -39,7 +38,7 @@ def improvements(
     entries = [entry for entry in manifest.entries if entry.run_id in base]
     table = manifest.table.replace(minus={})
     manifest = manifest.replace(entries=entries, table=table)
-    names = [n for n in {*STATISTICS, *statistics(table)} if n in runs]
+    names = [n for n in {*manifest.known(runs), *statistics(table)} if n in runs]
     own = runs[runs["run_id"].isin(list(base))]
     if own.empty or not names:
         return own, manifest

@@ -22,7 +22,7 @@ from raysafl.report.analysis.layout import (
 )
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
-from raysafl.storage.statistics import ACCURACIES, FRACTIONS, STATISTICS
+from raysafl.storage.statistics import ACCURACIES, FIXED
 
 EVERYWHERE = "all cells"
 # The statistic that tells whether a run has learnt, and the column that keeps its value
@@ -47,13 +47,25 @@ def statistics(table: Table) -> list[str]:
     )
 
 
-def factor(table: Table, statistic: str) -> float:
+def factor(manifest: Manifest, statistic: str) -> float:
     """Return the factor by which a statistic is multiplied for the table.
 
-    It is the table's scale (100 for per cent), except for counts beside accuracies.
+    It is the table's scale (100 for per cent), except for counts, losses and the like
+    beside it.
     """
-    counted = statistic in STATISTICS and statistic not in FRACTIONS
-    return 1.0 if counted and statistic != table.statistic else table.scale
+    table = manifest.table
+    known = manifest.statistic(statistic)
+    other = known is not None and not known.is_fraction
+    return 1.0 if other and statistic != table.statistic else table.scale
+
+
+def unit_of(manifest: Manifest, statistic: str) -> str:
+    """Return the unit in which the table shows a statistic: its own one for fractions."""
+    table = manifest.table
+    known = manifest.statistic(statistic)
+    if statistic == table.statistic or (known is not None and known.is_fraction):
+        return table.unit
+    return ""
 
 
 def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
@@ -121,7 +133,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         with np.errstate(invalid="ignore"):
             mean = grouped.mean()
             std = grouped.std(ddof=1)
-        scale = factor(manifest.table, name)
+        scale = factor(manifest, name)
         frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
         frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
     frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)
@@ -187,14 +199,23 @@ def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     stds = [math.nan if p is None or p.std is None else p.std for p in found]
     frame["paper.std"] = np.array(stds, dtype=float)
     for name in statistics(manifest.table):
-        # The printed number is an accuracy, so counts and times are not compared with
-        # it.
-        other = name in STATISTICS and name not in ACCURACIES
-        alike = not other or name == manifest.table.statistic
+        alike = name == manifest.table.statistic or _is_alike(name, manifest)
         frame[f"diff.{name}"] = (
             frame[f"mean.{name}"] - frame["paper.mean"] if alike else math.nan
         )
     return frame
+
+
+def _is_alike(name: str, manifest: Manifest) -> bool:
+    """Whether printed numbers of the table's statistic may be those of another one.
+
+    Printed accuracies are not compared with counts and times.
+    """
+    own = manifest.statistic(name)
+    of_table = manifest.statistic(manifest.table.statistic)
+    if of_table is None or manifest.table.statistic in FIXED:
+        return own is None or name in ACCURACIES
+    return own is not None and own.column == of_table.column
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
                 pairs.append((entry.run_id, base.run_id))
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
     found = pd.DataFrame(rows, columns=columns)
-    differences = _differences(pairs, done, manifest.table)
+    differences = _differences(pairs, done, manifest)
     found = found.join(differences, how="inner").reset_index(drop=True)
     # Only comparisons with a p-value count for the adjustment.
     tested = found["p"].notna()
@@ -203,14 +203,14 @@ def _other_labels(labels: Mapping[str, Label], method: str) -> Key:
 
 
 def _differences(
-    pairs: Sequence[tuple[str, str]], done: pd.DataFrame, table: Table
+    pairs: Sequence[tuple[str, str]], done: pd.DataFrame, manifest: Manifest
 ) -> pd.DataFrame:
     """Compare the runs of each pair seed by seed.
 
     Args:
         pairs: the ids of each run and of its baseline.
         done: the finished replicates.
-        table: the table, which names the statistic.
+        manifest: the sweep, whose table names the statistic.
 
     Returns:
         `seeds`, `diff`, `half` and `p` of the pairs with two common seeds or more, by
@@ -219,8 +219,9 @@ def _differences(
     columns = {"seeds": int, "diff": float, "half": float, "p": float}
     parts = [pd.DataFrame({n: pd.Series(dtype=kind) for n, kind in columns.items()})]
     if pairs:
+        name = manifest.table.statistic
         numbers = done[["run_id", "seed"]].assign(
-            value=done[table.statistic].astype(float) * factor(table, table.statistic)
+            value=done[name].astype(float) * factor(manifest, name)
         )
         base = numbers.rename(columns={"run_id": "base", "value": "base_value"})
         frame = pd.DataFrame(pairs, columns=["run_id", "base"]).reset_index(

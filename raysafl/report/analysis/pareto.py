@@ -1,4 +1,4 @@
-"""Accuracy against cost: which choices of a sweep no other choice beats."""
+"""The table's statistic against cost: which choices of a sweep no other choice beats."""
 
 import json
 from dataclasses import dataclass
@@ -96,16 +96,22 @@ def _question(config: dict[str, Any]) -> str:
     return json.dumps([data, config["model"], config["rounds"], policy], sort_keys=True)
 
 
-def front(cost: NDArray[np.float64], gain: NDArray[np.float64]) -> list[int]:
+def front(
+    cost: NDArray[np.float64],
+    value: NDArray[np.float64],
+    higher_is_better: bool = True,
+) -> list[int]:
     """Find the points that no other point beats by being both cheaper and better.
 
     Args:
         cost: the cost of each point.
-        gain: the accuracy of each point.
+        value: the statistic of each point.
+        higher_is_better: whether a higher value is better.
 
     Returns:
         Their positions in the arrays, by rising cost.
     """
+    gain = value if higher_is_better else -value
     best = -np.inf
     found = list[int]()
     for i in np.lexsort((-gain, cost)):

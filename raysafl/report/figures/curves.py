@@ -1,5 +1,9 @@
-"""Curves of test accuracy over rounds: mean and standard deviation over replicates."""
+"""Curves of a column over rounds: mean and standard deviation over replicates.
 
+The column is the test accuracy, or another one by which the runs are judged.
+"""
+
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,8 +37,10 @@ from raysafl.report.figures.style import (
     to_png,
     wrapped,
 )
+from raysafl.report.wording import quality_text
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.statistics import declaration_of
 
 # Largest number of panels on one page.
 PANELS = 24
@@ -57,9 +63,10 @@ class Quantity:
     Attributes:
         column: the name of the column.
         scale: the factor by which its values are multiplied.
-        highest: the upper limit of the band around the mean; the lower one is 0.
+        highest: the upper limit of the band around the mean.
         label: the text at the vertical axis.
         empty: what is said of a panel without rows.
+        lowest: the lower limit of the band.
     """
 
     column: str
@@ -67,6 +74,18 @@ class Quantity:
     highest: float
     label: str
     empty: str = "not run yet"
+    lowest: float = 0.0
+
+    @classmethod
+    def judging(cls, manifest: Manifest) -> "Quantity":
+        """Return the quantity by which the runs of a sweep are judged."""
+        if manifest.quality == ACCURACY.column:
+            return ACCURACY
+        column = declaration_of(manifest.quality, manifest.columns)
+        if column is not None and column.is_fraction:
+            return cls(manifest.quality, 100, 100, f"{quality_text(manifest)} (%)")
+        text = quality_text(manifest)
+        return cls(manifest.quality, 1, math.inf, text, lowest=-math.inf)
 
 
 ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
@@ -112,21 +131,25 @@ def draw_curve(
     axes.plot(numbers, mean, color=colour, linewidth=1.4, marker=mark, linestyle=style)
     if np.isnan(std).all():
         return
-    low = np.maximum(mean - std, 0)
+    low = np.maximum(mean - std, what.lowest)
     high = np.minimum(mean + std, what.highest)
     axes.fill_between(numbers, low, high, color=colour, alpha=band, linewidth=0)
 
 
-def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
+def curve_of_run(
+    rounds: pd.DataFrame, title: str, manifest: Manifest | None = None
+) -> bytes:
     """Draw one run: each replicate as a thin line, their mean with a band.
 
     Args:
         rounds: the run's rows, as in `rounds/`.
         title: the title of the figure.
+        manifest: the sweep, which says what is drawn; by default the test accuracy.
 
     Returns:
         A PNG file.
     """
+    what = Quantity.judging(manifest) if manifest else ACCURACY
     count = rounds["replicate"].nunique()
     note = f"mean ± std of {count} replicates" if count > 1 else ""
     title = f"{wrapped(title, 6.0)}\n{note}".strip()
@@ -138,17 +161,17 @@ def curve_of_run(rounds: pd.DataFrame, title: str) -> bytes:
     for _, rows in rounds.groupby("replicate") if count > 1 else []:
         axes.plot(
             rows["round"],
-            100 * rows["test_accuracy"],
+            what.scale * rows[what.column],
             color=GREY,
             linewidth=0.5,
             alpha=0.5,
         )
-    draw_curve(axes, rounds, colours(1)[0])
+    draw_curve(axes, rounds, colours(1)[0], what=what)
     axes.xaxis.set_major_locator(
         MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True)
     )
     axes.set_xlabel(ROUND, fontsize=LETTERS)
-    axes.set_ylabel(ACCURACY.label, fontsize=LETTERS)
+    axes.set_ylabel(literal(what.label), fontsize=LETTERS)
     axes.set_title(title, fontsize=LETTERS + 1)
     return to_png(figure)
 
@@ -158,7 +181,7 @@ def curves(
     manifest: Manifest,
     layout: Layout,
     runs: pd.DataFrame | None = None,
-    what: Quantity = ACCURACY,
+    what: Quantity | None = None,
     note: str = "",
 ) -> list[bytes]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
@@ -173,7 +196,7 @@ def curves(
         layout: the layout of its axes.
         runs: if given, replicates that diverged or failed are left out, as in the
             table.
-        what: what is drawn over the rounds.
+        what: what is drawn over the rounds; by default that by which runs are judged.
         note: what the title should say besides.
 
     Returns:
@@ -181,6 +204,9 @@ def curves(
     """
     if not manifest.entries:
         return []
+    what = what or Quantity.judging(manifest)
+    if what.column not in rounds:
+        rounds = rounds.assign(**{what.column: math.nan})
     method = layout.method
     others = [axis for axis in layout.axes if axis != method]
     # Replicates that are not in the table are not drawn either.
@@ -283,7 +309,7 @@ def _panel_grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axe
         )
         axes.tick_params(labelbottom=i + wide >= count)
         axes.set_xlabel(ROUND if i + wide >= count else "", fontsize=LETTERS)
-    figure.supylabel(what.label, fontsize=LETTERS + 1)
+    figure.supylabel(literal(what.label), fontsize=LETTERS + 1)
     return figure, panels[:count]
 
 

@@ -18,7 +18,7 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.report.figures.style import LETTERS, literal, new_figure, to_png, wrapped
-from raysafl.report.wording import MEANINGS, NOTHING, number
+from raysafl.report.wording import NOTHING, number
 from raysafl.storage.manifest import Manifest
 
 # Number of cells down or across that can still be read.
@@ -187,6 +187,6 @@ def _write_texts(
     bar.outline.set_visible(False)
     small = "" if manifest.scale == "paper" else f" (scale: {manifest.scale})"
     title = wrapped((manifest.title or manifest.name) + small, figure.get_figwidth())
-    meaning = MEANINGS.get(table.statistic, table.statistic)
+    meaning = manifest.meaning(table.statistic) or table.statistic
     about = wrapped(f"mean over replicates of the {meaning}", figure.get_figwidth())
     figure.suptitle(f"{title}\n{about}", fontsize=LETTERS + 1)

@@ -1,4 +1,4 @@
-"""Accuracy against cost: server samples, enforced rounds and traffic."""
+"""The table's statistic against cost: server samples, enforced rounds and traffic."""
 
 from typing import Any
 
@@ -119,7 +119,8 @@ def _draw_problem(
                 elinewidth=0.8,
                 alpha=0.9,
             )
-    best = front(x, y)
+    known = manifest.statistic(manifest.table.statistic)
+    best = front(x, y, known is None or known.higher_is_better)
     axes.step(
         x[best], y[best], where="post", color=GREY, linewidth=1, linestyle=":", zorder=1
     )

@@ -23,7 +23,7 @@ from raysafl.report.pages.html import (
 )
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import origin_facts
-from raysafl.report.wording import MEANINGS, NOTHING, number, signed, spread
+from raysafl.report.wording import NOTHING, number, signed, spread
 from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.store import Store
@@ -76,8 +76,9 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     ]
     common = sum(all(labels in cells for cells in sweeps) for labels in combinations)
     unit = f", in {table.unit}" if table.unit else ""
+    meaning = manifests[0].meaning(table.statistic) or "of runs.parquet"
     text = (
-        f"`{table.statistic}` ({MEANINGS.get(table.statistic, 'of runs.parquet')}{unit}): mean ± "
+        f"`{table.statistic}` ({meaning}{unit}): mean ± "
         f"standard deviation over seeds [how many]. {common} of {len(combinations)} cells are in "
         f"every sweep. Δ is to {names[0]}, ± half the width of its {LEVEL:.0%} interval (Welch)."
     )
@@ -171,7 +172,7 @@ def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
 def _curve_pictures(stores: Sequence[Store], names: Sequence[str]) -> list[Picture]:
     """Return the first page of each sweep's curves, as its report has them."""
     files = [store.file("curves.png") for store in stores]
-    alt = "Lines of test accuracy over rounds, one panel per labels_text, one line per method"
+    alt = "Lines over rounds, one panel for each combination of labels, one line per method"
     return [
         Picture(file.name, file.read_bytes(), f"{alt}: {name}", name)
         for file, name in zip(files, names, strict=True)

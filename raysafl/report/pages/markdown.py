@@ -17,6 +17,7 @@ from raysafl.report.analysis.cells import (
     matching,
     readings,
     statistics,
+    unit_of,
     unplaced,
 )
 from raysafl.report.analysis.evidence import add_verdicts, rule
@@ -31,7 +32,6 @@ from raysafl.report.analysis.part import Part
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.pages.screen import screen
 from raysafl.report.wording import (
-    MEANINGS,
     NOTHING,
     caption,
     count,
@@ -44,6 +44,7 @@ from raysafl.report.wording import (
 )
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import ACCURACY, FIXED
 
 # Said wherever the nearest of several statistics is named.
 CHOSEN_AFTERWARDS = (
@@ -106,6 +107,7 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
     words = ["paper", "verdict"] if printed else []
     head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
+    units = {n: unit if n in FIXED else unit_of(manifest, n) for n in names}
     found = cells_by_labels(cells, axes)
     rows = []
     for key in layout.combinations(manifest, axes):
@@ -115,7 +117,7 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
             cell["verdict"] or NOTHING,
         ]
         off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
-        own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], unit) for n in names]
+        own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], units[n]) for n in names]
         rows.append(
             [
                 *map(label_text, key),
@@ -250,12 +252,14 @@ def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     head, *lines = claims.rows(cells, manifest)
     if not lines:
         return []
-    rule = (
-        "Judged by the means of the cells, without regard to their spread. *Not learnt*: the "
-        "accuracy of one of the compared cells is near chance (`last5` has come less than "
-        f"{claims.LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that their "
-        "order says nothing."
-    )
+    rule = "Judged by the means of the cells, without regard to their spread."
+    if manifest.quality == ACCURACY:
+        rule += (
+            " *Not learnt*: the "
+            "accuracy of one of the compared cells is near chance (`last5` has come less than "
+            f"{claims.LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that "
+            "their order says nothing."
+        )
     return [
         "## What the paper says, and whether it holds",
         rule,
@@ -369,9 +373,9 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         rule(manifest.table) if manifest.table.paper else "",
         _long(part.cells, part.manifest, part.layout),
         "\n".join(
-            f"- `{n}`: {MEANINGS[n]}"
+            f"- `{n}`: {meaning}"
             for n in statistics(manifest.table)
-            if n in MEANINGS
+            if (meaning := manifest.meaning(n))
         ),
         *claim_lines(cells, manifest),
         *more_lines(cells, manifest),

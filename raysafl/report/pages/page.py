@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from raysafl.report.analysis.cells import aggregate, statistics
+from raysafl.report.analysis.cells import aggregate, statistics, unit_of
 from raysafl.report.analysis.evidence import LEVEL, VERDICTS, rule
 from raysafl.report.analysis.layout import (
     Key,
@@ -48,7 +48,6 @@ from raysafl.report.pages.sections import (
 )
 from raysafl.report.wording import (
     LOST,
-    MEANINGS,
     NOTHING,
     caption,
     count,
@@ -60,7 +59,6 @@ from raysafl.report.wording import (
     theirs,
 )
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.statistics import FRACTIONS
 
 # An adjusted p-value below this makes a method higher or lower.
 CLEAR = 0.05
@@ -257,10 +255,14 @@ def _all_cells(report: Report) -> list[Piece]:
                 else f"{gap} ± {number(half, unit)}"
             ]
             row += [_or_dash(cell["deviations"]), badge(cell["verdict"]) or NOTHING]
-        units = [unit if n in FRACTIONS else "" for n in others]
+        units = [unit_of(manifest, n) for n in others]
         more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
         rows.append([*row, *more])
-    means = [f"`{n}`: {MEANINGS[n]}" for n in statistics(table) if n in MEANINGS]
+    means = [
+        f"`{n}`: {meaning}"
+        for n in statistics(table)
+        if (meaning := manifest.meaning(n))
+    ]
     return [
         Grid("All cells", [*head, *others], rows),
         prose(
