@@ -40,6 +40,7 @@ OTHERS = {
         *("Train", "TrainMean", "Update"),
     ],
     "core.objective": ["Metric", "Objective", "mean_of"],
+    "kept.load": ["load_model"],
     "core.participation": ["Cohort", "Participation"],
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],

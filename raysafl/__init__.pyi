@@ -66,7 +66,9 @@ from .data import (
     StratifiedServer,
     Subset,
     Synthetic,
+    Validation,
 )
+from .kept.load import load_model
 from .models import (
     CNN,
     MLP,
@@ -207,7 +209,9 @@ __all__ = [
     "TrainMean",
     "Uniform",
     "Update",
+    "Validation",
     "Weibull",
     "__version__",
+    "load_model",
     "mean_of",
 ]

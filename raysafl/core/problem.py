@@ -109,9 +109,7 @@ class Split:
         self.clients = as_client_indices(clients)
         self.server = server
         self.shared = shared
-        self.validation = (
-            np.empty(0, np.int64) if validation is None else validation
-        )
+        self.validation = np.empty(0, np.int64) if validation is None else validation
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""

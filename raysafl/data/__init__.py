@@ -38,6 +38,7 @@ from raysafl.data.sources import (
     data_root,
 )
 from raysafl.data.synthetic import Synthetic
+from raysafl.data.validation import Validation
 
 __all__ = [
     "EMNIST_LABELS",
@@ -71,5 +72,6 @@ __all__ = [
     "StratifiedServer",
     "Subset",
     "Synthetic",
+    "Validation",
     "data_root",
 ]

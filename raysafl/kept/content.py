@@ -71,16 +71,16 @@ class KeptModels(BaseModel):
 
 
 def dump(
-    about: KeptModels,
     parameters: Sequence[Mapping[str, Tensor]],
     frozen: Mapping[str, Tensor],
+    about: KeptModels,
 ) -> bytes:
     """Return the content of a file.
 
     Args:
-        about: The metadata.
         parameters: The trained parameters by name, for each replicate of `about`.
         frozen: The frozen parameters by name.
+        about: The metadata.
     """
     named = {f"{FROZEN}/{name}": value for name, value in frozen.items()}
     for kept, own in zip(about.replicates, parameters, strict=True):

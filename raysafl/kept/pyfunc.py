@@ -29,6 +29,8 @@ class Predictor:
     def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
         self.module = module
         self.input_shape = input_shape
+        layers = [type(part) for part in module.modules()]
+        self._takes_tokens = nn.Embedding in layers
 
     def predict(self, model_input: Any, params: Any = None) -> NDArray[Any]:
         """Return the model's outputs [B, ...], for classes the logits.
@@ -40,17 +42,15 @@ class Predictor:
             params: Nothing; MLflow passes it.
         """
         values = np.asarray(model_input)
-        x_B = torch.from_numpy(np.ascontiguousarray(values))
-        if x_B.dtype != torch.int64:
-            x_B = x_B.float()
+        # Only tokens, which an embedding looks up, are whole numbers.
+        number = np.int64 if self._takes_tokens else np.float32
+        x_B = torch.from_numpy(np.ascontiguousarray(values, dtype=number))
         with torch.no_grad():
             outputs: NDArray[Any] = self.module(x_B.view(-1, *self.input_shape)).numpy()
         return outputs
 
 
-def _load_pyfunc(
-    path: str, model_config: Mapping[str, Any] | None = None
-) -> Predictor:
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Predictor:
     """Return the model of a file, as MLflow asks for it.
 
     Args:

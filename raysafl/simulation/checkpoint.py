@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from raysafl.core.algorithm import State
-from raysafl.simulation.simulation import Counts, Replicate, Simulation
+from raysafl.simulation.simulation import Counts, Kept, Replicate, Simulation
 
 # Everything that reading a damaged file may raise.
 DAMAGE = (
@@ -31,7 +31,9 @@ DAMAGE = (
 MOST_HEADER = 100_000_000
 # The fields of a replicate that go into the JSON as they are.
 PLAIN_FIELDS = [
-    f.name for f in fields(Replicate) if f.name not in ("state", "counts", "reached")
+    f.name
+    for f in fields(Replicate)
+    if f.name not in ("state", "counts", "reached", "best")
 ]
 
 
@@ -52,7 +54,11 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
         counts = asdict(replicate.counts)
         reached = sorted(replicate.reached)
-        replicates.append(plain | {"counts": counts, "reached": reached})
+        saved = plain | {"counts": counts, "reached": reached}
+        if replicate.best is not None:
+            tensors[f"{r}/best"] = replicate.best.w_P
+            saved["best"] = [replicate.best.round, replicate.best.value]
+        replicates.append(saved)
 
     content = {
         "run": simulation.run.id,
@@ -107,6 +113,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
                 counts=Counts(**replicate["counts"]),
                 # Earlier versions did not count the samples that clients are sent.
                 reached=set(replicate.get("reached", [])),
+                best=_best_of(tensors, r, replicate.get("best")),
                 **{name: replicate[name] for name in PLAIN_FIELDS},
             )
             for r, replicate in enumerate(saved["replicates"])
@@ -174,6 +181,16 @@ def _checksum(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
         sums.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         sums.update(value.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return sums.hexdigest()
+
+
+def _best_of(
+    tensors: Mapping[str, torch.Tensor], r: int, saved: tuple[int, float] | None
+) -> Kept | None:
+    """Return replicate r's best model; None if the checkpoint has none."""
+    if saved is None:
+        return None
+    round, value = saved
+    return Kept(round, value, tensors[f"{r}/best"])
 
 
 def _state_of(tensors: Mapping[str, torch.Tensor], r: int) -> State:

@@ -87,6 +87,21 @@ class Counts:
     bytes_up: int = 0
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A model of a replicate that the run keeps.
+
+    Args:
+        round: The number of the round after which it was taken.
+        value: The value by which it was chosen; None if it is the last one.
+        w_P: Its parameters [P], float32.
+    """
+
+    round: int
+    value: float | None
+    w_P: Tensor
+
+
 @dataclass
 class Replicate:
     """One seed of a run between two rounds: its state, and what it has spent.
@@ -102,6 +117,7 @@ class Replicate:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
+        best: The best model so far, if the run keeps the best one.
     """
 
     seed: int
@@ -112,6 +128,7 @@ class Replicate:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     diverged: str = ""
+    best: Kept | None = None
 
 
 @dataclass
@@ -157,6 +174,8 @@ class Simulation:
         # Seconds that were spent on its rounds, and those up to its last records.
         self.seconds = 0.0
         self._recorded_seconds = 0.0
+        column = run.kept_by
+        self._higher_is_better = bool(column) and run.columns()[column].higher_is_better
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
         self.algorithms = []
@@ -412,7 +431,38 @@ class Simulation:
         if not live:
             return []
         scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
+        if self.run.kept_by:
+            for r in live:
+                self._keep_if_best(r, scores[self.first_cell + r])
         return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
+
+    def _keep_if_best(self, r: int, scores: Mapping[str, Value]) -> None:
+        """Keep replicate r's model if it is better than all before it."""
+        column = self.run.kept_by
+        value = scores[column]
+        # A model whose value is NaN is never the best.
+        if not isinstance(value, float) or math.isnan(value):
+            return
+        replicate = self.replicates[r]
+        before = replicate.best
+        sign = 1 if self._higher_is_better else -1
+        if before is None or before.value is None or sign * (value - before.value) > 0:
+            w_P = replicate.state.w_P.float().clone()
+            replicate.best = Kept(self.round, value, w_P)
+
+    def kept(self) -> dict[int, Kept]:
+        """Return the models that the run keeps after its last round, by replicate.
+
+        A replicate that has diverged has no last model, but the best one before that.
+        """
+        found: dict[int, Kept] = {}
+        for r, replicate in enumerate(self.replicates):
+            if self.run.kept_by and replicate.best is not None:
+                found[r] = replicate.best
+            elif self.run.keep == "last" and not replicate.diverged:
+                w_P = replicate.state.w_P.float()
+                found[r] = Kept(self.round - 1, None, w_P)
+        return found
 
     def _record(
         self, r: int, in_progress: _RoundInProgress, scores: Mapping[str, Value]

@@ -9,6 +9,7 @@
         ledger/pack-<id>.<k>.jsonl             how the runs of a pack ended
         ledger/ledger.jsonl                    how compacted runs ended
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
+        models/<run_id>.safetensors            the models that an ended run kept
         damaged/*.parquet                      rows of bundles that could not be read
         runs.parquet                           statistics, made from the files above
         table.md, report.html, *.png           the report, made from them too
@@ -63,7 +64,7 @@ PACK_ID = r"[0-9a-f]{12}"
 # The name of a pack's bundle. A run's id has no dot, so this is no name of a part.
 PACK_BUNDLE = rf"pack-{PACK_ID}\.[0-9]+"
 # What a sweep's folder holds, as patterns.
-FOLDERS = ("rounds", "ledger", "checkpoints", "tune")
+FOLDERS = ("rounds", "ledger", "checkpoints", "models", "tune")
 FILES = (
     "manifest.json",
     "runs.parquet",
@@ -73,6 +74,7 @@ FILES = (
     "rounds/*.parquet",
     "ledger/*.json*",
     "checkpoints/*.safetensors",
+    "models/*.safetensors",
 )
 
 
@@ -219,6 +221,10 @@ class Store:
         """Return the path of the file from which a run that has not ended goes on."""
         return self.file("checkpoints", f"{run_id}.safetensors")
 
+    def model(self, run_id: str) -> Location:
+        """Return the path of the file with the models that a run kept."""
+        return self.file("models", f"{run_id}.safetensors")
+
     def size(self) -> int:
         """Return how many bytes the files in rounds/ and ledger/ have together."""
         files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger/*.json*")]
@@ -270,7 +276,7 @@ class Store:
                 raise
             except ValueError:
                 bundle.set_aside()
-        _delete(self.parts(ids))
+        _delete(self.parts(ids), self.models(ids))
         self.drop_unfinished_bundles()
 
     def tidy(self) -> None:
@@ -495,6 +501,10 @@ class Store:
     def checkpoints(self, run_ids: Collection[str] | None = None) -> list[Location]:
         """Return the checkpoints of some runs, or of all."""
         return self._found("checkpoints/*.safetensors", run_ids)
+
+    def models(self, run_ids: Collection[str] | None = None) -> list[Location]:
+        """Return the files with the models that some runs, or all, kept."""
+        return self._found("models/*.safetensors", run_ids)
 
     def begun(self) -> set[str]:
         """Return the ids of the runs that have parts or are in a bundle."""

@@ -15,6 +15,7 @@ from raysafl.runtime.messages import (
     decode_reply,
     encode_reply,
 )
+from raysafl.runtime.spans import TEST, Span
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:
