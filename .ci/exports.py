@@ -45,6 +45,7 @@ OTHERS = {
     "core.objective": ["Metric", "Objective", "mean_of"],
     "core.participation": ["Cohort", "Participation", "Sampling"],
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples", "Column"],
+    "kept.load": ["load_model"],
     "core.randomness": ["Key"],
     "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
     "runtime": ["Hardware"],

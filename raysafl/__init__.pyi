@@ -75,12 +75,14 @@ from .data import (
     StratifiedServer,
     Subset,
     Synthetic,
+    Validation,
     from_arrays,
     from_csv,
     from_pandas,
     from_parquet,
     from_torch,
 )
+from .kept.load import load_model
 from .models import (
     CNN,
     MLP,
@@ -240,6 +242,7 @@ __all__ = [
     "TrainMean",
     "Uniform",
     "Update",
+    "Validation",
     "WarmUpRate",
     "Weibull",
     "__version__",
@@ -248,6 +251,7 @@ __all__ = [
     "from_pandas",
     "from_parquet",
     "from_torch",
+    "load_model",
     "mean_of",
     "simulate",
     "trainable",

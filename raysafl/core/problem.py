@@ -131,7 +131,7 @@ class Dataset:
 
 
 class Split:
-    """Which training samples each client and the server hold.
+    """Which training samples each client and the server hold, and which nobody trains on.
 
     Attributes:
         clients: the indices of each client's samples. It reads like a list of arrays,
@@ -142,6 +142,8 @@ class Split:
             server sends it. They are its last ones.
         tests: the indices of each client's own test samples, which are training
             samples that nobody trains on; None if no such samples are held out.
+        validation: the indices of the training samples that are held back to judge
+            models by. Neither a client nor the server holds one of them.
     """
 
     def __init__(
@@ -150,11 +152,13 @@ class Split:
         server: NDArray[np.int64],
         shared: int = 0,
         tests: ClientIndices | None = None,
+        validation: NDArray[np.int64] | None = None,
     ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
         self.shared = shared
         self.tests = tests
+        self.validation = np.empty(0, np.int64) if validation is None else validation
 
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the indices of a client's samples, of SERVER's or of EVERYONE's."""
@@ -183,6 +187,11 @@ class FederatedData(Component):
     @abstractmethod
     def has_server_data(self) -> bool:
         """Whether the server holds samples of its own."""
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether `split` holds training samples back, on which models are evaluated."""
+        return False
 
     @property
     @abstractmethod

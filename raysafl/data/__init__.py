@@ -36,6 +36,7 @@ from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, OtherDatasetSer
 from raysafl.data.shakespeare import Shakespeare
 from raysafl.data.sources import Digits, ImageSource, Source, Subset, data_root
 from raysafl.data.synthetic import Synthetic
+from raysafl.data.validation import Validation
 
 __all__ = [
     "EMNIST_LABELS",
@@ -71,6 +72,7 @@ __all__ = [
     "StratifiedServer",
     "Subset",
     "Synthetic",
+    "Validation",
     "data_root",
     "from_arrays",
     "from_csv",

@@ -98,6 +98,21 @@ class Counts:
     bytes_up: int = 0
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A model of a replicate that the run keeps.
+
+    Args:
+        round: The number of the round after which it was taken.
+        value: The value by which it was chosen; None if it is the last one.
+        w_P: Its parameters [P], float32.
+    """
+
+    round: int
+    value: float | None
+    w_P: Tensor
+
+
 @dataclass
 class Replicate:
     """One seed of a run between two rounds: its state, and what it has spent.
@@ -119,6 +134,7 @@ class Replicate:
             empty as long as it has not.
         clients: Who came how often, and how the clients were served; None unless the
             run evaluates clients one by one.
+        best_model: The best model so far, if the run keeps the best one.
     """
 
     seed: int
@@ -133,6 +149,7 @@ class Replicate:
     best_round: int = -1
     stopped: str = ""
     clients: ClientHistory | None = None
+    best_model: Kept | None = None
 
     @property
     def ended(self) -> bool:
@@ -191,6 +208,8 @@ class Simulation:
         # Seconds that were spent on its rounds, and those up to its last records.
         self.seconds = 0.0
         self._recorded_seconds = 0.0
+        # Whether the column by which a model is kept should be high.
+        self._keeps_highest = bool(run.kept_by) and run.higher_is_better(run.kept_by)
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
         # The numbers of samples of a replicate's clients, once they are asked for.
@@ -509,6 +528,8 @@ class Simulation:
             own = scores[self.first_cell + r]
             if self.run.stop is not None:
                 self._stop_without_improvement(self.run.stop, r, own)
+            if self.run.kept_by:
+                self._keep_if_best(r, own)
             records.append(self._record(r, rounds[r], own))
         return records
 
@@ -564,7 +585,7 @@ class Simulation:
             asked,
             self.run.objective,
             self.run.quality.higher_is_better,
-            self.run.local,
+            self.local,
             self.round,
             judged,
         )
@@ -573,6 +594,34 @@ class Simulation:
             served = found.get(self.first_cell + record.replicate, {})
             completed.append(replace(record, metrics={**record.metrics, **served}))
         return completed
+
+    def _keep_if_best(self, r: int, scores: Mapping[str, Value]) -> None:
+        """Keep replicate r's model if it is better than all before it."""
+        column = self.run.kept_by
+        value = scores[column]
+        # A model whose value is NaN is never the best.
+        if not isinstance(value, float) or math.isnan(value):
+            return
+        replicate = self.replicates[r]
+        before = replicate.best_model
+        sign = 1 if self._keeps_highest else -1
+        if before is None or before.value is None or sign * (value - before.value) > 0:
+            w_P = replicate.state.w_P.float().clone()
+            replicate.best_model = Kept(self.round, value, w_P)
+
+    def kept(self) -> dict[int, Kept]:
+        """Return the models that the run keeps after its last round, by replicate.
+
+        A replicate that has diverged has no last model, but the best one before that.
+        """
+        found: dict[int, Kept] = {}
+        for r, replicate in enumerate(self.replicates):
+            if self.run.kept_by and replicate.best_model is not None:
+                found[r] = replicate.best_model
+            elif self.run.keep == "last" and not replicate.diverged:
+                w_P = replicate.state.w_P.float()
+                found[r] = Kept(self.round - 1, None, w_P)
+        return found
 
     def _record(
         self, r: int, in_progress: _RoundInProgress, scores: Mapping[str, Value]

@@ -240,7 +240,11 @@ class Sweep:
         in_space = any(name.partition(".")[0] == "objective" for name in self.space)
         if self.base is None or self.make is not None or in_space:
             return None
-        return Measures.of([self.base])
+        measures = Measures.of([self.base])
+        if not {"data", "data.validation"}.isdisjoint(self.space):
+            # Some of the data may have no validation samples.
+            return replace(measures, has_validation=False)
+        return measures
 
     @property
     def goal(self) -> tuple[str, str]:
@@ -248,6 +252,14 @@ class Sweep:
         measures = self._measures() or Measures()
         metric = self.metric or measures.goal[0]
         return metric, self.mode or measures.mode(metric)
+
+    @property
+    def _searched_by(self) -> str:
+        """The column that the search algorithm and the scheduler go by, if there is any."""
+        if self.search_alg is None and self.scheduler is None:
+            return ""
+        own = getattr(self.search_alg, "metric", None)
+        return own if isinstance(own, str) and own else self.goal[0]
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -451,6 +463,7 @@ class Sweep:
             table=self._table(measures),
             columns=dict(measures.columns),
             quality=measures.quality,
+            searched_by=self._searched_by,
             claims=list(self.claims),
             notes=self.notes,
         )

@@ -1,6 +1,7 @@
 """A run that has begun and not ended: its rounds, its rows so far, and its checkpoint."""
 
 import datetime
+import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -12,6 +13,8 @@ import pyarrow.compute as pc
 
 from raysafl.core.record import COLUMNS, Record
 from raysafl.core.work import Work
+from raysafl.kept.content import KeptModels, KeptReplicate
+from raysafl.kept.content import dump as models_file
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
@@ -61,6 +64,7 @@ class OpenRun:
     ) -> None:
         self.run = run
         self.store = store
+        self.work = work
         self.code = dict(code)
         self.simulation = Simulation(run, work, first_cell)
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -208,6 +212,37 @@ class OpenRun:
     def metrics(self) -> dict[str, float | int]:
         """Return the last evaluated round, see `metrics_of`."""
         return metrics_of(self.run, self.latest)
+
+    def write_models(self) -> dict[str, str]:
+        """Write the models that the run keeps, before its ledger entry.
+
+        Returns:
+            The field of the ledger entry that names the file's digest; none if the run
+            keeps no model.
+        """
+        kept = self.simulation.kept()
+        if not kept:
+            return {}
+        named = {r: self.work.model_of(own.w_P) for r, own in kept.items()}
+        first = next(iter(named.values()))
+        seeds = self.run.seeds
+        about = KeptModels(
+            run_id=self.run.id,
+            run=self.run.model_dump(mode="json"),
+            keep=self.run.keep or "",
+            column=self.run.kept_by,
+            input_shape=first.input_shape,
+            num_outputs=first.num_outputs,
+            replicates=[
+                KeptReplicate(r, seeds[r], own.round, own.value)
+                for r, own in kept.items()
+            ],
+        )
+        content = models_file(
+            [own.trained for own in named.values()], first.frozen, about
+        )
+        atomic_write(self.store.model(self.run.id), content)
+        return {"kept": hashlib.sha256(content).hexdigest()}
 
     def entry(
         self, sums: Mapping[int, RowSum], origin: Mapping[str, str]

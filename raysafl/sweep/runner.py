@@ -41,6 +41,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.coordinator import Coordinator
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
 from raysafl.sweep.progress import choose_display, plain_console, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
@@ -238,6 +239,7 @@ class Runner:
             def ready() -> Datasets:
                 """Wait for the data, before anything is deleted or written."""
                 datasets = loading.result()
+                self._say_what_is_kept(todo.values(), datasets)
                 # All checks have passed, and what was made is kept.
                 refusal.pop_all()
                 store.forget(attempt.forgotten)
@@ -272,6 +274,25 @@ class Runner:
                 if not self.quiet
                 else frozenset(),
             )
+
+    def _say_what_is_kept(self, runs: Iterable[Run], datasets: Datasets) -> None:
+        """Say what the models take that the runs will keep.
+
+        Of runs that are sampled, `base` tells, unless a function makes them.
+
+        Raises:
+            ValueError: a model cannot be written.
+        """
+        note = ""
+        base = self.sweep.base
+        if self.sweep.is_grid:
+            note = keeping_note(runs, datasets)
+        elif base is not None and self.sweep.make is None and base.keep:
+            base = self.sweep.build({})
+            data = {base.data.source_key: base.data.load()}
+            note = keeping_note([base], data, self.sweep.num_samples)
+        if note:
+            self._note(note)
 
     def _try(
         self, runs: Mapping[str, Run], manifest: Manifest

@@ -43,6 +43,7 @@ from raysafl.tracking.entities import (
     run_tags,
 )
 from raysafl.tracking.experiment import open_experiment
+from raysafl.tracking.kept import model_files, model_note
 from raysafl.tracking.metrics import NO_CURVES, Curves, shown_statistics
 from raysafl.tracking.readings import Reading, read_runs
 from raysafl.tracking.saved_view import TAG as VIEW
@@ -334,7 +335,9 @@ class Projection:
         if self._track is Tracking.CURVES:
             through = curves.last_round
             k = stride(ending.config, len(reading.curves.rounds))
-            tags = {**tags, **({NOTE: thinning_note(k)} if k > 1 else {})}
+            said = (thinning_note(k), model_note(self.store, run_id, ending))
+            note = "\n\n".join(filter(None, said))
+            tags = {**tags, **({NOTE: note} if note else {})}
         tags = {**tags, **self._marks(reading, through)}
         params = self._params(run_id, ending.config)
         run = self._logged_run(run_id, reading)
@@ -498,7 +501,7 @@ class Projection:
     def _files(
         self, run_id: str, reading: Reading, ending: LedgerEntry
     ) -> dict[str, bytes]:
-        """Return a run's files: its configuration, its statistics, and perhaps a figure.
+        """Return a run's files: configuration, statistics, figure and kept models.
 
         The figure shows the spread over several replicates; MLflow itself draws the
         curve of a single one. The traceback of a failed try stays when a later try
@@ -514,13 +517,15 @@ class Projection:
         if self._curve and rows["replicate"].nunique() > 1:
             title = self._title(run_id)
             files["curve.png"] = self._curve(rows, title, self.manifest)
-        return files
+        return files | model_files(self.store, run_id, ending)
 
     def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:
         """Store files as artifacts of a run."""
         with TemporaryDirectory() as temporary:
             for name, content in files.items():
-                (Path(temporary) / name).write_bytes(content)
+                file = Path(temporary) / name
+                file.parent.mkdir(exist_ok=True)
+                file.write_bytes(content)
             self._client.log_artifacts(mlflow_id, temporary)
 
 

@@ -54,6 +54,7 @@ from raysafl.report.wording import (
     number,
     ours,
     scale_note,
+    search_note,
     signed,
     spread,
     theirs,
@@ -168,8 +169,8 @@ def _summary_parts(report: Report) -> list[Piece]:
         ("traffic", traffic_text(total["total_bytes"]), False),
     ]
     parts: list[Piece] = [Cards(cards)]
-    if report.part.note:
-        parts.append(prose(report.part.note))
+    notes = (search_note(report.manifest), report.part.note)
+    parts += [prose(note) for note in notes if note]
     judged = cells[cells["verdict"] != ""]
     if len(judged):
         words = judged["verdict"].value_counts()
