@@ -6,7 +6,15 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.packs import alone, assert_same, cells_of, mixed, simulations, together
+from helpers.packs import (
+    alone,
+    assert_same,
+    cells_of,
+    judged,
+    mixed,
+    simulations,
+    together,
+)
 from torch import Tensor, nn
 
 from raysafl import MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
@@ -34,7 +42,7 @@ def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -
 def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
     tiny: Run, engine: str, model: Model
 ) -> None:
-    runs = mixed(tiny, model)
+    runs = {**mixed(tiny, model), **judged(tiny, model)}
     lockstep = Lockstep[str](worker(runs, engine))
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most is None and not lockstep.most_reason
