@@ -56,6 +56,16 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
         "FAST": {"algorithm": MIFA(), "participation": adaptive, "local": decay},
         "FedProx": {"algorithm": FedProx(mu=0.1), "local": adam, "eval_every": 3},
         "shared": {"data.share": 0.5, "replicates": 3, "rounds": 2},
+    }
+    return {
+        name: base.replace({"model": model, **change})
+        for name, change in changes.items()
+    }
+
+
+def judged(base: Run, model: Model) -> dict[str, Run]:
+    """Runs that evaluate their clients one by one, in different ways."""
+    changes: dict[str, dict[str, Any]] = {
         "by label": {"eval_clients": PerClient(every=2, personal_steps=2), "rounds": 3},
         "own tests": {
             "data.own_tests": 0.2,

@@ -11,6 +11,7 @@ from helpers.packs import (
     assert_same,
     cells_of,
     fair,
+    judged,
     mixed,
     simulations,
     together,
@@ -42,7 +43,7 @@ def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -
 def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
     tiny: Run, engine: str, model: Model
 ) -> None:
-    runs = mixed(tiny, model)
+    runs = {**mixed(tiny, model), **judged(tiny, model)}
     lockstep = Lockstep[str](worker(runs, engine))
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most is None and not lockstep.most_reason

@@ -443,7 +443,8 @@ def test_a_run_round_trips_through_json_and_hardware_is_no_part_of_it(
     assert again == tiny and again.id == tiny.id
     assert set(Run.model_fields) == {
         *("data", "model", "algorithm", "participation", "local"),
-        *("rounds", "replicates", "seed", "eval_every", "objective", "stop"),
+        *("rounds", "replicates", "seed", "eval_every"),
+        *("objective", "stop", "eval_clients", "keep"),
     }
 
 

@@ -27,7 +27,7 @@ ACROSS = 3
 ONE_BY_ONE = 150
 # Into how many points more clients are put together.
 POINTS = 20
-RATE = "rounds in which the client has trained (%)"
+RATE = "rounds in which it trained (%)"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shown:
         # Runs that differ in their metric are judged by the loss, which all have.
         column = "loss" if what.column == "test_loss" else "quality"
         text = what.label.removeprefix("test ")
-        return cls(column, what.scale, f"{text}, on the client's test samples")
+        return cls(column, what.scale, f"{text} for a client")
 
 
 def served(
@@ -99,7 +99,9 @@ def served(
             _draw(places[key], of_run[entry.run_id], looks[method])
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    figure.supxlabel(RATE, fontsize=LETTERS + 1)
+    for axes in list(places.values())[-wide:]:
+        axes.set_xlabel(RATE, fontsize=LETTERS)
+        axes.tick_params(labelbottom=True)
     figure.supylabel(Shown.of(manifest).label, fontsize=LETTERS + 1)
     notes = ["mean over replicates", "last evaluation of the clients"]
     if any(len(points) == POINTS for points in of_run.values()):
@@ -108,7 +110,7 @@ def served(
         )
     if len(panels) < len(every):
         notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
-    title = f"Who is served: one point is a client; {'; '.join(notes)}"
+    title = f"Who is served: {'; '.join(notes)}"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
     if layout.method is not None:
         name_methods(figure, layout)
