@@ -21,7 +21,8 @@ class Federation(FederatedData):
     The server's n0 samples are drawn first and the partition spreads the rest, so that
     no sample is at the server and at a client (unless the server copies samples of
     clients, see `FromClients`). Samples from outside the dataset are appended to its
-    training samples, and no client gets them.
+    training samples, and no client gets them. With `own_tests`, a share of each client's
+    samples is held out before the server collects any and before any are shared.
 
     By default all replicates share one partition and differ in everything else that is
     drawn: the initial model (unless it starts at zero), the cohorts and the batches.
