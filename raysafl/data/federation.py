@@ -24,8 +24,10 @@ class Federation(FederatedData):
     The server's n0 samples are drawn first and the partition spreads the rest, so that
     no sample is at the server and at a client (unless the server copies samples of
     clients, see `FromClients`). Samples from outside the dataset are appended to its
-    training samples, and no client gets them. `validation` holds samples of either back,
-    on which models are evaluated in each evaluated round and never trained.
+    training samples, and no client gets them. With `own_tests`, a share of each client's
+    samples is held out before the server collects any and before any are shared.
+    `validation` holds samples of clients or server back, on which models are evaluated in
+    each evaluated round and never trained.
 
     By default all replicates share one partition and differ in everything else that is
     drawn: the initial model (unless it starts at zero), the cohorts and the batches.

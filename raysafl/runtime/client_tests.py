@@ -156,7 +156,8 @@ class ClientTests:
         """Find the test samples that belong to each client."""
         if split.tests is not None:
             return Groups(split.tests, of_train=True)
-        train, test = self.dataset.train.users, self.dataset.test.users
+        train = self.dataset.train.users
+        test = self.dataset.test.users
         if train is None or test is None:
             raise ValueError(
                 f"eval_clients.on='own' needs test samples of each client, and the test "

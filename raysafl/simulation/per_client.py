@@ -124,7 +124,7 @@ class PerClient(Component):
         """
         return {
             f"clients_{statistic}_{name}": MetricColumn(
-                text.format(metric.meaning),
+                text.format(name),
                 metric.is_fraction,
                 # A spread between clients is better if it is small.
                 metric.higher_is_better and statistic != "std",
@@ -135,21 +135,24 @@ class PerClient(Component):
         }
 
 
-# Statistic -> its meaning, with {} for the metric's.
+# Statistic -> its meaning, with {} for the name of the metric.
 MEANINGS = {
-    "mean": "{}: mean over all clients",
-    "std": "{}: standard deviation over all clients",
-    "weighted": "{}: mean over all clients, each weighted by the number of rounds in which "
-    "it has trained; empty if none has",
-    "never": "{}: mean over the clients that have not trained so far; empty if all have",
-    "rarest10": "{}: mean over the tenth of the clients that have trained in the fewest "
-    "rounds; where several share the last places, each counts in part",
-    "worst10": "{}: mean over the tenth of the clients for which it is worst",
+    "mean": "{} on each client's test samples, mean over all clients",
+    "std": "{} on each client's test samples, standard deviation over all clients",
+    "weighted": "{} on each client's test samples, mean over all clients weighted by the "
+    "number of rounds in which they have trained",
+    "never": "{} on each client's test samples, mean over the clients that have not "
+    "trained so far",
+    "rarest10": "{} on each client's test samples, mean over the tenth of the clients that "
+    "have trained in the fewest rounds",
+    "worst10": "{} on each client's test samples, mean over the tenth of the clients for "
+    "which it is worst",
     "absent_classes": "{} on the test samples of classes that clients hold, but none that "
-    "has trained so far; empty if there are none",
-    "mean_personal": "{} of each client's personal model: mean over all clients",
-    "never_personal": "{} of each client's personal model: mean over the clients that have "
-    "not trained so far; empty if all have",
+    "has trained so far",
+    "mean_personal": "{} of each client's personal model on the client's test samples, "
+    "mean over all clients",
+    "never_personal": "{} of each client's personal model on the client's test samples, "
+    "mean over the clients that have not trained so far",
 }
 
 

@@ -51,7 +51,7 @@ class Shown:
         # Runs that differ in their metric are judged by the loss, which all have.
         column = "loss" if what.column == "test_loss" else "quality"
         text = what.label.removeprefix("test ")
-        return cls(column, what.scale, f"{text} for a client")
+        return cls(column, what.scale, f"client's {text}")
 
 
 def served(
@@ -104,10 +104,11 @@ def served(
         axes.tick_params(labelbottom=True)
     figure.supylabel(Shown.of(manifest).label, fontsize=LETTERS + 1)
     notes = ["mean over replicates", "last evaluation of the clients"]
-    if any(len(points) == POINTS for points in of_run.values()):
-        notes.append(
-            f"clients in {POINTS} groups of equal size, by how often they came"
-        )
+    if clients["client"].max() < ONE_BY_ONE:
+        notes.insert(0, "one point is a client")
+    else:
+        groups = f"more than {ONE_BY_ONE} clients are put together into {POINTS} groups"
+        notes.append(f"{groups} of equal size, by how often they came")
     if len(panels) < len(every):
         notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
     title = f"Who is served: {'; '.join(notes)}"
