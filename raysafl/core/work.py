@@ -52,6 +52,9 @@ class Task(NamedTuple):
             only serve an evaluation have the number 0.
         offset_P: A vector [P] that is added to every gradient, or None.
         prox: Weight of the pull towards the start.
+        weight: The weight of its update in the mean of the cell's tasks, if that is
+            what is asked for. The weights of a cell's tasks have the mean 1.
+        max_norm: The L2 norm to which a longer update is scaled down; None: no limit.
     """
 
     cell: int
@@ -63,19 +66,45 @@ class Task(NamedTuple):
     call: int
     offset_P: Tensor | None
     prox: float
+    weight: float = 1.0
+    max_norm: float | None = None
+
+
+class NamedModel(NamedTuple):
+    """A model as its parameters by name, and what its recipe was called with.
+
+    Args:
+        trained: The parameters that are trained, by name.
+        frozen: The frozen parameters, by name.
+        input_shape: The shape of one sample.
+        num_outputs: The `num_classes` with which `Model.build` was called.
+    """
+
+    trained: Mapping[str, Tensor]
+    frozen: Mapping[str, Tensor]
+    input_shape: tuple[int, ...]
+    num_outputs: int
 
 
 Trained: TypeAlias = dict[int, Update | MeanUpdate]
 """For each cell, its mean if it is averaged, else one row for each of its tasks."""
 
 Scores: TypeAlias = dict[int, dict[str, Value]]
-"""For each cell the value of each column, as {"test_loss": 0.3, "test_mae": ...}."""
+"""For each cell the value of each column, as {"test_loss": 0.3, "val_mae": ...}."""
 
 
-def test_scores(cells: Iterable[int], values: Iterable[Mapping[str, Value]]) -> Scores:
-    """Return scores from what was measured of each cell on the test set."""
+def scores_on(
+    prefix: str, cells: Iterable[int], values: Iterable[Mapping[str, Value]]
+) -> Scores:
+    """Return scores from what was measured of each cell on one set of samples.
+
+    Args:
+        prefix: what names the set in columns: `test` or `val`.
+        cells: the cells.
+        values: the value of each metric, for each cell.
+    """
     return {
-        cell: {f"test_{name}": value for name, value in measured.items()}
+        cell: {f"{prefix}_{name}": value for name, value in measured.items()}
         for cell, measured in zip(cells, values, strict=True)
     }
 
@@ -134,7 +163,13 @@ class Work(Protocol):
         """
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
-        """Evaluate each cell's parameters on the test set."""
+        """Evaluate each cell's parameters on the test set.
+
+        Cells with validation samples are evaluated on these too.
+        """
+
+    def model_of(self, w_P: Tensor) -> NamedModel:
+        """Return a model as its parameters by name."""
 
     def client_tests(self, cell: int, on: TestsOn) -> tuple[list[int], list[int]]:
         """Return how many training and how many test samples each client has.

@@ -13,6 +13,9 @@ from raysafl.data.own_tests import hold_out
 from raysafl.data.partitions import Iid, Partition
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source, Subset
+from raysafl.data.validation import Validation, without
+
+NOTHING = np.empty(0, np.int64)
 
 
 class Federation(FederatedData):
@@ -21,8 +24,9 @@ class Federation(FederatedData):
     The server's n0 samples are drawn first and the partition spreads the rest, so that
     no sample is at the server and at a client (unless the server copies samples of
     clients, see `FromClients`). Samples from outside the dataset are appended to its
-    training samples, and no client gets them. With `own_tests`, a share of each client's
-    samples is held out before the server collects any and before any are shared.
+    training samples, and no client gets them. `validation` holds samples of either back,
+    on which models are evaluated in each evaluated round and never trained. `own_tests`
+    holds out a share of what the partition gives each client, before anything else is.
 
     By default all replicates share one partition and differ in everything else that is
     drawn: the initial model (unless it starts at zero), the cohorts and the batches.
@@ -68,6 +72,13 @@ class Federation(FederatedData):
         "of D0, as in FSL. A client is sent these samples once, in the round in which "
         "it first trains.",
     )
+    validation: Validation | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="Shares of the training samples that are held back, by which models "
+        "are judged; None: there are no validation samples.",
+    )
 
     own_tests: float = Field(
         default=0.0,
@@ -91,6 +102,11 @@ class Federation(FederatedData):
     def has_server_data(self) -> bool:
         """Return whether the server holds samples of its own."""
         return self.server is not None
+
+    @property
+    def has_validation(self) -> bool:
+        """Return whether some training samples are held back."""
+        return self.validation is not None
 
     @property
     def source_key(self) -> str:
@@ -131,6 +147,7 @@ class Federation(FederatedData):
             train.scale,
             train.shift,
             users,
+            {name: c.extended(len(extra)) for name, c in train.columns.items()},
         )
         return replace(dataset, train=joined, outside=len(extra))
 
@@ -158,13 +175,18 @@ class Federation(FederatedData):
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
         labels = dataset.train.y[:inside]
-        users = dataset.train.users
+        users = self.partition.users_of(dataset.train)
 
-        server = np.empty(0, np.int64)
+        server = NOTHING
         if self.server is not None:
             server = self.server.draw(labels, dataset.num_classes, key("server data"))
-        # Samples that the server holds are not given to clients.
-        free = np.setdiff1d(np.arange(inside), server, assume_unique=True)
+        validation = NOTHING
+        if self.validation and self.validation.server and self.server is None:
+            whole = np.arange(inside)
+            validation = self.validation.drawn(whole, "the training set", key)
+        # Samples that the server holds, or that are held back, are not given to clients.
+        taken = np.concatenate([server, validation])
+        free = np.setdiff1d(np.arange(inside), taken, assume_unique=True)
 
         parts = self.partition.spread(
             labels[free],
@@ -178,15 +200,71 @@ class Federation(FederatedData):
         if self.own_tests:
             clients, tests = hold_out(clients, self.own_tests, key)
 
+        collected = NOTHING
         if self.server is not None:
             collected, remaining = self.server.collect(clients, key("from clients"))
             clients = as_client_indices(remaining)
             outside = np.arange(inside, len(dataset.train))
             server = np.concatenate([server, collected, outside])
+        if self.validation is not None:
+            if self.validation.server and self.server is not None:
+                validation = self.validation.drawn(server, "the server's data", key)
+            clients, server, validation = _hold_back(
+                self.validation, clients, server, validation, key, len(collected) > 0
+            )
         shared = round(self.share * len(server))
         if shared:
             clients = _with_shared_data(clients, server, shared, key)
-        return Split(clients, server, shared, tests=tests)
+        return Split(clients, server, shared, tests=tests, validation=validation)
+
+    def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
+        """Return the names of the clients: the values of `ByColumn`, else nothing."""
+        if type(self.partition).client_names is Partition.client_names:
+            return ()
+        # A client's own samples stand before those that the server shares with it.
+        first = np.array([samples[0] for samples in split.clients], np.int64)
+        return self.partition.client_names(dataset.train, first)
+
+
+def _hold_back(
+    rule: Validation,
+    clients: ClientIndices,
+    server: Ints,
+    drawn: Ints,
+    key: Key,
+    has_copies: bool,
+) -> tuple[ClientIndices, Ints, Ints]:
+    """Take the validation samples out of what the clients and the server hold.
+
+    Args:
+        rule: The shares.
+        clients: The positions of each client's samples.
+        server: The positions of the server's samples.
+        drawn: The server's share, or that of the whole training set.
+        key: The source of randomness of the split.
+        has_copies: Whether the server collected samples that clients may hold too.
+
+    Returns:
+        The samples that each client and the server train on, and the validation samples.
+
+    Raises:
+        ValueError: A share is less than one sample, or takes all that somebody holds.
+    """
+    taken = np.unique(drawn)
+    if has_copies:
+        clients = without(clients, taken)
+    if rule.clients:
+        given = rule.drawn_from_clients(clients, key)
+        clients = without(clients, given)
+        taken = np.union1d(taken, given)
+    kept = server[~np.isin(server, taken)]
+    if len(server) and not len(kept):
+        raise ValueError(
+            f"validation leaves the server nothing to train on: all of its {len(server)} "
+            "samples are validation samples, because clients hold them too and gave "
+            "them; lower the shares of validation"
+        )
+    return clients, kept, taken
 
 
 def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
@@ -194,7 +272,7 @@ def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
     if part.needs_classes and not dataset.has_labels:
         targets = "numbers" if not dataset.num_classes else "several classes per sample"
         others = (
-            "Iid(), ByUser() or Overlapping(samples=...)"
+            "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
             if isinstance(part, Partition)
             else "IidServer(n0=...) or FromClients(...)"
         )

@@ -11,6 +11,7 @@ from raysafl.core.objective import Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
 from raysafl.core.users_parts import in_brief, method_name
+from raysafl.core.work import NamedModel
 from raysafl.models.dropout import drawing_from, seed_dropout
 from raysafl.models.fused_pooling import fuse_pooling
 
@@ -129,6 +130,11 @@ class FlatModel:
             name: piece.view(shape)
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
+
+    def named(self, w_P: Tensor) -> NamedModel:
+        """Return a flat vector as a model's parameters by name, with the frozen ones."""
+        trained = self.named_parameters(w_P)
+        return NamedModel(trained, self.frozen, *self._arguments)
 
     def logits(
         self,

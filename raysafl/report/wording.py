@@ -81,6 +81,23 @@ def scale_note(manifest: Manifest) -> str:
     )
 
 
+def search_note(manifest: Manifest) -> str:
+    """Say what a search algorithm or a scheduler went by; empty if there was none."""
+    column = manifest.searched_by
+    if not column:
+        return ""
+    if column.startswith("test_"):
+        return (
+            f"The runs were chosen or stopped by `{column}`, which is measured on the test "
+            "set, so the numbers of the best runs are too good; with validation samples "
+            "(`data.validation`) a search goes by these instead."
+        )
+    return (
+        f"The runs were chosen or stopped by `{column}`, and not by anything that was "
+        "measured on the test set."
+    )
+
+
 def count(n: int, noun: str) -> str:
     """Write a number of things, such as `1 cell` or `2 cells`."""
     return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -19,6 +19,7 @@ from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.figures.served import served
 from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.page import Report, page
 from raysafl.report.wording import quality_text
 from raysafl.storage.files import atomic_write
@@ -149,6 +150,7 @@ def write_report(store: Store) -> list[Location]:
         part=part,
         pairs=paired(runs, manifest, layout),
         pictures=pictures,
+        mlflow=mlflow_text(store),
     )
     files = {
         "table.md": markdown(runs, manifest).encode(),

@@ -22,6 +22,7 @@ from raysafl.runtime.messages import (
     encode_reply,
     models_of,
 )
+from raysafl.runtime.spans import Span
 
 LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
@@ -73,14 +74,14 @@ class Clients:
         message = TaskMessage.decode(header, vectors, self._num_parameters)
         return encode_reply(self.worker.train_share(message.tasks, message.counts))
 
-    def evaluate(self, spans: Sequence[int], *w: Sent) -> Array:
-        """Evaluate models on spans of the test set: sums [spans, N, R].
+    def evaluate(self, spans: Sequence[Span], *w: Sent) -> Array:
+        """Evaluate models on spans: their sums [N, R], one span beside the other.
 
-        See `Evaluator.span_sums`.
+        See `Worker.span_sums`.
         """
         w_RP = torch.stack(models_of(w, self._num_parameters))
-        span_sums = self.worker.trainer.evaluator.span_sums
-        return np.stack([span_sums(w_RP, start).numpy() for start in spans])
+        sums = [self.worker.span_sums(w_RP, span).numpy() for span in spans]
+        return np.concatenate(sums, axis=1)
 
     def group_sums(
         self,

@@ -13,11 +13,11 @@ from raysafl.core.randomness import Key
 from raysafl.core.work import (
     Cell,
     ClientScores,
+    NamedModel,
     Scores,
     Task,
     TestsOn,
     Trained,
-    test_scores,
 )
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
@@ -30,6 +30,8 @@ from raysafl.runtime.exact_mean import (
 )
 from raysafl.runtime.malloc import keep_freed_memory
 from raysafl.runtime.population import Population
+from raysafl.runtime.spans import TEST, Span, scores_of_spans, sizes_of, spans_of
+from raysafl.training.evaluation import SPAN
 from raysafl.training.trainer import LocalTrainer
 
 
@@ -101,9 +103,34 @@ class Worker:
         return reduce_share(tasks, self.trainer.train_stacks(tasks), counts)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
-        """Evaluate each cell's parameters on the test set."""
+        """Evaluate each cell's parameters; see `Work.evaluate`."""
+        cells = list(w)
         w_RP = torch.stack(list(w.values()))
-        return test_scores(w, self.trainer.evaluator.evaluate(w_RP))
+        evaluator = self.trainer.evaluator
+        test_samples = len(evaluator.test.y)
+        spans = spans_of(cells, self.population, test_samples)
+        sums = [self.span_sums(w_RP, span) for span in spans]
+        sizes = sizes_of(self.population, test_samples)
+        return scores_of_spans(cells, spans, sums, evaluator.measures, sizes)
+
+    def span_sums(self, w_RP: Tensor, span: Span) -> Tensor:
+        """Return the sums [N, R] over a span, of the models that it names.
+
+        Args:
+            w_RP: The parameters [R, P] of all models of the evaluation.
+            span: The span.
+        """
+        evaluator = self.trainer.evaluator
+        if span.samples == TEST:
+            return evaluator.span_sums(w_RP, span.start)
+        some_RP = w_RP if len(span.rows) == len(w_RP) else w_RP[list(span.rows)]
+        samples = self.population.validation_sets[span.samples]
+        rows = samples[span.start : span.start + SPAN]
+        return evaluator.sums_on(some_RP, evaluator.train, rows)
+
+    def model_of(self, w_P: Tensor) -> NamedModel:
+        """Return a model as its parameters by name."""
+        return self.trainer.model.named(w_P)
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]

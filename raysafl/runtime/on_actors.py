@@ -20,11 +20,11 @@ from raysafl.core.objective import check_targets
 from raysafl.core.randomness import Key
 from raysafl.core.work import (
     ClientScores,
+    NamedModel,
     Scores,
     Task,
     TestsOn,
     Trained,
-    test_scores,
 )
 from raysafl.models import FlatModel
 from raysafl.runtime.actor_pool import ActorPool
@@ -36,7 +36,8 @@ from raysafl.runtime.in_process import by_cell
 from raysafl.runtime.messages import PackSetup, TaskMessage, decode_reply, sent_models
 from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.runtime.population import Population
-from raysafl.training.evaluation import Measures, span_starts, sum_of_spans
+from raysafl.runtime.spans import scores_of_spans, sizes_of, spans_of
+from raysafl.training.evaluation import Measures
 from raysafl.training.inputs import Inputs, as_tensor
 
 # In samples times parameters: a request for less work is met by one actor, because a
@@ -156,21 +157,30 @@ class OnActors:
         return combine_shares(tasks, counts, list(shares.values()), results)
 
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
-        """Evaluate each cell's parameters; the test set's spans are divided."""
-        starts = span_starts(self.test_samples)
+        """Evaluate each cell's parameters; the spans are divided among the actors."""
+        cells = list(w)
+        spans = spans_of(cells, self.population, self.test_samples)
         num_actors = len(self.actors)
         models = sent_models(list(w.values()), {})
         calls = [
-            self.actors.send(i, "evaluate", starts[i::num_actors], *models)
-            for i in range(min(num_actors, len(starts)))
+            self.actors.send(i, "evaluate", spans[i::num_actors], *models)
+            for i in range(min(num_actors, len(spans)))
         ]
-        sums = self.actors.get(calls)
-        # Span k was the (k // num_actors)-th span of actor k % num_actors.
-        in_order = [
-            as_tensor(sums[k % num_actors][k // num_actors]) for k in range(len(starts))
-        ]
-        sums_NR = sum_of_spans(in_order)
-        return test_scores(w, self.measures.values(sums_NR, self.test_samples))
+        replies = self.actors.get(calls)
+        # Span k is one of actor k % num_actors; its columns follow those before it.
+        used = [0] * num_actors
+        sums = []
+        for k, span in enumerate(spans):
+            i = k % num_actors
+            stop = used[i] + len(span.rows)
+            sums.append(as_tensor(replies[i][:, used[i] : stop]))
+            used[i] = stop
+        sizes = sizes_of(self.population, self.test_samples)
+        return scores_of_spans(cells, spans, sums, self.measures, sizes)
+
+    def model_of(self, w_P: Tensor) -> NamedModel:
+        """Return a model as its parameters by name."""
+        return self.model.named(w_P)
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]

@@ -40,6 +40,21 @@ class Population:
             key: data.split(dataset, seed) for key, (data, seed) in distinct.items()
         }
         self.splits = [by_key[key] for key in keys]
+        # The distinct sets of validation samples, and the number of each cell's set;
+        # None for a cell without validation samples.
+        self.validation_sets: list[NDArray[np.int64]] = []
+        numbers = {key: self._numbered(own.validation) for key, own in by_key.items()}
+        self.validation_of = [numbers[key] for key in keys]
+
+    def _numbered(self, validation: NDArray[np.int64]) -> int | None:
+        """Return the number of a set of validation samples; None if it is empty."""
+        if not len(validation):
+            return None
+        for number, known in enumerate(self.validation_sets):
+            if np.array_equal(known, validation):
+                return number
+        self.validation_sets.append(validation)
+        return len(self.validation_sets) - 1
 
     def held(self, cell: int, client: int) -> NDArray[np.int64]:
         """Return the indices of the samples that a client trains on.

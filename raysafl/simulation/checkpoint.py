@@ -19,7 +19,7 @@ import torch
 
 from raysafl.core.algorithm import State
 from raysafl.simulation.per_client import ClientHistory
-from raysafl.simulation.simulation import Counts, Replicate, Simulation
+from raysafl.simulation.simulation import Counts, Kept, Replicate, Simulation
 
 # Everything that reading a damaged file may raise.
 DAMAGE = (
@@ -35,7 +35,7 @@ MOST_HEADER = 100_000_000
 PLAIN_FIELDS = [
     f.name
     for f in fields(Replicate)
-    if f.name not in ("state", "counts", "reached", "clients")
+    if f.name not in ("state", "counts", "reached", "clients", "best_model")
 ]
 
 
@@ -57,7 +57,14 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
         counts = asdict(replicate.counts)
         reached = sorted(replicate.reached)
-        replicates.append(plain | {"counts": counts, "reached": reached})
+        saved = plain | {"counts": counts, "reached": reached}
+        if replicate.best_model is not None:
+            tensors[f"{r}/best"] = replicate.best_model.w_P
+            saved["best_model"] = [
+                replicate.best_model.round,
+                replicate.best_model.value,
+            ]
+        replicates.append(saved)
 
     content = {
         "run": simulation.run.id,
@@ -113,7 +120,9 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
                 # Earlier versions did not count the samples that clients are sent.
                 reached=set(replicate.get("reached", [])),
                 clients=_history_of(tensors, r) if before.clients else None,
-                **{name: replicate[name] for name in PLAIN_FIELDS},
+                best_model=_best_model_of(tensors, r, replicate.get("best_model")),
+                # Those of earlier versions could not stop before the last round.
+                **{name: replicate[name] for name in PLAIN_FIELDS if name in replicate},
             )
             for r, (replicate, before) in enumerate(
                 zip(saved["replicates"], simulation.replicates, strict=True)
@@ -204,6 +213,16 @@ def _history_of(tensors: Mapping[str, torch.Tensor], r: int) -> ClientHistory:
         rounds=tensors[f"{r}/clients/rounds"].tolist(),
         tables=list(tensors[f"{r}/clients/tables"].numpy()),
     )
+
+
+def _best_model_of(
+    tensors: Mapping[str, torch.Tensor], r: int, saved: tuple[int, float] | None
+) -> Kept | None:
+    """Return replicate r's best model; None if the checkpoint has none."""
+    if saved is None:
+        return None
+    round, value = saved
+    return Kept(round, value, tensors[f"{r}/best"])
 
 
 def _state_of(tensors: Mapping[str, torch.Tensor], r: int) -> State:

@@ -216,7 +216,9 @@ def _rarest(came_N: NDArray[np.int64], count: int) -> Floats:
     last = np.sort(came_N)[count - 1]
     fewer_N = came_N < last
     tied_N = came_N == last
-    return fewer_N + tied_N * ((count - fewer_N.sum()) / tied_N.sum())
+    share = (count - fewer_N.sum()) / tied_N.sum()
+    weight_N: Floats = fewer_N + tied_N * share
+    return weight_N
 
 
 @dataclass

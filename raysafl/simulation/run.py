@@ -1,5 +1,7 @@
 """The configuration of a run: its data, model, algorithm and participation policy."""
 
+from typing import Literal
+
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.algorithm import Algorithm, LocalTraining
@@ -15,8 +17,10 @@ from raysafl.core.objective import (
 )
 from raysafl.core.participation import Participation
 from raysafl.core.problem import FederatedData, Model
+from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
+from raysafl.simulation.patience import Patience
 from raysafl.simulation.per_client import PerClient
 
 
@@ -83,6 +87,12 @@ class Run(Component):
         exclude_if=lambda value: value == PLAIN,
         description="what the model is trained for, and by what it is judged",
     )
+    stop: Patience | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="when a replicate stops before the last round; None: never",
+    )
 
     eval_clients: PerClient | None = Field(
         default=None,
@@ -92,9 +102,25 @@ class Run(Component):
         "the evaluation on the whole test set",
     )
 
+    keep: Literal["last", "best", "best_val"] | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="which model of each replicate is written to models/ when the run "
+        "ends, for raysafl.load_model: that of the last round, or the first that was best "
+        "on the test set or on the validation samples; None: no model",
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> "Run":
         self.participation.check(self.data.clients)
+        for part in self.components():
+            if isinstance(part, LocalTraining):
+                part.check(self.rounds)
+            elif isinstance(part, Algorithm):
+                part.check(self.participation, self.data.clients)
+        if self.stop is not None:
+            self.higher_is_better(self.stop.metric)
         if self.algorithm.uses_server_data and not self.data.has_server_data:
             raise ValueError(
                 f"{type(self.algorithm).__name__} trains on server data, but "
@@ -117,6 +143,12 @@ class Run(Component):
                     f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
                     "list; let its `metric` be another one"
                 )
+        if self.keep == "best_val" and not self.data.has_validation:
+            raise ValueError(
+                "keep='best_val' chooses by the validation samples, but there are none; "
+                "give them, for example data.validation=Validation(server=0.1), or take "
+                "keep='best', which chooses by the test set"
+            )
         return self
 
     def _has_accuracy(self) -> bool:
@@ -137,23 +169,55 @@ class Run(Component):
         """The cell of each replicate: its data and its seed."""
         return [Cell(self.data, seed) for seed in self.seeds]
 
+    def higher_is_better(self, column: str) -> bool:
+        """Return whether a column of the results is better the higher it is.
+
+        Raises:
+            ValueError: The run measures no such column, or it is a list of numbers.
+        """
+        columns = self.columns()
+        known = {
+            name: declared.higher_is_better
+            for name, declared in columns.items()
+            if not declared.is_list
+        }
+        known["train_loss"] = False
+        if self._has_accuracy():
+            known["train_accuracy"] = True
+        if column not in known:
+            raise ValueError(
+                f"the run measures no single number '{column}': {nearest(column, known)}"
+            )
+        return known[column]
+
     def columns(self, num_outputs: int | None = None) -> dict[str, MetricColumn]:
         """Declare the columns of the results that the run measures, by their names.
 
         Besides those of `Record.metrics`, these are `test_loss` and, if the objective
-        has an accuracy, `test_accuracy`.
+        has an accuracy, `test_accuracy`. A run with validation samples measures the
+        same of them: `val_loss`, `val_accuracy` and so on.
 
         Args:
             num_outputs: What `objective.num_outputs(dataset)` returns. If it is None,
                 it is taken to be 2, so of columns that belong to one class each, those
                 of classes 0 and 1 are declared.
         """
-        columns = metric_columns(self.objective, num_outputs)
+        found = metric_columns(self.objective, num_outputs)
+        if self.data.has_validation:
+            found |= metric_columns(
+                self.objective, num_outputs, "val", "the validation samples"
+            )
         if self.eval_clients is not None:
-            columns |= self.eval_clients.columns(self.objective.metric, self.quality)
-        return columns
+            found |= self.eval_clients.columns(self.objective.metric, self.quality)
+        return found
 
     @property
     def quality(self) -> Metric:
         """The metric that stands for the model's quality."""
         return measures_of(self.objective, UNKNOWN_OUTPUTS)[self.objective.metric]
+
+    @property
+    def kept_by(self) -> str:
+        """The column by which a kept model is chosen; empty if none is chosen by one."""
+        prefix = {"best": "test_", "best_val": "val_"}.get(self.keep or "")
+        return f"{prefix}{self.objective.metric}" if prefix else ""

@@ -226,6 +226,12 @@ class Manifest(Component):
         exclude_if=lambda value: value == ACCURACY,
         description="the column by which the runs are judged; test_loss if they differ in it",
     )
+    searched_by: str = Field(
+        default="",
+        exclude_if=lambda value: not value,
+        description="the column that a search algorithm or a scheduler goes by; empty if "
+        "there is none",
+    )
     source: str = Field(
         default="",
         description="the name of the experiment file, if the sweep came from one",

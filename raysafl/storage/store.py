@@ -11,6 +11,7 @@
         clients/<run_id>.parquet               how well a run serves each client
         clients/clients.parquet                the same of compacted runs
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
+        models/<run_id>.safetensors            the models that an ended run kept
         damaged/*.parquet                      rows of bundles that could not be read
         runs.parquet                           statistics, made from the files above
         table.md, report.html, *.png           the report, made from them too
@@ -66,7 +67,7 @@ PACK_ID = r"[0-9a-f]{12}"
 # The name of a pack's bundle. A run's id has no dot, so this is no name of a part.
 PACK_BUNDLE = rf"pack-{PACK_ID}\.[0-9]+"
 # What a sweep's folder holds, as patterns.
-FOLDERS = ("rounds", "ledger", "clients", "checkpoints", "tune")
+FOLDERS = ("rounds", "ledger", "clients", "checkpoints", "models", "tune")
 FILES = (
     "manifest.json",
     "runs.parquet",
@@ -77,6 +78,7 @@ FILES = (
     "ledger/*.json*",
     "clients/*.parquet",
     "checkpoints/*.safetensors",
+    "models/*.safetensors",
 )
 
 
@@ -223,6 +225,10 @@ class Store:
         """Return the path of the file from which a run that has not ended goes on."""
         return self.file("checkpoints", f"{run_id}.safetensors")
 
+    def model(self, run_id: str) -> Location:
+        """Return the path of the file with the models that a run kept."""
+        return self.file("models", f"{run_id}.safetensors")
+
     def size(self) -> int:
         """Return how many bytes the files in rounds/ and ledger/ have together."""
         files = [*self.path.glob("rounds/*.parquet"), *self.path.glob("ledger/*.json*")]
@@ -274,7 +280,7 @@ class Store:
                 raise
             except ValueError:
                 bundle.set_aside()
-        _delete(self.parts(ids))
+        _delete(self.parts(ids), self.models(ids))
         self.client_tables.remove(ids)
         self.drop_unfinished_bundles()
 
@@ -524,6 +530,10 @@ class Store:
     def checkpoints(self, run_ids: Collection[str] | None = None) -> list[Location]:
         """Return the checkpoints of some runs, or of all."""
         return self._found("checkpoints/*.safetensors", run_ids)
+
+    def models(self, run_ids: Collection[str] | None = None) -> list[Location]:
+        """Return the files with the models that some runs, or all, kept."""
+        return self._found("models/*.safetensors", run_ids)
 
     def begun(self) -> set[str]:
         """Return the ids of the runs that have parts or are in a bundle."""

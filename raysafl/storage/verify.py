@@ -1,5 +1,6 @@
 """`raysafl verify`: what is wrong in a sweep's folder, and forgetting what is damaged."""
 
+import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ OURS = {
     "ledger": rf"(ledger|{PACK_BUNDLE})\.jsonl|[\w-]+\.json",
     "clients": r"[\w-]+\.parquet",
     "checkpoints": r"[\w-]+\.safetensors",
+    "models": r"[\w-]+\.safetensors",
 }
 
 
@@ -138,6 +140,7 @@ class _Verification:
         yield from self._bundles()
         yield from self._ended_runs()
         yield from self._client_tables()
+        yield from self._models()
         yield from self._other_runs()
         if not self.manifest_fault:
             yield from self._orphans()
@@ -236,6 +239,22 @@ class _Verification:
         for run_id, why in self.checked.faults.items():
             yield self._of_run(run_id, f"it is damaged: {why}")
 
+    def _models(self) -> Iterator[Finding]:
+        """Find files of models that are missing, damaged or of no run that ended."""
+        for run_id, entry in self.checked.ledger.items():
+            if not entry.kept or run_id in self.checked.faults:
+                continue
+            name = f"models/{run_id}.safetensors"
+            try:
+                content = self.store.model(run_id).read_bytes()
+            except FileNotFoundError:
+                what = f"the models that {self._name(run_id)} kept are missing"
+                yield Finding(name, what, AGAIN, run_id)
+                continue
+            if hashlib.sha256(content).hexdigest() != entry.kept:
+                what = f"the models that {self._name(run_id)} kept are damaged"
+                yield Finding(name, what, AGAIN, run_id)
+
     def _other_runs(self) -> Iterator[Finding]:
         """Check the rows and the checkpoints of runs that go on or are tried again."""
         ended = [i for i, e in self.checked.ledger.items() if e.status.decided]
@@ -283,11 +302,14 @@ class _Verification:
                 yield self._of_run(run_id, what)
 
     def _orphans(self) -> Iterator[Finding]:
-        kept = {file.stem for file in self.store.checkpoints()}
+        kept = {f.stem for f in [*self.store.checkpoints(), *self.store.models()]}
         kept |= {file.stem for file in self.store.client_tables.own}
         found = self.store.begun() | kept
         for run_id in sorted(found - self.labels.keys() - self.checked.ledger.keys()):
-            what = "it has rows or a checkpoint, but is neither in the manifest nor in the ledger"
+            what = (
+                "it has rows, a checkpoint or models, but is neither in the manifest nor "
+                "in the ledger"
+            )
             advice = "`raysafl verify --repair` deletes them"
             yield Finding(f"run {run_id}", what, advice, run_id)
 

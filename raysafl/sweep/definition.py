@@ -83,7 +83,7 @@ def _brief(part: Component) -> Any:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """A named set of runs.
 
@@ -186,6 +186,18 @@ class Sweep:
         except ValueError as error:
             raise ValueError(f"sweep '{self.name}': {error}") from None
 
+    def __repr__(self) -> str:
+        # Imported here, as it imports this module's callers.
+        from raysafl.sweep.shown import sweep_text
+
+        return sweep_text(self)
+
+    def _repr_html_(self) -> str:
+        """Write the axes and their labels for a notebook."""
+        from raysafl.sweep.shown import sweep_html
+
+        return sweep_html(self)
+
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""
         check_runs(self.runs)
@@ -215,6 +227,12 @@ class Sweep:
         cells.check_more(self.more)
         cells.check_claims(self.claims)
 
+    @property
+    def reported(self) -> list[str] | None:
+        """The columns that each run reports to Tune; None before runs are sampled."""
+        measures = self._measures()
+        return None if measures is None else measures.scalars
+
     def _measures(self) -> Measures | None:
         """Return what the runs measure; None if it is known only when they are made."""
         if self.runs:
@@ -222,7 +240,11 @@ class Sweep:
         in_space = any(name.partition(".")[0] == "objective" for name in self.space)
         if self.base is None or self.make is not None or in_space:
             return None
-        return Measures.of([self.base])
+        measures = Measures.of([self.base])
+        if not {"data", "data.validation"}.isdisjoint(self.space):
+            # Some of the data may have no validation samples.
+            return replace(measures, has_validation=False)
+        return measures
 
     @property
     def goal(self) -> tuple[str, str]:
@@ -230,6 +252,14 @@ class Sweep:
         measures = self._measures() or Measures()
         metric = self.metric or measures.goal[0]
         return metric, self.mode or measures.mode(metric)
+
+    @property
+    def _searched_by(self) -> str:
+        """The column that the search algorithm and the scheduler go by, if there is any."""
+        if self.search_alg is None and self.scheduler is None:
+            return ""
+        own = getattr(self.search_alg, "metric", None)
+        return own if isinstance(own, str) and own else self.goal[0]
 
     def at(self, scale: str) -> "Sweep":
         """Return this sweep at another scale.
@@ -433,6 +463,7 @@ class Sweep:
             table=self._table(measures),
             columns=dict(measures.columns),
             quality=measures.quality,
+            searched_by=self._searched_by,
             claims=list(self.claims),
             notes=self.notes,
         )

@@ -18,10 +18,12 @@ class Measures:
         columns: what is known about each of these columns, by name.
         quality: the column by which all of the runs are judged; the test loss, which
             every run has, if they differ in it.
+        has_validation: whether every run has validation samples.
     """
 
     columns: Mapping[str, Column] = field(default_factory=dict)
     quality: str = ACCURACY
+    has_validation: bool = False
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> "Measures":
@@ -34,10 +36,14 @@ class Measures:
         """
         columns: dict[str, Column] = {}
         qualities: list[str] = []
-        seen: set[str] = set()
+        seen: set[tuple[str, str, bool]] = set()
         for run in runs:
             # The columns follow from these parts of a run.
-            key = f"{run.objective.to_json()} {run.eval_clients}"
+            key = (
+                run.objective.to_json(),
+                str(run.eval_clients),
+                run.data.has_validation,
+            )
             if key in seen:
                 continue
             seen.add(key)
@@ -50,17 +56,18 @@ class Measures:
         quality = qualities[0] if agreed else LOSS if qualities else ACCURACY
         # This refuses statistics of equal names.
         statistics_of(columns, quality)
-        return cls(columns, quality)
+        has_validation = bool(seen) and all(own for *_, own in seen)
+        return cls(columns, quality, has_validation)
 
     @property
     def goal(self) -> tuple[str, str]:
         """What searchers and schedulers go by, and whether its `max` or its `min` is best.
 
-        It is the quality on the validation data where there are some, and otherwise
+        It is the quality on the validation samples if every run has some, and otherwise
         the quality on the test set.
         """
         on_val = self.quality.replace("test_", "val_", 1)
-        name = on_val if on_val in self.columns else self.quality
+        name = on_val if self.has_validation else self.quality
         return name, self.mode(name)
 
     def mode(self, name: str) -> str:

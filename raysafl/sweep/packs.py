@@ -187,6 +187,7 @@ def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:
     work = run.rounds * run.replicates * (trained + tested) * num_parameters
 
     vectors = VECTORS_PER_REPLICATE + VECTORS_PER_CLIENT * cohort
+    vectors += 1 if run.kept_by else 0
     algorithms = [c for c in run.algorithm.components() if isinstance(c, Algorithm)]
     if any(algorithm.remembers_clients for algorithm in algorithms):
         vectors += min(clients, run.rounds * cohort)

@@ -193,7 +193,7 @@ class Session:
         self._flushed = time.monotonic()
 
     def _write_complete(self) -> None:
-        """Write the runs all of whose rounds have been run, as one bundle."""
+        """Write the runs all of whose rounds have been run: their models, then a bundle."""
         if not self._complete:
             return
         rows = joined(own.rows() for own in self._complete)
@@ -202,7 +202,7 @@ class Session:
         note = self.lockstep.most_reason
         origin = self.origin | ({"divided": note} if note else {})
         entries = {
-            own.run.id: own.entry(sums.get(own.run.id, {}), origin)
+            own.run.id: own.entry(sums.get(own.run.id, {}), origin | own.write_models())
             for own in self._complete
         }
         # A run whose ledger entry is there has this table, too.

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -11,6 +12,7 @@ from test_cli import EXPERIMENT, call
 
 from raysafl import (
     Absent,
+    ByColumn,
     ClassesPerClient,
     Dataset,
     Dirichlet,
@@ -24,6 +26,7 @@ from raysafl import (
     Samples,
     Sweep,
     Uniform,
+    from_pandas,
 )
 from raysafl.cli.data_preview import entropy, preview
 from raysafl.data import Source
@@ -193,3 +196,26 @@ def test_a_mistake_is_one_message(
     code, said = call(monkeypatch, "data", "show", *arguments)
     assert code == 2 and message in said and "Traceback" not in said
     assert not Path("data").exists()
+
+
+def test_clients_with_names_are_named_and_listed(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "age": range(8),
+            "ill": ["yes", "no"] * 4,
+            "town": ["Genf", "Bern", "Bern", "Bern"] * 2,
+        }
+    )
+    source = from_pandas(table, label="ill", client="town", test=table)
+    data = Federation(dataset=source, clients=2, partition=ByColumn(column="town"))
+    run = BASE.replace(data=data, participation=Uniform(m=1))
+    shown, files = preview(Sweep(name="towns", runs=[run]), tmp_path, {})
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(shown)
+    assert "2: Bern, Genf" in console.export_text()
+    (listed,) = [file for file in files if file.suffix == ".csv"]
+    assert listed.read_text().splitlines() == [
+        "client,name,samples,class no,class yes",
+        "0,Bern,6,4,2",
+        "1,Genf,2,0,2",
+    ]

@@ -10,14 +10,21 @@ from raysafl import (
     MIFA,
     SAFARI,
     SCAFFOLD,
+    Compressed,
+    CosineRate,
+    DPFedAvg,
     FedAvg,
     FedProx,
     LocalTraining,
     Model,
+    Patience,
     PerClient,
+    Quantised,
     Run,
     Snapshot,
+    TopK,
     Uniform,
+    WarmUpRate,
 )
 from raysafl.core.work import Cell, Work
 from raysafl.runtime import Worker
@@ -70,6 +77,32 @@ def judged(base: Run, model: Model) -> dict[str, Run]:
         name: base.replace({"model": model, **change})
         for name, change in changes.items()
     }
+
+
+def fair(base: Run) -> dict[str, Run]:
+    """Runs with weighted, clipped, noisy or compressed updates, schedules and patience."""
+    clipped = base.local.replace(clip_norm=0.5, schedule=CosineRate())
+    warm = base.local.replace(schedule=WarmUpRate(rounds=2), momentum=0.5)
+    top = TopK(fraction=0.1)
+    changes: dict[str, dict[str, Any]] = {
+        "plain": {"rounds": 6},
+        "weighted": {"algorithm": FedAvg(weighted=True), "local": clipped},
+        "private": {
+            "algorithm": DPFedAvg(clip=0.5, noise=0.5),
+            "participation": Uniform(m=4),
+            "local": warm,
+        },
+        "top k": {"algorithm": Compressed(inner=MIFA(), compression=top)},
+        "quantised": {
+            "algorithm": Compressed(
+                inner=FedAvg(weighted=True), compression=Quantised(bits=3)
+            ),
+            "stop": Patience(metric="test_accuracy", rounds=2, min_delta=0.2),
+            "rounds": 9,
+            "replicates": 3,
+        },
+    }
+    return {name: base.replace(change) for name, change in changes.items()}
 
 
 def cells_of(runs: Mapping[str, Run]) -> list[Cell]:

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from helpers.families import built_in
 
-from raysafl import Claim, Hardware, LocalTraining, Printed, Run, Sweep, Table
+from raysafl import (
+    Claim,
+    Hardware,
+    LocalTraining,
+    Patience,
+    Printed,
+    Run,
+    Sweep,
+    Table,
+)
 from raysafl.cli.catalogue import FAMILIES
 from raysafl.core.component import Component
 
@@ -16,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 OTHERS: tuple[type[Component], ...] = (
     Run,
     LocalTraining,
+    Patience,
     Hardware,
     Table,
     Printed,

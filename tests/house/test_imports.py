@@ -25,6 +25,7 @@ ALLOWED: dict[
     "simulation": {"core", "objectives"},
     "training": {"core", "kernels", "models", "objectives", "version"},
     "storage": {"core"},
+    "kept": {"core", "simulation", "storage"},
     "report": {"core", "storage"},
     "tracking": {"core", "storage"},
     "runtime": {
@@ -33,7 +34,7 @@ ALLOWED: dict[
     "theory": {"core", "simulation", "runtime"},
     "sweep": {
         *("core", "models", "training", "simulation", "runtime"),
-        *("storage", "tracking", "report", "version", "__init__"),
+        *("kept", "storage", "tracking", "report", "version", "__init__"),
     },
     "bench": {"core", *COMPONENTS, "simulation", "runtime", "sweep"},
     **dict.fromkeys(("cli", "quickstart", "__init__"), ANY),

@@ -15,6 +15,7 @@ from raysafl.runtime.messages import (
     decode_reply,
     encode_reply,
 )
+from raysafl.runtime.spans import TEST, Span
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:
@@ -90,7 +91,7 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     for mine, theirs in zip(reply.rows, reference.train(tasks).values(), strict=True):
         assert torch.equal(torch.from_numpy(mine.copy()), theirs[0][0])
     # one span is the whole test set here
-    (sums_2R,) = clients.evaluate([0], w[1].numpy())
+    sums_2R = clients.evaluate([Span(TEST, 0, [0])], w[1].numpy())
     correct, loss = (sums_2R[:, 0] / len(dataset.test)).tolist()
     scores = {"test_accuracy": correct, "test_loss": loss}
     assert {1: scores} == reference.evaluate({1: w[1]})

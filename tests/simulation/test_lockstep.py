@@ -10,6 +10,7 @@ from helpers.packs import (
     alone,
     assert_same,
     cells_of,
+    fair,
     judged,
     mixed,
     simulations,
@@ -48,6 +49,17 @@ def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
     assert not failed and lockstep.most is None and not lockstep.most_reason
     for name, run in runs.items():
         assert_same(results[name], alone(run, engine), exact=engine != "vmap")
+
+
+@pytest.mark.parametrize("engine", ["fused", "linear", "loop"])
+def test_runs_with_weights_clipping_noise_and_compression_equal_themselves_alone(
+    tiny: Run, engine: str
+) -> None:
+    runs = fair(tiny)
+    results, failed = together(runs, Lockstep[str](worker(runs, engine)))
+    assert not failed
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, engine))
 
 
 class Counted(Worker):

@@ -38,6 +38,7 @@ from raysafl.report.wording import (
     number,
     ours,
     scale_note,
+    search_note,
     signed,
     spread,
     theirs,
@@ -366,6 +367,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         *([f"**{note}**"] if note else []),
         f"Cells: {caption(manifest)}{versus}."
         + (f" Paper: {source}." if source else ""),
+        search_note(manifest),
         part.note,
         _pivot(part.cells, part.manifest, part.layout),
         *distance_lines(cells, manifest),

@@ -54,6 +54,7 @@ from raysafl.report.wording import (
     number,
     ours,
     scale_note,
+    search_note,
     signed,
     spread,
     theirs,
@@ -80,6 +81,7 @@ class Report:
         part: the cells that are shown one by one.
         pairs: the paired comparisons of methods.
         pictures: the figures of each section.
+        mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
     """
 
     manifest: Manifest
@@ -92,6 +94,7 @@ class Report:
     part: Part
     pairs: pd.DataFrame
     pictures: dict[str, list[Picture]]
+    mlflow: str = ""
 
 
 def page(report: Report) -> str:
@@ -130,7 +133,11 @@ def page(report: Report) -> str:
             "notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []
         ),
         Section("configuration", "Configuration", configuration(report.runs)),
-        Section("made", "How it was made", how_it_was_made(report.runs, manifest)),
+        Section(
+            "made",
+            "How it was made",
+            how_it_was_made(report.runs, manifest, report.mlflow),
+        ),
     ]
     title = manifest.title or manifest.name
     subtitle = f"{source}Sweep {manifest.name}"
@@ -162,8 +169,8 @@ def _summary_parts(report: Report) -> list[Piece]:
         ("traffic", traffic_text(total["total_bytes"]), False),
     ]
     parts: list[Piece] = [Cards(cards)]
-    if report.part.note:
-        parts.append(prose(report.part.note))
+    notes = (search_note(report.manifest), report.part.note)
+    parts += [prose(note) for note in notes if note]
     judged = cells[cells["verdict"] != ""]
     if len(judged):
         words = judged["verdict"].value_counts()

@@ -1,0 +1,141 @@
+"""Validation: training samples that are held back, to judge models by."""
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from raysafl.core.client_indices import ClientIndices, Ints, StoredIndices
+from raysafl.core.component import Component
+from raysafl.core.problem import SERVER
+from raysafl.core.randomness import Key
+
+PURPOSE = "validation"
+
+
+class Validation(Component):
+    """Shares of the training samples by which models are judged and never trained.
+
+    Of n samples, the share s are the floor(s * n) that are drawn uniformly without
+    replacement. They are taken out of everybody's training samples. So no client and no
+    server trains on a validation sample, also where the server holds copies of the
+    clients' samples or where clients overlap. They are never test samples.
+
+    The server's share is one of its own data D0. If the server holds no data, it is a
+    share of the whole training set, and is drawn before the partition spreads the rest
+    over the clients. A share of the clients is one of each client's samples; a client
+    with fewer than 1 / s of them gives none, so that it can train.
+
+    Replicates that share a partition share the validation samples too.
+
+    Raises:
+        ValueError: Both shares are 0.
+
+    Example:
+        >>> import raysafl as fl
+        >>> data = fl.Federation(
+        ...     dataset=fl.Digits(), clients=10, validation=fl.Validation(server=0.1)
+        ... )
+        >>> dataset = data.load()
+        >>> split = data.split(dataset, seed=0)
+        >>> len(dataset.train), len(split.validation), int(split.clients.sizes.sum())
+        (1200, 120, 1080)
+    """
+
+    server: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the server's samples, or of the whole training set if the "
+        "server holds none.",
+    )
+    clients: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of each client's samples."
+    )
+
+    @model_validator(mode="after")
+    def _some(self) -> "Validation":
+        if not self.server and not self.clients:
+            raise ValueError(
+                "both shares are 0, so there would be no validation samples; give "
+                "server=0.1 or clients=0.1, for example, or leave validation out"
+            )
+        return self
+
+    def drawn(self, samples: Ints, whose: str, key: Key) -> Ints:
+        """Draw the server's share of some samples.
+
+        Args:
+            samples: The positions of the samples.
+            whose: Who holds them, for the message.
+            key: The source of randomness of the split.
+
+        Raises:
+            ValueError: The share is less than one sample.
+        """
+        count = int(_counts(self.server, np.int64(len(samples))))
+        if not count:
+            raise ValueError(
+                f"validation: the share server={self.server:g} of {whose}, which is "
+                f"{len(samples)} samples, is less than one sample; give a larger share"
+            )
+        rng = key(PURPOSE, SERVER)
+        return np.sort(rng.choice(samples, count, replace=False))
+
+    def drawn_from_clients(self, clients: ClientIndices, key: Key) -> Ints:
+        """Draw the clients' share of each client's samples.
+
+        Args:
+            clients: The positions of each client's samples.
+            key: The source of randomness of the split.
+
+        Returns:
+            The positions that were drawn, sorted, each once.
+
+        Raises:
+            ValueError: No client holds enough samples to give one.
+        """
+        sizes = clients.sizes
+        counts = _counts(self.clients, sizes)
+        if not counts.any():
+            raise ValueError(
+                f"validation: the share clients={self.clients:g} takes no sample of any "
+                f"client, because the largest holds {sizes.max(initial=0)}; give a "
+                "larger share"
+            )
+        samples = clients.concatenated()
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        # A client's first samples in a random order are those that it gives.
+        order = np.lexsort((key(PURPOSE).random(len(samples)), owner))
+        place = np.arange(len(samples)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.unique(samples[order][place < counts[owner]])
+
+
+def without(clients: ClientIndices, taken: Ints) -> ClientIndices:
+    """Return the samples of each client without those that became validation samples.
+
+    Args:
+        clients: The positions of each client's samples.
+        taken: The positions of the validation samples.
+
+    Raises:
+        ValueError: A client that held samples is left with none.
+    """
+    samples = clients.concatenated()
+    kept = ~np.isin(samples, taken)
+    owner = np.repeat(np.arange(len(clients)), clients.sizes)
+    sizes = np.bincount(owner[kept], minlength=len(clients))
+    emptied = np.flatnonzero((sizes == 0) & (clients.sizes > 0))
+    if len(emptied):
+        first = int(emptied[0])
+        raise ValueError(
+            f"validation leaves client {first} nothing to train on: all of its "
+            f"{clients.sizes[first]} samples are validation samples, because the server "
+            "or other clients hold them too and gave them; lower the shares of "
+            "validation"
+        )
+    return StoredIndices(samples[kept], sizes)
+
+
+def _counts(share: float, sizes: Ints | np.int64) -> Ints:
+    """Return floor(share * size), where rounding errors of the product do not count."""
+    found: Ints = np.floor(share * sizes + 1e-9).astype(np.int64)
+    return np.minimum(found, np.maximum(sizes - 1, 0))

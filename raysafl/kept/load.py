@@ -1,0 +1,195 @@
+"""`raysafl.load_model`: a kept model as a module of torch."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysafl.core.problem import Model
+from raysafl.core.text import nearest
+from raysafl.kept.content import KeptModels, load, parameters_of
+from raysafl.simulation.run import Run
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.store import Store
+
+
+def load_model(
+    folder: str | Location,
+    run: Run | str | Mapping[str, Any],
+    replicate: int = 0,
+) -> nn.Module:
+    """Return the model that a run kept (`Run.keep`), with its weights, in eval mode.
+
+    It is the module that the run's `Model.build` returns. It takes inputs [B,
+    *input_shape] as the model saw them in training: x * scale + shift of the dataset's
+    `Samples`. It computes in float32, also where the run trained with bfloat16.
+
+    Args:
+        folder: The sweep's folder or URI.
+        run: The run: itself, its id, or labels that it alone has.
+        replicate: The number of the replicate, from 0.
+
+    Returns:
+        The module, on the CPU.
+
+    Raises:
+        ValueError: There is no such run, or it kept no model of this replicate, or the
+            file is missing or damaged, or the class of the model is not known here.
+
+    Example:
+        >>> import tempfile
+        >>> import raysafl as fl
+        >>> from raysafl.quickstart import BASE
+        >>> from raysafl.runtime.in_process import Worker
+        >>> from raysafl.storage.store import Store
+        >>> from raysafl.sweep.session import run_in_process
+        >>> run = BASE.replace(rounds=2, keep="last")
+        >>> data = run.data.load()
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> run_in_process(run, Store(folder), Worker(run.cells, data, run.model))
+        >>> model = fl.load_model(folder, run)
+        >>> model(torch.zeros(1, 1, 8, 8)).shape
+        torch.Size([1, 10])
+    """
+    store = Store(parse_location(folder))
+    run_id = _run_id(store, run)
+    entry = store.ledger_entry(run_id)
+    if entry is None:
+        raise ValueError(_why_unknown(store, run_id))
+    content = _content(store, run_id, entry)
+    try:
+        return module_of(content, replicate)
+    except ValueError as error:
+        raise ValueError(f"{store.path}, run {run_id}: {error}") from error
+
+
+def module_of(content: bytes, replicate: int) -> nn.Module:
+    """Return a replicate's module from the content of a file of kept models.
+
+    Args:
+        content: What the file holds.
+        replicate: The number of the replicate.
+
+    Raises:
+        ValueError: The file is damaged or has no such replicate, or the model's class
+            is not known here or builds other parameters.
+    """
+    about, tensors = load(content)
+    if replicate not in [kept.replicate for kept in about.replicates]:
+        raise ValueError(_why_missing(about, replicate))
+    module = _built(about)
+    values = parameters_of(tensors, replicate)
+    parameters = dict(module.named_parameters())
+    shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+    stored = {name: tuple(value.shape) for name, value in values.items()}
+    if shapes != stored:
+        different = sorted(
+            name
+            for name in shapes.keys() | stored.keys()
+            if shapes.get(name) != stored.get(name)
+        )
+        raise ValueError(
+            f"the model {about.run['model']['kind']} builds other parameters than those "
+            f"that were kept ({', '.join(different)}), so its code has changed since; "
+            "use the code with which the run was made"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
+    return module.eval()
+
+
+def _built(about: KeptModels) -> nn.Module:
+    """Build the module of the run's recipe, whose parameters are then replaced."""
+    recipe = about.run["model"]
+    if recipe["kind"] not in Model.kinds():
+        raise ValueError(
+            f"the class of the model, {recipe['kind']}, is not known here; import the "
+            "file that defines it first, or define it again. The known models are: "
+            f"{', '.join(sorted(Model.kinds()))}"
+        )
+    model = Model.from_json(json.dumps(recipe))
+    with torch.random.fork_rng(devices=[]):
+        return model.build(about.input_shape, about.num_outputs)
+
+
+def _run_id(store: Store, run: Run | str | Mapping[str, Any]) -> str:
+    """Return the id of the run that is meant."""
+    if isinstance(run, Run):
+        return run.id
+    if isinstance(run, str):
+        return run
+    found = store.manifest().select({axis: str(v) for axis, v in run.items()})
+    if len(found) != 1:
+        given = ", ".join(f"{axis}={value}" for axis, value in run.items())
+        raise ValueError(
+            f"{len(found)} runs of {store.path} have the labels {given or '(none)'}; "
+            "give labels that one run alone has, or its id"
+        )
+    return found[0]
+
+
+def _why_unknown(store: Store, run_id: str) -> str:
+    """Say that a run has not ended, or that the folder does not have it."""
+    manifest = store.file("manifest.json")
+    labels = store.manifest().labels() if manifest.is_file() else {}
+    if run_id in labels:
+        return (
+            f"run {run_id} of {store.path} has not ended; its models are written when it "
+            "ends. `raysafl run` goes on with it"
+        )
+    known = {*labels, *store.ledger()}
+    if not known:
+        return f"{store.path} holds no runs, so there is no run {run_id}"
+    return (
+        f"{store.path} has no run {run_id}: {nearest(run_id, known)}. The runs' "
+        "labels are in `raysafl results`, and can be given in place of the id: "
+        "run={'axis': label}"
+    )
+
+
+def _content(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
+    """Read a run's file of models, which must be the one that it wrote."""
+    where = f"run {run_id} of {store.path}"
+    if not entry.config.get("keep"):
+        raise ValueError(
+            f"{where} kept no model. Give the run keep='last', 'best' or 'best_val' "
+            "and run the sweep again; it is then another run with another id"
+        )
+    if not entry.kept:
+        why = {
+            Status.STOPPED: "a scheduler stopped it",
+            Status.FAILED: f"it failed ({entry.reason})",
+        }.get(entry.status, f"all of its replicates diverged ({entry.reason})")
+        raise ValueError(
+            f"{where} kept no model, because {why}; only a run whose rounds have all "
+            "been run keeps models"
+        )
+    try:
+        content = store.model(run_id).read_bytes()
+    except FileNotFoundError:
+        raise ValueError(
+            f"the models of {where} are missing: {store.model(run_id)}. `raysafl verify "
+            "--repair` forgets the run, so that `raysafl run` computes it again"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != entry.kept:
+        raise ValueError(
+            f"{store.model(run_id)} is damaged, or belongs to another attempt. `raysafl "
+            "verify --repair` forgets the run, so that `raysafl run` computes it again"
+        )
+    return content
+
+
+def _why_missing(about: KeptModels, replicate: int) -> str:
+    """Say why there is no model of a replicate."""
+    count = about.run.get("replicates", 1)
+    if not 0 <= replicate < count:
+        return f"there is no replicate {replicate}; the run has 0 to {count - 1}"
+    return (
+        f"no model of replicate {replicate} was kept, because it diverged before there "
+        f"was one; those of replicates {[r.replicate for r in about.replicates]} were"
+    )

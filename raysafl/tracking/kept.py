@@ -1,0 +1,53 @@
+"""A run's kept models as an artifact that `mlflow.pyfunc.load_model` can load."""
+
+from raysafl.core.text import format_bytes
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.store import Store
+
+# Files of models up to this size are logged.
+MOST_BYTES = 100_000_000
+# The module that MLflow imports to load the artifact.
+LOADER = "raysafl.kept.pyfunc"
+FILE = "model.safetensors"
+
+
+def model_files(store: Store, run_id: str, ending: LedgerEntry) -> dict[str, bytes]:
+    """Return the files of the artifact `model`; none if the run kept no model.
+
+    A file of models that is missing or larger than `MOST_BYTES` is left out;
+    `model_note` says so.
+    """
+    if not ending.kept or model_note(store, run_id, ending):
+        return {}
+    # MLflow takes seconds to import, which runs without models need not pay for.
+    from mlflow import pyfunc
+    from mlflow.models import Model
+
+    about = Model()
+    pyfunc.add_to_model(
+        about,
+        loader_module=LOADER,
+        data=FILE,
+        model_config={"replicate": None},
+    )
+    return {
+        "model/MLmodel": about.to_yaml().encode(),
+        f"model/{FILE}": store.model(run_id).read_bytes(),
+    }
+
+
+def model_note(store: Store, run_id: str, ending: LedgerEntry) -> str:
+    """Say why the models that a run kept are not logged; empty if they are."""
+    if not ending.kept:
+        return ""
+    try:
+        size = store.model(run_id).stat().st_size
+    except FileNotFoundError:
+        return "The kept models are missing in the folder."
+    if size > MOST_BYTES:
+        return (
+            f"The kept models, {format_bytes(size)}, are more than "
+            f"{format_bytes(MOST_BYTES)} and are only in the sweep's folder, as "
+            f"models/{run_id}.safetensors."
+        )
+    return ""
