@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table as Screen
 
-from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
 from raysafl.sweep.progress import run_name, short
 
@@ -35,11 +34,11 @@ def print_outcome(outcome: "Outcome", console: Console) -> None:
         console.print(screen(outcome.runs, outcome.manifest, console.width))
     _print_bad_runs(outcome, console)
     if outcome.missing:
-        missing = count(outcome.missing, "run")
         console.print(
-            f"{missing} not finished: running the sweep again continues there"
+            f"{outcome.missing} runs are not finished: running the sweep again continues "
+            "them"
         )
-    skipped = f"{count(outcome.skipped, 'run')} finished before; "
+    skipped = f"{outcome.skipped} runs were finished before; "
     lines = [
         f"{skipped if outcome.skipped else ''}{outcome.seconds:.0f} s. "
         f"Results, table and curves: {short(store.path)}",
@@ -106,7 +105,7 @@ def sweep_text(sweep: "Sweep") -> str:
     """Describe a sweep in one line."""
     runs = sweep.labelled() if sweep.is_grid else {}
     number = len(runs) or sweep.num_samples
-    size = f"{count(number, 'run')}" if runs else f"{count(number, 'sampled run')}"
+    size = f"{number} runs" if runs else f"{number} sampled runs"
     scale = "" if sweep.scale == "paper" else f", scale {sweep.scale}"
     return f"Sweep '{sweep.name}': {size} over {', '.join(sweep.axis_names)}{scale}"
 

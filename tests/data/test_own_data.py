@@ -437,7 +437,7 @@ HALF = {"test_share": 0.5}
         (X[:2], [0, 2], {**HALF, "names": ["a", "b"]}, "holds the label 2 (row 1)"),
         (X[:2], [0, 1], {**HALF, "names": ["a", "a"]}, "the name of each class once"),
         (X[:2], ["a", "b"], {**HALF, "names": ["a", "b"]}, "Leave names= out"),
-        (X[:2], [0, 1], {**HALF, "scale": 0}, "scale must be a finite number"),
+        (X[:4], [0, 0, 1.0, 0], {**HALF, "scale": 0}, "scale must be a finite number"),
         (X[:2], [0, 1], {"test": X}, "test must be a tuple (x, y)"),
         (X[:2], [0, 1], {"test": (X[:2, :1], [0, 1])}, "training inputs are float32"),
         (X[:2], [0, 1], {"test": (X[:2], [0, 1]), "test_share": 0.5}, "given twice"),
@@ -509,7 +509,9 @@ def last_record(run: fl.Run) -> Any:
     from raysafl.runtime import Worker
     from raysafl.simulation.simulation import Simulation
 
-    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    work = Worker(
+        run.cells, run.data.load(), run.model, engine="loop", objective=run.objective
+    )
     simulation = Simulation(run, work)
     while not simulation.done:
         records = simulation.step()

@@ -48,7 +48,7 @@ def test_the_end_of_a_sweep_says_where_the_results_are(
     print_outcome(outcome, console)
     *_, first, second = console.export_text().splitlines()
     assert first == (
-        "3 runs finished before; 2 s. Results, table and curves: results/quickstart"
+        "3 runs were finished before; 2 s. Results, table and curves: results/quickstart"
     )
     assert second == "Browse them: raysafl ui results"
 

@@ -200,7 +200,7 @@ def test_finished_runs_are_not_run_again_and_new_ones_are(
     ).unlink()  # as if the driver had been killed before it
     again, said = go(grid(tiny), tmp_path / "s")
     assert again.skipped == 2 and "runs to do" not in said
-    assert "2 runs finished before" in said
+    assert "2 runs were finished before" in said
     assert (tmp_path / "s" / "report.html").is_file()
     assert contents(tmp_path / "s" / "rounds") == files
     more = finish(
