@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from helpers.families import built_in
 
-from raysafl import Claim, Hardware, LocalTraining, Printed, Run, Sweep, Table
+from raysafl import (
+    Claim,
+    Hardware,
+    LocalTraining,
+    Printed,
+    Run,
+    Sweep,
+    Table,
+    Validation,
+)
 from raysafl.cli.catalogue import FAMILIES
 from raysafl.core.component import Component
 
@@ -20,6 +29,7 @@ OTHERS: tuple[type[Component], ...] = (
     Table,
     Printed,
     Claim,
+    Validation,
 )
 
 
