@@ -31,6 +31,7 @@ class DataCounts:
             samples, [clients, 1], if the dataset does not give each sample one class.
         server: training samples of each class at the server, [classes], likewise.
         has_labels: whether each sample has one class.
+        validation: the number of validation samples.
     """
 
     name: str
@@ -38,6 +39,7 @@ class DataCounts:
     clients: NDArray[np.int64]
     server: NDArray[np.int64]
     has_labels: bool = True
+    validation: int = 0
 
 
 def preview(
@@ -138,7 +140,10 @@ def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCoun
         classes = 1
     clients = [np.bincount(labels[part], minlength=classes) for part in split.clients]
     server = np.bincount(labels[split.server], minlength=classes)
-    return DataCounts(name, runs, np.stack(clients), server, dataset.has_labels)
+    validation = len(split.validation)
+    return DataCounts(
+        name, runs, np.stack(clients), server, dataset.has_labels, validation
+    )
 
 
 def _simulate_cohorts(run: Run, rounds: int) -> NDArray[np.bool_]:
@@ -187,6 +192,9 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
         "server\nsamples",
         "server\nclasses",
     )
+    has_validation = any(item.validation for item in counted)
+    if has_validation:
+        table.add_column("validation\nsamples")
     for item in counted:
         most = np.log2(item.clients.shape[1])
         table.add_row(
@@ -200,5 +208,6 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
             else NO_CLASSES,
             str(item.server.sum()),
             str((item.server > 0).sum()) if item.has_labels else NO_CLASSES,
+            *([str(item.validation)] if has_validation else []),
         )
     return table
