@@ -27,6 +27,9 @@ MORE = {
     "data": {
         "sources": ["data_root"],
         "image_sets": ["EMNIST_LABELS"],
+        "own_arrays": ["from_arrays", "from_torch"],
+        "own_tables": ["from_csv", "from_pandas"],
+        "parquet": ["from_parquet"],
         "server_images": ["STL10_AS_CIFAR10"],
     },
     "models": {"flat": ["FlatModel"], "dropout": ["Dropout"]},
@@ -36,19 +39,24 @@ INTERNAL = {"data_root", "FlatModel", "PLAIN", "has_plain_losses", "is_plain"}
 # What `import raysafl` offers of the other rooms.
 OTHERS = {
     "core.algorithm": [
-        *("Algorithm", "LocalTraining", "MeanUpdate", "Round", "Setting", "State"),
-        *("Train", "TrainMean", "Update"),
+        *("Algorithm", "CountSamples", "LocalTraining", "MeanUpdate", "Round"),
+        *("Setting", "State", "Train", "TrainMean", "Update"),
     ],
     "core.objective": ["Metric", "Objective", "mean_of"],
+    "core.participation": ["Cohort", "Participation", "Sampling"],
+    "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples", "Column"],
     "kept.load": ["load_model"],
-    "core.participation": ["Cohort", "Participation"],
-    "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples"],
     "core.randomness": ["Key"],
+    "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
     "runtime": ["Hardware"],
+    "simulation.patience": ["Patience"],
+    "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],
     "storage.manifest": ["Claim", "Printed", "Table"],
     "sweep.definition": ["Sweep"],
     "sweep.runner": ["Outcome", "Runner"],
+    "sweep.simulate": ["simulate"],
+    "sweep.trainable": ["trainable"],
     "version": ["__version__"],
 }
 

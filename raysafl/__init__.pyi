@@ -5,6 +5,9 @@ from .algorithms import (
     SAFARI,
     SCAFFOLD,
     Centralised,
+    Compressed,
+    Compression,
+    DPFedAvg,
     FedAdagrad,
     FedAdam,
     FedAmplify,
@@ -17,10 +20,13 @@ from .algorithms import (
     FedVARP,
     FedYogi,
     FSLParallel,
+    Quantised,
     ServerOnly,
+    TopK,
 )
 from .core.algorithm import (
     Algorithm,
+    CountSamples,
     LocalTraining,
     MeanUpdate,
     Round,
@@ -31,12 +37,14 @@ from .core.algorithm import (
     Update,
 )
 from .core.objective import Metric, Objective, mean_of
-from .core.participation import Cohort, Participation
-from .core.problem import EVERYONE, SERVER, Dataset, Model, Samples
+from .core.participation import Cohort, Participation, Sampling
+from .core.problem import EVERYONE, SERVER, Column, Dataset, Model, Samples
 from .core.randomness import Key
+from .core.rates import CosineRate, ListedRate, RateSchedule, WarmUpRate
 from .data import (
     EMNIST_LABELS,
     STL10_AS_CIFAR10,
+    ByColumn,
     ByUser,
     Cifar10,
     ClassesPerClient,
@@ -53,6 +61,7 @@ from .data import (
     IidServer,
     ImageSource,
     IndependentClasses,
+    InMemory,
     Mnist,
     OtherDatasetServer,
     Overlapping,
@@ -67,6 +76,11 @@ from .data import (
     Subset,
     Synthetic,
     Validation,
+    from_arrays,
+    from_csv,
+    from_pandas,
+    from_parquet,
+    from_torch,
 )
 from .kept.load import load_model
 from .models import (
@@ -99,10 +113,14 @@ from .participation import (
     Weibull,
 )
 from .runtime import Hardware
+from .simulation.patience import Patience
+from .simulation.per_client import PerClient
 from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
 from .sweep.runner import Outcome, Runner
+from .sweep.simulate import simulate
+from .sweep.trainable import trainable
 from .version import __version__
 
 __all__ = [
@@ -123,6 +141,7 @@ __all__ = [
     "ArbitraryRates",
     "Bernoulli",
     "Beta",
+    "ByColumn",
     "ByUser",
     "Centralised",
     "CharLSTM",
@@ -131,7 +150,13 @@ __all__ = [
     "ClassesPerClient",
     "Classification",
     "Cohort",
+    "Column",
+    "Compressed",
+    "Compression",
+    "CosineRate",
+    "CountSamples",
     "Cyclic",
+    "DPFedAvg",
     "Dataset",
     "DealtClasses",
     "Digits",
@@ -166,8 +191,10 @@ __all__ = [
     "Iid",
     "IidServer",
     "ImageSource",
+    "InMemory",
     "IndependentClasses",
     "Key",
+    "ListedRate",
     "LocalTraining",
     "Logistic",
     "Markov",
@@ -183,12 +210,17 @@ __all__ = [
     "ParquetImages",
     "Participation",
     "Partition",
+    "Patience",
+    "PerClient",
     "Printed",
+    "Quantised",
+    "RateSchedule",
     "Regression",
     "Round",
     "Run",
     "Runner",
     "Samples",
+    "Sampling",
     "ScipyDistribution",
     "ServerData",
     "ServerOnly",
@@ -204,14 +236,23 @@ __all__ = [
     "Sweep",
     "Synthetic",
     "Table",
+    "TopK",
     "Trace",
     "Train",
     "TrainMean",
     "Uniform",
     "Update",
     "Validation",
+    "WarmUpRate",
     "Weibull",
     "__version__",
+    "from_arrays",
+    "from_csv",
+    "from_pandas",
+    "from_parquet",
+    "from_torch",
     "load_model",
     "mean_of",
+    "simulate",
+    "trainable",
 ]

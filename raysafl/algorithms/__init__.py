@@ -2,6 +2,8 @@
 
 from raysafl.algorithms.afl import AFL
 from raysafl.algorithms.baselines import Centralised, ServerOnly
+from raysafl.algorithms.compressed import Compressed, Compression, Quantised, TopK
+from raysafl.algorithms.dpfedavg import DPFedAvg
 from raysafl.algorithms.fedamplify import FedAmplify
 from raysafl.algorithms.fedau import FedAU
 from raysafl.algorithms.fedavg import FedAvg, FedAvgM, FedProx
@@ -20,6 +22,9 @@ __all__ = [
     "SAFARI",
     "SCAFFOLD",
     "Centralised",
+    "Compressed",
+    "Compression",
+    "DPFedAvg",
     "FSLParallel",
     "FedAU",
     "FedAdagrad",
@@ -32,5 +37,7 @@ __all__ = [
     "FedProx",
     "FedVARP",
     "FedYogi",
+    "Quantised",
     "ServerOnly",
+    "TopK",
 ]

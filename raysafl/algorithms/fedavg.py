@@ -1,6 +1,6 @@
 """FedAvg (docs/papers.md#fedavg), with FedProx and FedAvgM as special cases."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
+from raysafl.core.algorithm import (
+    Algorithm,
+    CountSamples,
+    MeanUpdate,
+    Request,
+    Round,
+    State,
+    TrainMean,
+)
 from raysafl.core.randomness import Key
 
 
@@ -20,6 +28,21 @@ def global_rate(lr: float | None, ids: Sequence[int]) -> float:
     return float(len(ids) ** 0.5) if lr is None else lr
 
 
+def sample_weights(
+    ids: Sequence[int], weighted: bool
+) -> Generator[Request | CountSamples, Tensor, Tensor | None]:
+    """Ask for the weights of a mean over the cohort, as a part of an algorithm's round.
+
+    Args:
+        ids: The cohort.
+        weighted: Whether client i weighs its number n_i of training samples.
+
+    Returns:
+        [M] the numbers of samples; None if all clients weigh the same.
+    """
+    return (yield CountSamples(ids)) if weighted else None
+
+
 class FedAvg(Algorithm):
     """The server subtracts the mean of the cohort's updates.
 
@@ -29,9 +52,15 @@ class FedAvg(Algorithm):
     Clients descend along g + prox * (w_i - w). With momentum = prox = 0 this is FedAvg;
     prox > 0 is FedProx, and momentum > 0 is FedAvgM.
 
-    Source: McMahan et al. 2017 (docs/papers.md#fedavg). The mean is uniform over the
-    cohort, as in SAFARI (algorithm 1, line 9), where all clients hold equally many
-    samples.
+    The mean is uniform over the cohort, as in SAFARI (algorithm 1, line 9), where all
+    clients hold equally many samples. With `weighted` it is
+
+        mean_i(Delta_i) = sum_i(n_i Delta_i) / sum_i(n_i)
+
+    over the cohort, where client i holds n_i training samples.
+
+    Source: McMahan et al. 2017, algorithm 1, whose mean is the weighted one
+    (docs/papers.md#fedavg).
 
     Example:
         >>> import raysafl as fl
@@ -50,6 +79,13 @@ class FedAvg(Algorithm):
     prox: float = Field(
         default=0.0, ge=0, description="Weight of the clients' proximal term."
     )
+    weighted: bool = Field(
+        default=False,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: not value,
+        description="Whether a client weighs its number of training samples in the "
+        "mean; otherwise all clients of the cohort weigh the same.",
+    )
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with a momentum of zero, if there is any."""
@@ -57,7 +93,10 @@ class FedAvg(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort and subtract the mean of its updates."""
-        update: MeanUpdate = yield TrainMean(state.w_P, ids, prox=self.prox)
+        weight_M = yield from sample_weights(ids, self.weighted)
+        update: MeanUpdate = yield TrainMean(
+            state.w_P, ids, prox=self.prox, weight_M=weight_M
+        )
         lr = global_rate(self.lr, ids)
         v_P = update.delta_P
         if not self.momentum:

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from raysafl.algorithms.fedavg import sample_weights
 from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
 from raysafl.core.randomness import Key
 
@@ -22,7 +23,8 @@ class FedOpt(Algorithm):
 
     d points like a gradient, so w moves against it; the paper's Delta_t is -d. v starts
     at tau^2, the least that the paper's algorithm 2 allows. There is no bias
-    correction.
+    correction. The mean is uniform over the cohort; with `weighted` it is that of
+    `FedAvg(weighted=True)`.
 
     Source: Reddi et al. 2021, ICLR, algorithm 2 (docs/papers.md#fedopt). beta1 = 0.9,
     beta2 = 0.99 and tau = 1e-3 are theirs; they tune the learning rate for each task.
@@ -35,6 +37,13 @@ class FedOpt(Algorithm):
     )
     tau: float = Field(
         default=1e-3, gt=0, description="Added to sqrt(v); bounds the step."
+    )
+    weighted: bool = Field(
+        default=False,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: not value,
+        description="Whether a client weighs its number of training samples in the "
+        "mean; otherwise all clients of the cohort weigh the same.",
     )
 
     @abstractmethod
@@ -49,7 +58,8 @@ class FedOpt(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Average the updates and take one step of the adaptive optimizer."""
-        update: MeanUpdate = yield TrainMean(state.w_P, ids)
+        weight_M = yield from sample_weights(ids, self.weighted)
+        update: MeanUpdate = yield TrainMean(state.w_P, ids, weight_M=weight_M)
         d_P = update.delta_P
         m_P = self.beta1 * state.server["m"] + (1 - self.beta1) * d_P
         v_P = self.second(state.server["v"], d_P)

@@ -91,7 +91,12 @@ def rounds_in_process(job: Job) -> Iterator[Step]:
     size = first.local.batch_size
     dataset = first.data.load()
     work = Worker(
-        *(_cells(runs), dataset, first.model, "cpu", job.engine, size, first.objective)
+        _cells(runs),
+        dataset,
+        first.model,
+        engine=job.engine,
+        batch_size=size,
+        objective=first.objective,
     )
     yield _stepper(runs, work)
 
@@ -144,9 +149,14 @@ def _stepper(runs: Sequence[Run], work: Work) -> Step:
             if isinstance(outcome, BaseException):
                 raise outcome
             records += outcome
-        return _mean([r.test_accuracy for r in records]) if records else None
+        return _mean(_accuracies(records)) if records else None
 
     return step
+
+
+def _accuracies(records: Sequence[Record]) -> list[float]:
+    """Return the test accuracies; the workloads are classifications."""
+    return [r.test_accuracy for r in records if r.test_accuracy is not None]
 
 
 def _mean(values: list[float]) -> float:
@@ -181,7 +191,7 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
         records = list[Record]()
         while not simulation.done:
             records = simulation.step() or records
-        finals.append(_mean([record.test_accuracy for record in records]))
+        finals.append(_mean(_accuracies(records)))
     return {"seconds": [time.perf_counter() - began], "accuracy": _mean(finals)}
 
 

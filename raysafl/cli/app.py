@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
 from raysafl.core.component import Component
 from raysafl.core.text import redacted
-from raysafl.storage.paths import Location, parse_location
+from raysafl.storage.paths import parse_location
 from raysafl.storage.store import find_sweeps
+from raysafl.sweep.progress import plain_console, short
 from raysafl.sweep.stale import Stale
 from raysafl.tracking.choice import Tracking
 
@@ -40,12 +40,8 @@ data = typer.Typer(
     help="Look at an experiment's data and participation.", no_args_is_help=True
 )
 app.add_typer(data, name="data")
-# Names and labels are printed as they are: `[red]q` and `:star:` are no instructions.
-console = Console(highlight=False, markup=False, emoji=False)
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
-# For a pipe or a file, rich would assume 80 columns, which breaks tables.
-if not console.is_terminal:
-    console.width = 120
+console = plain_console()
+errors = plain_console(stderr=True)
 
 Out = Annotated[
     str | None,
@@ -241,7 +237,7 @@ def report_command(
         if len(paths) > 1:
             files += write_comparison(stores, out)
     console.print(
-        f"Written: {', '.join(_short(file) for file in files)}", soft_wrap=True
+        f"Written: {', '.join(short(file) for file in files)}", soft_wrap=True
     )
     if damaged:
         console.print(
@@ -331,7 +327,7 @@ def compact_command(
     for store in [store for path in paths for store in _sweeps(path)]:
         with working():
             done = compact(store)
-        console.print(f"{_short(store.path)}: {done}", soft_wrap=True)
+        console.print(f"{short(store.path)}: {done}", soft_wrap=True)
 
 
 @app.command("sync")
@@ -353,7 +349,7 @@ def sync_command(
 @app.command("ui")
 def ui_command(
     path: Annotated[
-        str, typer.Argument(help="The folder that holds the sweeps.")
+        str, typer.Argument(help="The folder of a sweep, or one that holds sweeps.")
     ] = "results",
     host: Annotated[
         str,
@@ -362,13 +358,16 @@ def ui_command(
     port: Annotated[
         int, typer.Option(help="Port; if it is taken, the next free one is used.")
     ] = 5000,
+    browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
 ) -> None:
-    """Open the results in MLflow, until Ctrl-C."""
+    """Show the results in MLflow, and print the address of the page, until Ctrl-C."""
     from raysafl.tracking.server import serve
 
     try:
         with working():
-            serve(parse_location(path), host, port)
+            serve(parse_location(path), host, port, browser)
     # A server that does not start is reported like a mistake, without a traceback.
     except RuntimeError as error:
         raise ValueError(str(error)) from error
@@ -403,7 +402,7 @@ def data_show_command(
         table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
     console.print(
-        f"Written: {', '.join(_short(path) for path in files)}", soft_wrap=True
+        f"Written: {', '.join(short(path) for path in files)}", soft_wrap=True
     )
 
 
@@ -529,62 +528,19 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
 
     The exit code is 1 if a run failed, diverged or is missing.
     """
-    from raysafl.report.pages.screen import screen
     from raysafl.sweep.runner import Runner
+    from raysafl.sweep.shown import print_outcome
 
     # The manifest names the command, so that the report can say how to run it again.
     # An argument that is a URI is recognized best on its own.
     command = shlex.join(["raysafl", *map(redacted, sys.argv[1:])])
     with working():
         outcome = Runner(sweep, console=console, command=command, **options).run()
-    if not outcome.runs.empty:
-        console.print(screen(outcome.runs, outcome.manifest, console.width))
-    path = _short(outcome.store.path)
-    _print_bad_runs(outcome)
-    if outcome.missing:
-        console.print(
-            f"{outcome.missing} runs are not finished: the same command continues them"
-        )
-    skipped = (
-        f"{outcome.skipped} runs were finished before; " if outcome.skipped else ""
-    )
-    console.print(
-        f"{skipped}{outcome.seconds:.0f} s. Results, table and curves: {path}"
-    )
-    console.print(f"Browse them: raysafl ui {_short(outcome.store.path.parent)}")
+    # `--quiet` hides the progress only, and `Runner` is silent then.
+    if options.get("quiet"):
+        print_outcome(outcome, console)
     if not outcome.ok:
         raise typer.Exit(1)
-
-
-def _print_bad_runs(outcome: Any) -> None:
-    """Print each run that failed or diverged once, unless that was printed before."""
-    from raysafl.sweep.progress import run_name
-
-    labels = outcome.manifest.labels()
-    bad = outcome.bad.groupby("run_id", sort=False)
-    for run_id, replicates in bad:
-        if run_id in outcome.shown:
-            continue
-        first = replicates.iloc[0]
-        console.print(
-            f"{run_name(labels[run_id], run_id)}: {first['status']}, {first['reason']}",
-            style="red",
-            soft_wrap=True,
-        )
-    if any(outcome.bad["status"] == "failed"):
-        console.print(
-            "The traceback of each failed run is in the field `traceback` of its entry in "
-            f"{_short(outcome.store.path / 'ledger')}, and in MLflow",
-            soft_wrap=True,
-        )
-
-
-def _short(path: Location) -> str:
-    """Return a path as the user would type it from the working directory."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 class _RedactingFormatter(logging.Formatter):

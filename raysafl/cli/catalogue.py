@@ -8,11 +8,13 @@ from pydantic.fields import FieldInfo
 from rich.table import Table
 from rich.text import Text
 
+from raysafl.algorithms import Compression
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.component import Component
 from raysafl.core.objective import Objective
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Model
+from raysafl.core.rates import RateSchedule
 from raysafl.core.record import COLUMNS, Summary
 from raysafl.data import Partition, ServerData, Source
 from raysafl.participation import Distribution
@@ -27,6 +29,8 @@ FAMILIES: dict[str, type[Component]] = {
     "dataset": Source,
     "model": Model,
     "objective": Objective,
+    "rate schedule": RateSchedule,
+    "compression": Compression,
 }
 
 # What runs have by the metrics of their objectives, and by what else they measure.

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from rich.table import Table
 
@@ -16,6 +18,8 @@ from raysafl.sweep.definition import Sweep
 
 # Largest number of rounds that can be told apart in a figure.
 MOST = 1000
+# Number of names of clients that the table shows.
+NAMES_SHOWN = 6
 # What the table shows where samples have no classes.
 NO_CLASSES = "-"
 
@@ -31,6 +35,7 @@ class DataCounts:
             samples, [clients, 1], if the dataset does not give each sample one class.
         server: training samples of each class at the server, [classes], likewise.
         has_labels: whether each sample has one class.
+        names: the names of the clients; empty if they have none.
         validation: the number of validation samples.
     """
 
@@ -39,6 +44,7 @@ class DataCounts:
     clients: NDArray[np.int64]
     server: NDArray[np.int64]
     has_labels: bool = True
+    names: tuple[str, ...] = ()
     validation: int = 0
 
 
@@ -57,7 +63,8 @@ def preview(
         rounds: the maximum number of rounds that are drawn.
 
     Returns:
-        A table of the data, and the files of the figures.
+        A table of the data, and the files of the figures; and for clients with names,
+        the file of a table of them.
 
     Raises:
         ValueError: no run has these labels, or the data is missing or does not fit.
@@ -78,6 +85,9 @@ def preview(
         pictures[f"labels-{len(counted)}.png"] = label_histogram(
             item.clients, item.server, classes, title
         )
+        if item.names:
+            table = _client_table(item, dataset.names)
+            pictures[f"clients-{len(counted)}.csv"] = table
     for number, (name, run, _) in enumerate(_distinct_parts(runs, _policy_of), 1):
         kind = type(run.participation).__name__
         raster = participation_raster(
@@ -140,10 +150,27 @@ def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCoun
         classes = 1
     clients = [np.bincount(labels[part], minlength=classes) for part in split.clients]
     server = np.bincount(labels[split.server], minlength=classes)
-    validation = len(split.validation)
     return DataCounts(
-        name, runs, np.stack(clients), server, dataset.has_labels, validation
+        name,
+        runs,
+        np.stack(clients),
+        server,
+        dataset.has_labels,
+        run.data.client_names(dataset, split),
+        len(split.validation),
     )
+
+
+def _client_table(item: DataCounts, classes: Sequence[str]) -> bytes:
+    """Write a line for each client: its number, its name, and its samples of each class."""
+    counts: dict[str, Any] = {"client": range(len(item.names)), "name": item.names}
+    counts["samples"] = item.clients.sum(axis=1).tolist()
+    frame = pd.DataFrame(counts)
+    if item.has_labels:
+        names = classes or [str(c) for c in range(item.clients.shape[1])]
+        labels = [f"class {name}" for name in names]
+        frame = pd.concat([frame, pd.DataFrame(item.clients, columns=labels)], axis=1)
+    return frame.to_csv(index=False).encode()
 
 
 def _simulate_cohorts(run: Run, rounds: int) -> NDArray[np.bool_]:
@@ -180,6 +207,15 @@ def _range(values: NDArray[np.int64]) -> str:
     return f"{low}" if low == high else f"{low} / {np.median(values):g} / {high}"
 
 
+def _clients(item: DataCounts) -> str:
+    """Write the number of clients, and the names of the first ones if they have names."""
+    number = str(len(item.clients))
+    if not item.names:
+        return number
+    more = ", ..." if len(item.names) > NAMES_SHOWN else ""
+    return f"{number}: {', '.join(item.names[:NAMES_SHOWN])}{more}"
+
+
 def _data_table(counted: Sequence[DataCounts]) -> Table:
     """Write one line per data configuration."""
     table = Table(
@@ -200,7 +236,7 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
         table.add_row(
             item.name,
             str(item.runs),
-            str(len(item.clients)),
+            _clients(item),
             _range(item.clients.sum(axis=1)),
             _range((item.clients > 0).sum(axis=1)) if item.has_labels else NO_CLASSES,
             f"{entropy(item.clients).mean():.2f} ({most:.2f})"

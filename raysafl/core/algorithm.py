@@ -22,12 +22,14 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from torch import Tensor
 
 from raysafl.core.component import Component
+from raysafl.core.participation import Participation
 from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key
+from raysafl.core.rates import RateSchedule
 
 
 class LocalTraining(Component):
@@ -38,18 +40,22 @@ class LocalTraining(Component):
         d = g + offset + prox * (w - w_start) + weight_decay * w,
 
     where g is the mini-batch gradient, and offset and prox come from the algorithm's
-    request. With `optimizer="sgd"`, v <- momentum * v + d and w <- w - lr * v; with
-    "adam", d goes through Adam with torch's constants (betas 0.9 and 0.999, eps 1e-8).
-    Both equal `torch.optim`. Momentum and Adam's moments start at zero in every round
-    and at every client, and are not sent. The papers leave this open; it is the usual
-    choice.
+    request. With `clip_norm`, a longer g is first scaled down to that L2 norm, as by
+    `torch.nn.utils.clip_grad_norm_`: g is clipped alone, before the other terms are
+    added and before momentum.
+
+    With `optimizer="sgd"`, v <- momentum * v + d and w <- w - lr * v; with "adam", d
+    goes through Adam with torch's constants (betas 0.9 and 0.999, eps 1e-8). Both equal
+    `torch.optim`. Momentum and Adam's moments start at zero in every round and at every
+    client, and are not sent. The papers leave this open; it is the usual choice.
 
     The learning rate of round t, counted from 0, is
 
-        lr * decay^(number of milestones <= t).
+        lr * decay^(number of milestones <= t) * schedule.factor(t),
 
-    For example, `milestones=[5000]` halves it from round 5,000 on, as FAST does
-    (docs/papers.md#fast).
+    without the last factor if there is no `schedule`. For example, `milestones=[5000]`
+    halves it from round 5,000 on, as FAST does (docs/papers.md#fast), and
+    `schedule=CosineRate()` lets it fall along a cosine over the rounds of the run.
 
     Raises:
         ValueError: Not exactly one of `epochs` and `steps` is given, or `momentum` is
@@ -96,6 +102,20 @@ class LocalTraining(Component):
     decay: float = Field(
         default=0.5, gt=0, description="factor of the learning rate at each milestone"
     )
+    # The defaults of the fields below are left out of the JSON, so that the ids of runs
+    # without them stay.
+    schedule: SerializeAsAny[RateSchedule] | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="how the learning rate changes over the rounds, such as "
+        "CosineRate(); None: by the milestones alone",
+    )
+    clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=lambda value: value is None,
+        description="largest L2 norm of the gradient of a local step; None: no limit",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> "LocalTraining":
@@ -115,8 +135,35 @@ class LocalTraining(Component):
         return self.steps or (self.epochs or 0) * batches_per_pass
 
     def rate(self, round: int) -> float:
-        """Return the learning rate of every local step of a round, counted from 0."""
-        return self.lr * self.decay ** sum(start <= round for start in self.milestones)
+        """Return the learning rate of every local step of a round, counted from 0.
+
+        Raises:
+            ValueError: The schedule depends on the run's number of rounds; see `over`.
+        """
+        rate = self.lr * self.decay ** sum(start <= round for start in self.milestones)
+        return rate if self.schedule is None else rate * self.schedule.factor(round)
+
+    def over(self, rounds: int) -> Self:
+        """Return this training for a run of that many rounds; see `RateSchedule.over`."""
+        if self.schedule is None:
+            return self
+        schedule = self.schedule.over(rounds)
+        return self if schedule is self.schedule else self.replace(schedule=schedule)
+
+    def check(self, rounds: int) -> None:
+        """Check the learning rates of a run of that many rounds.
+
+        Raises:
+            ValueError: The learning rate of the first or the last round is not above 0.
+        """
+        local = self.over(rounds)
+        for round in (0, rounds - 1) if self.schedule is not None else ():
+            if not local.rate(round) > 0:
+                raise ValueError(
+                    f"the learning rate of round {round} is {local.rate(round)}, so "
+                    f"that nothing would be learnt; change schedule={self.schedule!r}, "
+                    f"or the {rounds} rounds of the run"
+                )
 
 
 @dataclass(frozen=True)
@@ -159,9 +206,12 @@ class Request:
         up_bytes: The bytes of one client's update as it is sent, for updates that are
             compressed or sparse; None means 4 for each of the P parameters. It is used
             for the count of traffic alone.
+        max_norm: The largest L2 norm of an update: each client scales a longer one down
+            to it before it is sent. None means no limit.
 
     Raises:
-        ValueError: `up_bytes` is no whole number, or is negative.
+        ValueError: `up_bytes` is no whole number, or is negative; or `max_norm` is not
+            above 0.
     """
 
     w_P: Tensor
@@ -173,8 +223,14 @@ class Request:
     extra_down: int = 0
     w_MP: Tensor | None = None
     up_bytes: int | None = None
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise ValueError(
+                f"max_norm={self.max_norm!r} is no bound of an update's norm: give a "
+                "number above 0, or leave it out"
+            )
         if self.up_bytes is None:
             return
         if not isinstance(self.up_bytes, Integral) or self.up_bytes < 0:
@@ -202,7 +258,27 @@ class TrainMean(Request):
     Use it if the algorithm needs only the mean of the updates. Each machine then sums
     the updates that it has trained, and only sums travel. The mean does not depend on
     the number of machines, bit for bit (see `raysafl.runtime.exact_mean`).
+
+    Args:
+        weight_M: A weight for each client, at least 0 and not all 0. The mean is then
+            sum_i(weight_i Delta_i) / sum_i(weight_i); None weighs all clients alike.
     """
+
+    weight_M: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CountSamples:
+    """A request for the numbers of training samples that clients hold.
+
+    It is answered by an int64 tensor [M], in the order of the ids, and costs neither
+    training nor traffic.
+
+    Args:
+        ids: Ids of clients, or SERVER or EVERYONE.
+    """
+
+    ids: Sequence[int]
 
 
 class Update(NamedTuple):
@@ -249,12 +325,12 @@ class MeanUpdate(NamedTuple):
     accuracy_M: Tensor
 
 
-Round: TypeAlias = Generator[Request, Any, State]
+Round: TypeAlias = Generator[Request | CountSamples, Any, State]
 """One round of an algorithm: yields requests, is sent answers, returns a new state.
 
-The answer to `Train` is an `Update`, that to `TrainMean` a `MeanUpdate`; Python's type
-of a generator cannot say so. Write the answer's type where the round yields: `update:
-Update = yield Train(...)`.
+The answer to `Train` is an `Update`, that to `TrainMean` a `MeanUpdate`, and that to
+`CountSamples` a tensor; Python's type of a generator cannot say so. Write the answer's
+type where the round yields: `update: Update = yield Train(...)`.
 """
 
 
@@ -267,12 +343,15 @@ class Setting:
         client_samples: The mean number of training samples over the clients.
         server_samples: The number n_0 of samples that the server holds.
         local: The run's local training.
+        cohort: The expected number of clients in a round, if the participation policy
+            treats all clients alike (`Participation.sampling`); else None.
     """
 
     num_clients: int
     client_samples: float
     server_samples: int
     local: LocalTraining
+    cohort: float | None = None
 
 
 class Algorithm(Component):
@@ -304,6 +383,9 @@ class Algorithm(Component):
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
+
+    def check(self, participation: Participation, num_clients: int) -> None:
+        """Raise a ValueError if the algorithm cannot run under this policy."""
 
     def prepare(self, setting: Setting) -> Self:
         """Return this algorithm with the defaults filled in that depend on the run."""

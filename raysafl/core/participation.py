@@ -41,6 +41,22 @@ class Cohort:
     snapshot_prob: float | None = None
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How a policy draws its cohorts that treats all clients alike in every round.
+
+    Args:
+        cohort: The expected number of clients in a round.
+        is_fixed: Whether each round has exactly that many clients, drawn uniformly
+            without replacement. Otherwise each client comes independently of the others
+            and of the past, with probability cohort / (number of all clients); should
+            nobody come, one client does.
+    """
+
+    cohort: float
+    is_fixed: bool
+
+
 class Participation(Component):
     """A policy that chooses the clients of each round; subclasses define `pick`.
 
@@ -57,6 +73,10 @@ class Participation(Component):
 
     def check(self, num_clients: int) -> None:
         """Raise a ValueError if the policy cannot serve this number of clients."""
+
+    def sampling(self, num_clients: int) -> Sampling | None:
+        """Return how cohorts are drawn; None if clients or rounds are not all alike."""
+        return None
 
     @property
     def uses_accuracy(self) -> bool:

@@ -5,8 +5,8 @@ partitions and models themselves are in `raysafl.data` and `raysafl.models`.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.core.client_indices import as_client_indices
+from raysafl.core.client_indices import ClientIndices, as_client_indices
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key as Key
 
@@ -22,6 +22,35 @@ from raysafl.core.randomness import Key as Key
 # data as one, for centralised SGD.
 SERVER = -1
 EVERYONE = -2
+
+
+@dataclass(frozen=True)
+class Column:
+    """A value of each sample that is no input, such as the hospital that it is from.
+
+    A partition may make a client of each value (`raysafl.data.ByColumn`).
+
+    Attributes:
+        codes: [n] the position of each sample's value in `values`; -1: it has none.
+        values: the distinct values as text, in the ascending order of the values. Equal
+            columns of a training set and a test set have equal `values`.
+    """
+
+    codes: NDArray[np.int64]
+    values: tuple[str, ...]
+
+    def take(self, rows: Any) -> Self:
+        """Return the column of some samples.
+
+        Args:
+            rows: an array of positions, an array of booleans or a slice.
+        """
+        return replace(self, codes=self.codes[rows])
+
+    def extended(self, count: int) -> Self:
+        """Return the column with so many further samples, which have no value."""
+        more = np.full(count, -1)
+        return replace(self, codes=np.concatenate([self.codes, more]))
 
 
 @dataclass(frozen=True)
@@ -39,6 +68,7 @@ class Samples:
         shift: what is added to each input after scaling.
         users: [n] the number of the user who made each sample, from 0, or -1 for
             nobody; None if the dataset does not say.
+        columns: what else is known of each sample, by name; no part of its input.
     """
 
     x: NDArray[Any]
@@ -46,6 +76,7 @@ class Samples:
     scale: float = 1.0
     shift: float = 0.0
     users: NDArray[np.int64] | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -55,6 +86,20 @@ class Samples:
     def sample_bytes(self) -> int:
         """The bytes of one sample as it is stored here, with its target."""
         return self.x[:1].nbytes + self.y[:1].nbytes
+
+    def take(self, rows: Any) -> Self:
+        """Return some of the samples.
+
+        Args:
+            rows: an array of positions, an array of booleans or a slice.
+        """
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            users=None if self.users is None else self.users[rows],
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +139,9 @@ class Split:
             (`raysafl.core.client_indices`).
         server: the indices of the server's samples.
         shared: how many of each client's samples are copies of the server's, which the
-            server sends it.
+            server sends it. They are its last ones.
+        tests: the indices of each client's own test samples, which are training
+            samples that nobody trains on; None if no such samples are held out.
         validation: the indices of the training samples that are held back to judge
             models by. Neither a client nor the server holds one of them.
     """
@@ -104,11 +151,13 @@ class Split:
         clients: Sequence[NDArray[np.int64]],
         server: NDArray[np.int64],
         shared: int = 0,
+        tests: ClientIndices | None = None,
         validation: NDArray[np.int64] | None = None,
     ) -> None:
         self.clients = as_client_indices(clients)
         self.server = server
         self.shared = shared
+        self.tests = tests
         self.validation = np.empty(0, np.int64) if validation is None else validation
 
     def of(self, client: int) -> NDArray[np.int64]:
@@ -188,6 +237,15 @@ class FederatedData(Component):
         Raises:
             ValueError: the dataset has too few samples or classes for this split.
         """
+
+    def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
+        """Return the name of each client, or nothing if clients have none.
+
+        Args:
+            dataset: what `load` returned.
+            split: what `split` returned.
+        """
+        return ()
 
 
 class Model(Component):

@@ -1,10 +1,11 @@
 """What a simulation asks of the machine that trains and evaluates.
 
 A simulation has one or more cells: one for each of its replicates. In each round it
-yields three kinds of requests, which are data: `Training`, `TrainAccuracy` and
-`Evaluation`. All of them name cells by their numbers, and so do the answers. Therefore
-the requests of many simulations can be merged into one, and each simulation finds its
-own cells in the answer.
+yields requests, which are data: `Training`, `TrainAccuracy` and `Evaluation`, and if its
+run evaluates clients one by one, `ClientEvaluation` and `PersonalEvaluation`. All of
+them name cells by their numbers, and so do the answers. Therefore the requests of many
+simulations can be merged into one, and each simulation finds its own cells in the
+answer.
 
 Two classes of `raysafl.runtime` are a `Work`, which carries requests out: `Worker`
 computes in this process and is the readable reference, `OnActors` computes on Ray
@@ -13,8 +14,10 @@ actors, with the same results.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining, MeanUpdate, Update
@@ -45,9 +48,13 @@ class Task(NamedTuple):
         seed: The replicate's seed.
         round: The round; with seed, call and client it determines the mini-batches.
         call: The number of this request among those of the round, from 1 on, so that
-            two requests of a round do not draw the same mini-batches.
+            two requests of a round do not draw the same mini-batches. Trainings that
+            only serve an evaluation have the number 0.
         offset_P: A vector [P] that is added to every gradient, or None.
         prox: Weight of the pull towards the start.
+        weight: The weight of its update in the mean of the cell's tasks, if that is
+            what is asked for. The weights of a cell's tasks have the mean 1.
+        max_norm: The L2 norm to which a longer update is scaled down; None: no limit.
     """
 
     cell: int
@@ -59,6 +66,8 @@ class Task(NamedTuple):
     call: int
     offset_P: Tensor | None
     prox: float
+    weight: float = 1.0
+    max_norm: float | None = None
 
 
 class NamedModel(NamedTuple):
@@ -98,6 +107,26 @@ def scores_on(
         cell: {f"{prefix}_{name}": value for name, value in measured.items()}
         for cell, measured in zip(cells, values, strict=True)
     }
+
+
+TestsOn: TypeAlias = Literal["labels", "own"]
+"""By which test samples a client is judged, see `raysafl.simulation.per_client.PerClient`."""
+
+
+class ClientScores(NamedTuple):
+    """How well one cell's model serves each of its clients.
+
+    Args:
+        quality_N: The value of the objective's `metric` on each client's test samples.
+        loss_N: The mean loss on them.
+        absent: The value of that metric on the test samples of the classes that clients
+            hold, but none that has trained so far; None if there is no such class, or
+            if samples have no class.
+    """
+
+    quality_N: NDArray[np.float64]
+    loss_N: NDArray[np.float64]
+    absent: float | None
 
 
 class Work(Protocol):
@@ -141,6 +170,45 @@ class Work(Protocol):
 
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
+
+    def client_tests(self, cell: int, on: TestsOn) -> tuple[list[int], list[int]]:
+        """Return how many training and how many test samples each client has.
+
+        Args:
+            cell: The cell.
+            on: By which test samples clients are judged.
+
+        Raises:
+            ValueError: A client has no test samples.
+        """
+
+    def evaluate_clients(
+        self,
+        w: Mapping[int, Tensor],
+        on: Mapping[int, TestsOn],
+        came: Mapping[int, NDArray[np.bool_]],
+    ) -> dict[int, ClientScores]:
+        """Evaluate each cell's parameters on the test samples of each client.
+
+        Args:
+            w: The parameters of each cell.
+            on: By which test samples its clients are judged.
+            came: For each of its clients, whether it has trained so far.
+        """
+
+    def evaluate_personal(
+        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
+    ) -> dict[int, NDArray[np.float64]]:
+        """Train each task, and evaluate where it ends on its client's test samples.
+
+        Args:
+            tasks: Tasks of clients; those of one cell stand together.
+            on: By which test samples the clients of each cell are judged.
+
+        Returns:
+            For each cell the value of the objective's `metric`, in the order of its
+            tasks.
+        """
 
 
 @dataclass(frozen=True)
@@ -211,7 +279,62 @@ class Evaluation:
         return work.evaluate(self.w)
 
 
-WorkRequest: TypeAlias = Training | TrainAccuracy | Evaluation
+@dataclass(frozen=True)
+class ClientEvaluation:
+    """A request to judge a model by each client; see `Work.evaluate_clients`.
+
+    Args:
+        w: The parameters of each cell.
+        on: By which test samples its clients are judged.
+        came: For each of its clients, whether it has trained so far.
+    """
+
+    w: Mapping[int, Tensor]
+    on: Mapping[int, TestsOn]
+    came: Mapping[int, NDArray[np.bool_]]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """Return one request for several, which are of different cells."""
+        return cls(
+            {cell: w_P for part in parts for cell, w_P in part.w.items()},
+            {cell: on for part in parts for cell, on in part.on.items()},
+            {cell: came for part in parts for cell, came in part.came.items()},
+        )
+
+    def carry_out(self, work: Work) -> dict[int, ClientScores]:
+        """Have the parameters evaluated."""
+        return work.evaluate_clients(self.w, self.on, self.came)
+
+
+@dataclass(frozen=True)
+class PersonalEvaluation:
+    """A request to judge clients' own models; see `Work.evaluate_personal`.
+
+    Args:
+        tasks: The trainings of these models; those of one cell stand together.
+        on: By which test samples the clients of each cell are judged.
+    """
+
+    tasks: Sequence[Task]
+    on: Mapping[int, TestsOn]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """Return one request for several, which are of different cells."""
+        return cls(
+            [task for part in parts for task in part.tasks],
+            {cell: on for part in parts for cell, on in part.on.items()},
+        )
+
+    def carry_out(self, work: Work) -> dict[int, NDArray[np.float64]]:
+        """Have the models trained and evaluated."""
+        return work.evaluate_personal(self.tasks, self.on)
+
+
+WorkRequest: TypeAlias = (
+    Training | TrainAccuracy | Evaluation | ClientEvaluation | PersonalEvaluation
+)
 
 
 class WorkLostError(RuntimeError):

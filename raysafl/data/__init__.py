@@ -10,7 +10,12 @@ from raysafl.data.image_sets import (
     Mnist,
     Stl10,
 )
+from raysafl.data.in_memory import InMemory
+from raysafl.data.own_arrays import from_arrays, from_torch
+from raysafl.data.own_tables import from_csv, from_pandas
+from raysafl.data.parquet import ParquetImages, from_parquet
 from raysafl.data.partitions import (
+    ByColumn,
     ByUser,
     ClassesPerClient,
     DealtClasses,
@@ -29,20 +34,14 @@ from raysafl.data.server_data import (
 )
 from raysafl.data.server_images import STL10_AS_CIFAR10, Glyphs, OtherDatasetServer
 from raysafl.data.shakespeare import Shakespeare
-from raysafl.data.sources import (
-    Digits,
-    ImageSource,
-    ParquetImages,
-    Source,
-    Subset,
-    data_root,
-)
+from raysafl.data.sources import Digits, ImageSource, Source, Subset, data_root
 from raysafl.data.synthetic import Synthetic
 from raysafl.data.validation import Validation
 
 __all__ = [
     "EMNIST_LABELS",
     "STL10_AS_CIFAR10",
+    "ByColumn",
     "ByUser",
     "Cifar10",
     "ClassesPerClient",
@@ -58,6 +57,7 @@ __all__ = [
     "Iid",
     "IidServer",
     "ImageSource",
+    "InMemory",
     "IndependentClasses",
     "Mnist",
     "OtherDatasetServer",
@@ -74,4 +74,9 @@ __all__ = [
     "Synthetic",
     "Validation",
     "data_root",
+    "from_arrays",
+    "from_csv",
+    "from_pandas",
+    "from_parquet",
+    "from_torch",
 ]

@@ -9,6 +9,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
+from raysafl.data.own_tests import hold_out
 from raysafl.data.partitions import Iid, Partition
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source, Subset
@@ -78,6 +79,16 @@ class Federation(FederatedData):
         "are judged; None: there are no validation samples.",
     )
 
+    own_tests: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value == 0,
+        description="Share of each client's samples that nobody trains on and that "
+        'become the client\'s own test samples, for `PerClient(on="own")`.',
+    )
+
     @model_validator(mode="after")
     def _something_to_share(self) -> "Federation":
         if self.share and self.server is None:
@@ -135,6 +146,7 @@ class Federation(FederatedData):
             train.scale,
             train.shift,
             users,
+            {name: c.extended(len(extra)) for name, c in train.columns.items()},
         )
         return replace(dataset, train=joined, outside=len(extra))
 
@@ -162,7 +174,7 @@ class Federation(FederatedData):
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
         labels = dataset.train.y[:inside]
-        users = dataset.train.users
+        users = self.partition.users_of(dataset.train)
 
         server = NOTHING
         if self.server is not None:
@@ -183,6 +195,9 @@ class Federation(FederatedData):
             None if users is None else users[free],
         )
         clients = as_client_indices(parts).within(free)
+        tests = None
+        if self.own_tests:
+            clients, tests = hold_out(clients, self.own_tests, key)
 
         collected = NOTHING
         if self.server is not None:
@@ -199,7 +214,15 @@ class Federation(FederatedData):
         shared = round(self.share * len(server))
         if shared:
             clients = _with_shared_data(clients, server, shared, key)
-        return Split(clients, server, shared, validation)
+        return Split(clients, server, shared, tests=tests, validation=validation)
+
+    def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
+        """Return the names of the clients: the values of `ByColumn`, else nothing."""
+        if type(self.partition).client_names is Partition.client_names:
+            return ()
+        # A client's own samples stand before those that the server shares with it.
+        first = np.array([samples[0] for samples in split.clients], np.int64)
+        return self.partition.client_names(dataset.train, first)
 
 
 def _hold_back(
@@ -248,7 +271,7 @@ def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
     if part.needs_classes and not dataset.has_labels:
         targets = "numbers" if not dataset.num_classes else "several classes per sample"
         others = (
-            "Iid(), ByUser() or Overlapping(samples=...)"
+            "Iid(), ByColumn(column=...) or Overlapping(samples=...)"
             if isinstance(part, Partition)
             else "IidServer(n0=...) or FromClients(...)"
         )

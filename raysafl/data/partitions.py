@@ -20,7 +20,9 @@ from raysafl.core.client_indices import (
     group_by_owner,
 )
 from raysafl.core.component import Component
+from raysafl.core.problem import Samples
 from raysafl.core.randomness import Key
+from raysafl.core.text import nearest
 
 
 class Partition(Component):
@@ -43,6 +45,17 @@ class Partition(Component):
     abstract: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = False
 
+    def users_of(self, samples: Samples) -> Ints | None:
+        """Return whose each sample is, as `spread` is given it; None if nobody knows.
+
+        Args:
+            samples: the training samples.
+
+        Raises:
+            ValueError: the samples lack what the partition goes by.
+        """
+        return samples.users
+
     @abstractmethod
     def spread(
         self,
@@ -60,7 +73,7 @@ class Partition(Component):
             num_classes: the number of classes of the dataset; 0 if it has none.
             clients: the number of clients.
             rng: the only source of randomness.
-            users: who made each sample, [S], if the dataset knows it; -1: nobody.
+            users: whose each sample is, [S], if the dataset knows it; -1: nobody's.
 
         Returns:
             One integer array per client; a list of arrays is allowed.
@@ -68,6 +81,15 @@ class Partition(Component):
         Raises:
             ValueError: these samples cannot be spread in this way.
         """
+
+    def client_names(self, samples: Samples, first: Ints) -> tuple[str, ...]:
+        """Return the names of the clients, or nothing if they have none.
+
+        Args:
+            samples: the training samples.
+            first: the position of a sample of each client's own.
+        """
+        return ()
 
 
 class Iid(Partition):
@@ -273,8 +295,8 @@ class ByUser(Partition):
     """One client per user of the dataset, such as a speaker of Shakespeare's plays.
 
     With fewer clients than users, the users with the most samples become the clients.
-    Clients are in the order of the users' numbers. Source: FAST's Shakespeare
-    (docs/papers.md#fast).
+    Clients are in the order of the users' numbers. `ByColumn` is the same for a column
+    of data of your own. Source: FAST's Shakespeare (docs/papers.md#fast).
     """
 
     kind: ClassVar[str] = "Natural"
@@ -291,19 +313,113 @@ class ByUser(Partition):
         if users is None:
             raise ValueError(
                 "the dataset does not say who made its samples; ByUser is for Shakespeare, "
-                "Synthetic and datasets of your own with Samples.users"
+                "Synthetic and datasets of your own with Samples.users, and ByColumn for "
+                "data of your own with columns"
             )
-        known, counts = np.unique(users[users >= 0], return_counts=True)
-        if clients > len(known):
+        return _one_client_per_user(users, clients, "users")
+
+
+class ByColumn(Partition):
+    """One client per value of a column, such as one per hospital.
+
+    The column may hold text, whole numbers, dates or categories: it is what `client=`
+    of `from_pandas`, `from_csv` and `from_parquet` names, or `clients=` of
+    `from_arrays` and `from_torch`. Clients are in the ascending order of the values,
+    which are their names. Every training sample goes to the client of its value.
+
+    The number of clients, `Federation.clients`, must be that of the values that
+    training samples have; if it is another, the error message says that number.
+
+    Example:
+        >>> import pandas as pd
+        >>> import raysafl as fl
+        >>> visits = pd.DataFrame({"age": [30, 41, 52, 63, 74, 35]})
+        >>> visits["ill"] = [0, 1, 0, 1, 1, 0]
+        >>> visits["year"] = [2020, 2021, 2020, 2021, 2021, 2020]
+        >>> source = fl.from_pandas(visits, label="ill", client="year", test_share=0.3)
+        >>> data = fl.Federation(
+        ...     dataset=source, clients=2, partition=fl.ByColumn(column="year")
+        ... )
+        >>> dataset = data.load()
+        >>> data.client_names(dataset, data.split(dataset, seed=0))
+        ('2020', '2021')
+    """
+
+    column: str = Field(description="The column whose values are the clients.")
+    largest: bool = Field(
+        default=False,
+        description="Whether there may be fewer clients than values; the values with "
+        "the most training samples become clients then, and nobody holds the others.",
+    )
+
+    def users_of(self, samples: Samples) -> Ints:
+        """Return the number of each sample's value.
+
+        Raises:
+            ValueError: there is no such column; the nearest is named.
+        """
+        if self.column not in samples.columns:
+            if not samples.columns:
+                raise ValueError(
+                    f"the dataset has no columns, so no '{self.column}'; name it by "
+                    f"client='{self.column}' where you make the dataset (fl.from_pandas "
+                    "and its like), or use another partition"
+                )
             raise ValueError(
-                f"{clients} clients, but the dataset has {len(known)} users with training "
-                f"samples; set clients={len(known)} or fewer"
+                f"the dataset has no client column '{self.column}': "
+                f"{nearest(self.column, samples.columns)}"
             )
-        # A stable sort takes the user with the lower number if two have equally many.
-        largest = np.argsort(-counts, kind="stable")[:clients]
-        taken = np.sort(known[largest])
-        samples = np.flatnonzero(np.isin(users, taken))
-        return group_by_owner(np.searchsorted(taken, users[samples]), samples, clients)
+        return samples.columns[self.column].codes
+
+    def spread(
+        self,
+        labels: Ints,
+        num_classes: int,
+        clients: int,
+        rng: np.random.Generator,
+        users: Ints | None = None,
+    ) -> ClientIndices:
+        """Give the samples of each value to one client."""
+        assert users is not None
+        values = len(np.unique(users[users >= 0]))
+        if clients < values and not self.largest:
+            raise ValueError(
+                f"clients={clients}, but the column '{self.column}' has {values} values "
+                f"among the training samples; set clients={values}, or "
+                f"ByColumn(column='{self.column}', largest=True) for the {clients} with "
+                "the most samples"
+            )
+        what = f"values of the column '{self.column}'"
+        return _one_client_per_user(users, clients, what)
+
+    def client_names(self, samples: Samples, first: Ints) -> tuple[str, ...]:
+        """Return the value of each client."""
+        column = samples.columns[self.column]
+        return tuple(column.values[code] for code in column.codes[first].tolist())
+
+
+def _one_client_per_user(users: Ints, clients: int, what: str) -> ClientIndices:
+    """Make a client of each user, or of those with the most samples.
+
+    Args:
+        users: the number of each sample's user, [S]; -1: it has none.
+        clients: the number of clients.
+        what: what a message calls the users.
+
+    Raises:
+        ValueError: there are fewer users than clients.
+    """
+    known, counts = np.unique(users[users >= 0], return_counts=True)
+    if clients > len(known):
+        raise ValueError(
+            f"{clients} clients, but the dataset has {len(known)} {what} with training "
+            f"samples; set clients={len(known)} or fewer"
+        )
+    # A stable sort takes the user with the lower number if two have equally many.
+    largest = np.argsort(-counts, kind="stable")[:clients]
+    taken = np.sort(known[largest])
+    samples = np.flatnonzero(np.isin(users, taken))
+    return group_by_owner(np.searchsorted(taken, users[samples]), samples, clients)
 
 
 class Overlapping(Partition):

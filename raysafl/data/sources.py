@@ -1,10 +1,9 @@
-"""Datasets: the embedded digits, a subset of another dataset, and folders of Parquet.
+"""Datasets: the embedded digits, and a subset of another dataset.
 
 Images have the shape [n, channels, height, width] and stay uint8 in memory. They are
 scaled to float32, and standardised if the source says so, only when a batch is drawn.
 """
 
-import io
 import math
 import os
 from abc import abstractmethod
@@ -15,10 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import platformdirs
-import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator
 
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset, Samples
@@ -131,23 +127,35 @@ class ImageSource(Source):
         Raises:
             ValueError: the dataset cannot be read, or all its pixels are equal.
         """
-        dataset = self.read()
-        if self.standardise is False:
-            return dataset
-        if self.standardise is True:
-            mean, std = _mean_and_std(dataset.train)
-        else:
-            mean, std = self.standardise
-        if std == 0:
-            raise ValueError(
-                f"'{dataset.name}' cannot be standardised: all pixels of its training "
-                "images are equal"
-            )
-        return replace(
-            dataset,
-            train=_standardised(dataset.train, mean, std),
-            test=_standardised(dataset.test, mean, std),
+        return standardised(self.read(), self.standardise)
+
+
+def standardised(dataset: Dataset, standardise: bool | tuple[float, float]) -> Dataset:
+    """Return a dataset with standardised inputs, see `ImageSource`.
+
+    Args:
+        dataset: the dataset, whose inputs stay as they are stored.
+        standardise: False, True, or a mean and a standard deviation.
+
+    Raises:
+        ValueError: all pixels are equal.
+    """
+    if standardise is False:
+        return dataset
+    if standardise is True:
+        mean, std = _mean_and_std(dataset.train)
+    else:
+        mean, std = standardise
+    if std == 0:
+        raise ValueError(
+            f"'{dataset.name}' cannot be standardised: all pixels of its training "
+            "images are equal"
         )
+    return replace(
+        dataset,
+        train=_standardised(dataset.train, mean, std),
+        test=_standardised(dataset.test, mean, std),
+    )
 
 
 def _mean_and_std(samples: Samples) -> tuple[float, float]:
@@ -250,108 +258,4 @@ class Subset(Source):
             rows = np.flatnonzero(samples.y < self.classes)
         if most is not None and most < len(rows):
             rows = np.sort(rng.choice(rows, most, replace=False))
-
-        users = None if samples.users is None else samples.users[rows]
-        return replace(samples, x=samples.x[rows], y=samples.y[rows], users=users)
-
-
-class ParquetImages(ImageSource):
-    """A folder with `train.parquet` and `test.parquet` in the image layout of Hugging Face.
-
-    Each file has a column `image` (a struct whose field `bytes` holds the encoded
-    image) and a column `label` (integers from 0). All images must have the same shape.
-    Pixel values are scaled from 0..255 to `low`..`high`, and then standardised if
-    `standardise` says so; a mean and a standard deviation that you give are those of
-    inputs from `low` to `high`.
-    """
-
-    path: str = Field(
-        description="The folder; a relative path is looked up in the folder RAYSAFL_DATA."
-    )
-    low: float = Field(default=0.0, description="What the pixel value 0 becomes.")
-    high: float = Field(default=1.0, description="What the pixel value 255 becomes.")
-
-    @model_validator(mode="after")
-    def _range(self) -> "ParquetImages":
-        if self.low >= self.high:
-            raise ValueError(f"low ({self.low}) must be below high ({self.high})")
-        return self
-
-    def read(self) -> Dataset:
-        """Decode all images of both files.
-
-        Raises:
-            ValueError: a file or a column is missing, a label is no integer from 0, an
-                image cannot be decoded, or the images differ in shape.
-        """
-        folder = data_root() / self.path
-        train, test = (
-            self._read_file(folder / name) for name in ("train.parquet", "test.parquet")
-        )
-        if train.x.shape[1:] != test.x.shape[1:]:
-            raise ValueError(
-                f"{folder}: training images are {train.x.shape[1:]}, test images "
-                f"{test.x.shape[1:]} (channels, height, width); they must be alike"
-            )
-        classes = 1 + int(max(train.y.max(), test.y.max()))
-        return Dataset(folder.name, train, test, num_classes=classes)
-
-    def _read_file(self, file: Path) -> Samples:
-        """Decode one Parquet file, after checking its columns and their types."""
-        if not file.is_file():
-            raise ValueError(
-                f"{file} is missing; the dataset '{self.path}' needs train.parquet and "
-                f"test.parquet in {file.parent} (set RAYSAFL_DATA, or give an absolute path)"
-            )
-        try:
-            schema = pq.read_schema(file)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{file} is not a Parquet file ({error})") from error
-        columns = schema.names
-        for name in ("image", "label"):
-            if name not in columns:
-                raise ValueError(
-                    f"{file} has no column '{name}' (it has: {', '.join(columns)})"
-                )
-        image = schema.field("image").type
-        label = schema.field("label").type
-        if not pa.types.is_integer(label):
-            raise ValueError(
-                f"{file}: labels must be integers from 0; the column is {label}"
-            )
-        if not pa.types.is_struct(image) or image.get_field_index("bytes") < 0:
-            raise ValueError(
-                f"{file}: 'image' must be a struct with 'bytes'; the column is {image}"
-            )
-
-        table = pq.read_table(file, columns=["image", "label"])
-        if table["image"].null_count or table["label"].null_count:
-            raise ValueError(f"{file} has rows without an image or a label")
-        labels = np.asarray(table["label"].to_numpy(), np.int64)
-        if len(labels) == 0 or labels.min() < 0:
-            given = f"the least is {labels.min()}" if len(labels) else "there are none"
-            raise ValueError(f"{file}: labels must be integers from 0, but {given}")
-
-        images = [_decode(row["bytes"], file) for row in table["image"].to_pylist()]
-        # Images of different shapes cannot be stacked into one array.
-        shapes = {image.shape for image in images}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"{file} mixes image shapes {sorted(shapes)}; make them alike"
-            )
-        # Colour images are transposed views, and a stack of such views is not
-        # contiguous.
-        x = np.ascontiguousarray(np.stack(images))
-        return Samples(x, labels, (self.high - self.low) / 255, self.low)
-
-
-def _decode(content: bytes, file: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Decode one image to [channels, height, width] with one or three channels."""
-    try:
-        image = Image.open(io.BytesIO(content))
-        pixels = np.asarray(
-            image if image.mode in ("L", "RGB") else image.convert("RGB")
-        )
-    except OSError as error:
-        raise ValueError(f"{file}: an image cannot be decoded ({error})") from error
-    return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+        return samples.take(rows)

@@ -198,7 +198,7 @@ class FlatModel:
         if not isinstance(out, Tensor) or out.shape != shape:
             axes = ["B", *map(str, self.output_shape[:-1]), "num_classes"]
             raise ValueError(
-                f"{self._build_name} must make a module that returns logits "
+                f"{self._build_name} must make a module that returns outputs "
                 f"[{', '.join(axes)}], for this batch {list(shape)}; it returned "
                 f"{in_brief(out)}"
             )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from raysafl.core.participation import Cohort, Participation
+from raysafl.core.participation import Cohort, Participation, Sampling
 from raysafl.core.randomness import Key
 from raysafl.participation.sampling import Floats, Ints, at_most, check_m, come
 
@@ -55,6 +55,12 @@ class Bernoulli(Participation):
         """Raise ValueError if there is not one rate per client, or all are 0."""
         check_m(self.m, num_clients)
         per_client("rate", self.rate, num_clients)
+
+    def sampling(self, num_clients: int) -> Sampling | None:
+        """Return that clients come independently, if they have one rate and no limit."""
+        if isinstance(self.rate, list) or self.m is not None:
+            return None
+        return Sampling(self.rate * num_clients, is_fixed=False)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None

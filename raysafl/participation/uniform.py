@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raysafl.core.participation import Cohort, Participation
+from raysafl.core.participation import Cohort, Participation, Sampling
 from raysafl.core.randomness import Key
 from raysafl.participation.sampling import ascending, check_m, draw
 
@@ -16,6 +16,10 @@ class Full(Participation):
     Source: McMahan et al. 2017, with their fraction of clients C = 1
     (docs/papers.md#fedavg).
     """
+
+    def sampling(self, num_clients: int) -> Sampling:
+        """Return that every client comes."""
+        return Sampling(num_clients, is_fixed=True)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
@@ -42,6 +46,10 @@ class Uniform(Participation):
     def check(self, num_clients: int) -> None:
         """Raise ValueError if there are fewer than m clients."""
         check_m(self.m, num_clients)
+
+    def sampling(self, num_clients: int) -> Sampling:
+        """Return that m clients are drawn."""
+        return Sampling(self.m, is_fixed=True)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None

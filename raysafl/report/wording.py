@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.statistics import FIXED
 
 # Counts of a cell: replicates that are not in its mean. The last have not ended.
 LOST = ("diverged", "failed", "damaged", "missing")
@@ -58,6 +59,10 @@ def caption(manifest: Manifest) -> str:
     meaning = manifest.meaning(table.statistic)
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
     unit = f", in {table.unit}" if table.unit else ""
+    known = manifest.statistic(table.statistic)
+    # What the statistics of every run mean is plain from their names.
+    if known and not known.higher_is_better and table.statistic not in FIXED:
+        unit += "; lower is better"
     return f"mean ± standard deviation over replicates of {what}{unit}"
 
 

@@ -16,8 +16,10 @@ from raysafl.report.figures.curves import curves, q_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import raster_runs, rasters
+from raysafl.report.figures.served import served
 from raysafl.report.pages.html import Picture
 from raysafl.report.pages.markdown import markdown
+from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.page import Report, page
 from raysafl.report.wording import quality_text
 from raysafl.storage.files import atomic_write
@@ -62,6 +64,13 @@ ABOUT = {
         "Which clients came, for the first run of each policy. A round in which only the server "
         "trained has a cohort as well, which was not asked to train.",
     ),
+    "served": (
+        "Who is served",
+        "Points of each client's quality against the share of rounds in which it trained, one "
+        "panel for each combination of the labels beside the method. ",
+        "How good the global model is on each client's own kind of test samples, against how "
+        "often the client has trained. Clients at 0 % never came.",
+    ),
 }
 # Figures of single cells, of which a part is drawn if there are very many.
 OF_PART = ("curves", "heatmap", "q")
@@ -86,11 +95,11 @@ def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
-    panels), `heatmap.png`, `pareto.png`, `q.png` and `participation.png`. Runs may be
-    missing. Of a sweep of very many cells a part is shown one by one, and a sentence
-    says which (`raysafl.report.analysis.part`). Figures of an earlier report that are
-    not made again are deleted. The page ends with a digest of what the report was made
-    from, which `is_current` compares.
+    panels), `heatmap.png`, `pareto.png`, `q.png`, `participation.png` and
+    `served.png`. Runs may be missing. Of a sweep of very many cells a part is shown one
+    by one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an
+    earlier report that are not made again are deleted. The page ends with a digest of
+    what the report was made from, which `is_current` compares.
 
     Args:
         store: the folder of the sweep, with `runs.parquet`.
@@ -122,6 +131,7 @@ def write_report(store: Store) -> list[Location]:
         "pareto": [pareto(own, runs, manifest, layout)],
         "q": q_curves(*of_lines, note=lines.share),
         "participation": [rasters(rounds, runs, manifest, layout)],
+        "served": [served(store.clients(), runs, manifest, layout)],
     }
     pictures = {
         ABOUT[kind][0]: _named_pictures(
@@ -140,6 +150,7 @@ def write_report(store: Store) -> list[Location]:
         part=part,
         pairs=paired(runs, manifest, layout),
         pictures=pictures,
+        mlflow=mlflow_text(store),
     )
     files = {
         "table.md": markdown(runs, manifest).encode(),

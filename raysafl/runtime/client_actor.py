@@ -11,6 +11,8 @@ import numpy as np
 import ray
 import torch
 
+from raysafl.core.work import TestsOn
+from raysafl.runtime.client_tests import Job
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import (
     Array,
@@ -80,6 +82,29 @@ class Clients:
         w_RP = torch.stack(models_of(w, self._num_parameters))
         sums = [self.worker.span_sums(w_RP, span).numpy() for span in spans]
         return np.concatenate(sums, axis=1)
+
+    def group_sums(
+        self,
+        jobs: Sequence[tuple[Job, Sequence[int]]],
+        cells: Sequence[int],
+        *w: Sent,
+    ) -> list[Array]:
+        """Evaluate models on groups of test samples, see `Worker.group_sums`.
+
+        Args:
+            jobs: Jobs, and the numbers of the groups of each.
+            cells: The cells whose parameters are sent.
+            w: Their parameters.
+        """
+        models = dict(zip(cells, models_of(w, self._num_parameters), strict=True))
+        return [self.worker.group_sums(job, numbers, models) for job, numbers in jobs]
+
+    def personal_qualities(
+        self, on: Mapping[int, TestsOn], header: bytes, *vectors: Sent
+    ) -> Array:
+        """Train the tasks of an encoded `TaskMessage`, and evaluate where they end."""
+        message = TaskMessage.decode(header, vectors, self._num_parameters)
+        return self.worker.personal_qualities(message.tasks, on)
 
     def count_correct(
         self, ids: Mapping[int, Sequence[int]], first: int, step: int, *w: Sent

@@ -7,6 +7,9 @@ Float64 adds such numbers without rounding as long as sums stay below 2^53 units
 first rounding moves a number by at most 2^-41 = 5e-13. Numbers of magnitude 2^-17 or
 more are not moved at all, because their 24 bits end at 2^-40 or above. NaN and infinity
 are passed on.
+
+A weighted mean is the mean of weighted updates: a task brings its weight along, by which
+its float32 update is multiplied first. The weights of a cell have the mean 1.
 """
 
 from collections import Counter
@@ -90,9 +93,10 @@ def reduce_share(
         columns_5T[:, positions] = torch.stack([c.double() for c in columns]).numpy()
         for i, delta_P in zip(positions, delta_TP.numpy(), strict=True):
             if i in row_of:
-                rows[row_of[i]] = delta_P.copy()
+                rows[row_of[i]] = _scaled(delta_P, tasks[i].max_norm).copy()
             else:
-                add_row(sums[tasks[i].cell], delta_P)
+                sent_P = _scaled(delta_P, tasks[i].max_norm, tasks[i].weight)
+                add_row(sums[tasks[i].cell], sent_P)
     means = {cell: _mean_of_sum(sums.pop(cell), counts[cell]) for cell in complete}
     return ShareResult(columns_5T, rows, means, sums)
 
@@ -138,6 +142,19 @@ def combine_shares(
             delta_MP = np.stack(list(islice(left, len(own[0]))))
             trained[cell] = Update(torch.from_numpy(delta_MP), *own)
     return trained
+
+
+def _scaled(delta_P: Array, max_norm: float | None, weight: float = 1.0) -> Array:
+    """Scale a float32 update down to its largest L2 norm, and by its weight.
+
+    The norm is summed in float64 by numpy, whose result does not depend on threads.
+    """
+    scale = weight
+    if max_norm is not None:
+        norm = float(np.sqrt(np.square(delta_P, dtype=np.float64).sum()))
+        if norm > max_norm:
+            scale *= max_norm / norm
+    return delta_P if scale == 1.0 else delta_P * np.float32(scale)
 
 
 def _rows(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, int]:

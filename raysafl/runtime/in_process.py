@@ -4,14 +4,24 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.objective import Objective
 from raysafl.core.problem import Dataset, Model
 from raysafl.core.randomness import Key
-from raysafl.core.work import Cell, NamedModel, Scores, Task, Trained
+from raysafl.core.work import (
+    Cell,
+    ClientScores,
+    NamedModel,
+    Scores,
+    Task,
+    TestsOn,
+    Trained,
+)
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
+from raysafl.runtime.client_tests import ClientTests, Floats, Job
 from raysafl.runtime.exact_mean import (
     ShareResult,
     combine_shares,
@@ -62,6 +72,8 @@ class Worker:
         self.population = Population(cells, dataset)
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
+        self.tests = ClientTests(self.population, dataset, objective.metric)
+        self.client_tests = self.tests.sizes
         flat = FlatModel.on(model, dataset, objective)
         # Without this bound, the engine would be chosen for batches wider than any client's.
         batch_size = min(batch_size, self.population.largest())
@@ -146,6 +158,72 @@ class Worker:
         held = np.concatenate([split.of(i) for i in ids])
         return self.trainer.evaluator.count_correct(w_P, held[share])
 
+    def evaluate_clients(
+        self,
+        w: Mapping[int, Tensor],
+        on: Mapping[int, TestsOn],
+        came: Mapping[int, NDArray[np.bool_]],
+    ) -> dict[int, ClientScores]:
+        """Evaluate each cell's parameters on the test samples of each client."""
+        jobs = self.tests.jobs(on)
+        sums = [
+            self.group_sums(job, range(len(self.tests.groups(job).indices)), w)
+            for job in jobs
+        ]
+        measures = self.trainer.evaluator.measures
+        return self.tests.scores(measures, on, came, jobs, sums)
+
+    def group_sums(
+        self, job: Job, numbers: Sequence[int], w: Mapping[int, Tensor]
+    ) -> Floats:
+        """Return the sums [G, n, R] of a job's R models over some of its groups.
+
+        Args:
+            job: The job.
+            numbers: The numbers of these G groups, at least one.
+            w: The parameters of the job's cells, and maybe of others.
+        """
+        groups = self.tests.groups(job)
+        samples = self.trainer.inputs if groups.of_train else self.trainer.test
+        w_RP = torch.stack([w[cell] for cell in job.cells])
+        sums_on = self.trainer.evaluator.sums_on
+        return np.stack(
+            [sums_on(w_RP, samples, groups.indices[k]).numpy() for k in numbers]
+        )
+
+    def evaluate_personal(
+        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
+    ) -> dict[int, Floats]:
+        """Train each task, and evaluate where it ends on its client's test samples."""
+        return by_cell(tasks, self.personal_qualities(tasks, on))
+
+    def personal_qualities(
+        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
+    ) -> Floats:
+        """Return the metric of each task's model; only one stack is in memory."""
+        quality_T = np.empty(len(tasks))
+        for positions, update in self.trainer.train_stacks(tasks):
+            for i, delta_P in zip(positions, update.delta_MP, strict=True):
+                task = tasks[i]
+                w_P = task.w_P - delta_P
+                quality_T[i] = self._personal_quality(task, on[task.cell], w_P)
+        return quality_T
+
+    def _personal_quality(self, task: Task, on: TestsOn, w_P: Tensor) -> float:
+        """Return the metric of a model on the test samples of a task's client."""
+        evaluator = self.trainer.evaluator
+        rows_G, of_train, weight_G, count = self.tests.personal_groups(
+            task.cell, on, task.client
+        )
+        samples = self.trainer.inputs if of_train else self.trainer.test
+        sums_Gn = np.stack(
+            [
+                evaluator.sums_on(w_P[None], samples, rows)[:, 0].numpy()
+                for rows in rows_G
+            ]
+        )
+        return self.tests.personal_quality(evaluator.measures, weight_G, sums_Gn, count)
+
     def gradients(self, cell: int, w_NP: Tensor) -> Tensor:
         """Return the full gradient [N, P] of each client i's mean loss at w_NP[i]."""
         return self.trainer.gradients(w_NP, self.population.splits[cell].clients)
@@ -175,3 +253,9 @@ class Worker:
             rng.choice(held, min(size, len(held)), replace=False) for _ in range(draws)
         ]
         return self.trainer.gradients(w_P.expand(draws, -1), picks)
+
+
+def by_cell(tasks: Sequence[Task], values_T: Floats) -> dict[int, Floats]:
+    """Return one value for each task by the tasks' cells, in the order of the tasks."""
+    cell_T = np.array([task.cell for task in tasks])
+    return {int(cell): values_T[cell_T == cell] for cell in np.unique(cell_T)}

@@ -10,20 +10,31 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import ray
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.objective import check_targets
 from raysafl.core.randomness import Key
-from raysafl.core.work import NamedModel, Scores, Task, Trained
+from raysafl.core.work import (
+    ClientScores,
+    NamedModel,
+    Scores,
+    Task,
+    TestsOn,
+    Trained,
+)
 from raysafl.models import FlatModel
 from raysafl.runtime.actor_pool import ActorPool
 from raysafl.runtime.client_actor import Clients
+from raysafl.runtime.client_tests import ClientTests, Floats
 from raysafl.runtime.exact_mean import combine_shares, count_averaged
 from raysafl.runtime.hardware import Hardware
+from raysafl.runtime.in_process import by_cell
 from raysafl.runtime.messages import PackSetup, TaskMessage, decode_reply, sent_models
-from raysafl.runtime.placement import assign_cells
+from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.runtime.population import Population
 from raysafl.runtime.spans import scores_of_spans, sizes_of, spans_of
 from raysafl.training.evaluation import Measures
@@ -86,7 +97,8 @@ def host_pack(actors: ActorPool, setup: PackSetup) -> tuple["OnActors", str, str
     actors.configure(setup)
     population = Population(setup.cells, dataset)
     device, engine = agree_on_engine(actors, setup)
-    work = OnActors(actors, population, model, measures, len(dataset.test))
+    tests = ClientTests(population, dataset, setup.objective.metric)
+    work = OnActors(actors, tests, model, measures, len(dataset.test))
     return work, device, engine
 
 
@@ -95,7 +107,8 @@ class OnActors:
 
     Args:
         actors: The client actors.
-        population: Who holds which samples in the cells that the actors host.
+        tests: Who holds which samples in the cells that the actors host, and by which
+            test samples the clients are judged.
         model: The model, from which the initial parameters are drawn.
         measures: What is measured of a model.
         test_samples: The number of samples in the test set.
@@ -104,18 +117,20 @@ class OnActors:
     def __init__(
         self,
         actors: ActorPool,
-        population: Population,
+        tests: ClientTests,
         model: FlatModel,
         measures: Measures,
         test_samples: int,
     ) -> None:
         self.actors = actors
-        self.population = population
+        self.tests = tests
+        self.population = tests.population
         self.model = model
         self.measures = measures
         self.test_samples = test_samples
-        self.sizes = population.sizes
-        self.shared_bytes = population.shared_bytes
+        self.sizes = self.population.sizes
+        self.shared_bytes = self.population.shared_bytes
+        self.client_tests = tests.sizes
 
     def init(self, cell: int) -> Tensor:
         """Return a cell's initial parameters w_P."""
@@ -185,6 +200,79 @@ class OnActors:
             cell: correct / self.population.samples(cell, ids[cell])
             for cell, correct in zip(ids, counts, strict=True)
         }
+
+    def evaluate_clients(
+        self,
+        w: Mapping[int, Tensor],
+        on: Mapping[int, TestsOn],
+        came: Mapping[int, NDArray[np.bool_]],
+    ) -> dict[int, ClientScores]:
+        """Evaluate each cell's parameters on the test samples of each client.
+
+        The groups of test samples are divided among the actors.
+        """
+        jobs = self.tests.jobs(on)
+        groups = [self.tests.groups(job).indices.sizes for job in jobs]
+        # A group of a job, and the number of samples that it takes to evaluate it.
+        units = [(j, k) for j, sizes in enumerate(groups) for k in range(len(sizes))]
+        costs = [int(groups[j][k]) * len(jobs[j].cells) for j, k in units]
+        models = sent_models(list(w.values()), {})
+        shares = [[units[i] for i in share] for share in self._divide(costs) if share]
+        numbers = [
+            {j: [k for other, k in share if other == j] for j, _ in share}
+            for share in shares
+        ]
+        calls = [
+            self.actors.send(
+                i,
+                "group_sums",
+                [(jobs[j], own) for j, own in asked.items()],
+                list(w),
+                *models,
+            )
+            for i, asked in enumerate(numbers)
+        ]
+        sums: list[Floats] = [np.empty(0) for _ in jobs]
+        for asked, reply in zip(numbers, self.actors.get(calls), strict=True):
+            for (j, own), part_GnR in zip(asked.items(), reply, strict=True):
+                if not sums[j].size:
+                    sums[j] = np.empty((len(groups[j]), *part_GnR.shape[1:]))
+                sums[j][own] = part_GnR
+        return self.tests.scores(self.measures, on, came, jobs, sums)
+
+    def evaluate_personal(
+        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
+    ) -> dict[int, Floats]:
+        """Train each task, and evaluate where it ends on its client's test samples."""
+        tested = {cell: self.client_tests(cell, own)[1] for cell, own in on.items()}
+        costs = [
+            self.population.cost(task) + tested[task.cell][task.client]
+            for task in tasks
+        ]
+        shares = [share for share in self._divide(costs) if share]
+        stored: dict[Any, Any] = {}
+        calls = [
+            self.actors.send(
+                i,
+                "personal_qualities",
+                dict(on),
+                *TaskMessage([tasks[k] for k in share], {}).encode(stored),
+            )
+            for i, share in enumerate(shares)
+        ]
+        quality_T = np.empty(len(tasks))
+        for share, found in zip(shares, self.actors.get(calls), strict=True):
+            quality_T[share] = found
+        return by_cell(tasks, quality_T)
+
+    def _divide(self, costs: Sequence[int]) -> list[list[int]]:
+        """Divide pieces of work, of which each may be done anywhere, among the actors.
+
+        Args:
+            costs: The number of samples of each piece.
+        """
+        too_little = sum(costs) * self.model.num_parameters <= MIN_WORK_TO_SHARE
+        return assign_longest_first(costs, 1 if too_little else len(self.actors))
 
     def _distribute(self, tasks: Sequence[Task]) -> list[list[int]]:
         """Return the indices of each actor's tasks."""

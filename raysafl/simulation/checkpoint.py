@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, BinaryIO
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 
 from raysafl.core.algorithm import State
+from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.simulation import Counts, Kept, Replicate, Simulation
 
 # Everything that reading a damaged file may raise.
@@ -33,7 +35,7 @@ MOST_HEADER = 100_000_000
 PLAIN_FIELDS = [
     f.name
     for f in fields(Replicate)
-    if f.name not in ("state", "counts", "reached", "best")
+    if f.name not in ("state", "counts", "reached", "clients", "best_model")
 ]
 
 
@@ -51,13 +53,17 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         tensors[f"{r}/w"] = state.w_P
         tensors |= {f"{r}/server/{name}": value for name, value in state.server.items()}
         tensors |= {f"{r}/client/{i}": row for i, row in state.clients.items()}
+        tensors |= _tensors_of(replicate.clients, r)
         plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
         counts = asdict(replicate.counts)
         reached = sorted(replicate.reached)
         saved = plain | {"counts": counts, "reached": reached}
-        if replicate.best is not None:
-            tensors[f"{r}/best"] = replicate.best.w_P
-            saved["best"] = [replicate.best.round, replicate.best.value]
+        if replicate.best_model is not None:
+            tensors[f"{r}/best"] = replicate.best_model.w_P
+            saved["best_model"] = [
+                replicate.best_model.round,
+                replicate.best_model.value,
+            ]
         replicates.append(saved)
 
     content = {
@@ -113,10 +119,14 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
                 counts=Counts(**replicate["counts"]),
                 # Earlier versions did not count the samples that clients are sent.
                 reached=set(replicate.get("reached", [])),
-                best=_best_of(tensors, r, replicate.get("best")),
-                **{name: replicate[name] for name in PLAIN_FIELDS},
+                clients=_history_of(tensors, r) if before.clients else None,
+                best_model=_best_model_of(tensors, r, replicate.get("best_model")),
+                # Those of earlier versions could not stop before the last round.
+                **{name: replicate[name] for name in PLAIN_FIELDS if name in replicate},
             )
-            for r, replicate in enumerate(saved["replicates"])
+            for r, (replicate, before) in enumerate(
+                zip(saved["replicates"], simulation.replicates, strict=True)
+            )
         ]
     except DAMAGE as error:
         raise ValueError(f"the checkpoint cannot be used: {error}") from error
@@ -183,7 +193,29 @@ def _checksum(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
     return sums.hexdigest()
 
 
-def _best_of(
+def _tensors_of(history: ClientHistory | None, r: int) -> dict[str, torch.Tensor]:
+    """Return what replicate r knows of its clients, as tensors by name."""
+    if history is None:
+        return {}
+    shape = (0, len(ClientHistory.COLUMNS), len(history.came_N))
+    tables = np.stack(history.tables) if history.tables else np.empty(shape)
+    return {
+        f"{r}/clients/came": torch.from_numpy(history.came_N),
+        f"{r}/clients/rounds": torch.tensor(history.rounds, dtype=torch.int64),
+        f"{r}/clients/tables": torch.from_numpy(tables),
+    }
+
+
+def _history_of(tensors: Mapping[str, torch.Tensor], r: int) -> ClientHistory:
+    """Return what replicate r knows of its clients, from the tensors' names."""
+    return ClientHistory(
+        came_N=tensors[f"{r}/clients/came"].numpy(),
+        rounds=tensors[f"{r}/clients/rounds"].tolist(),
+        tables=list(tensors[f"{r}/clients/tables"].numpy()),
+    )
+
+
+def _best_model_of(
     tensors: Mapping[str, torch.Tensor], r: int, saved: tuple[int, float] | None
 ) -> Kept | None:
     """Return replicate r's best model; None if the checkpoint has none."""

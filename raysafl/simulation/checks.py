@@ -6,6 +6,7 @@ takes some microseconds for each replicate and round.
 """
 
 import json
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysafl.core.algorithm import Algorithm, Request, Round, State
+from raysafl.core.algorithm import Algorithm, Request, Round, State, TrainMean
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.users_parts import in_brief, method_name, users_parts
@@ -152,9 +153,14 @@ def checked_request(
         refuse(f"it yielded {in_brief(request)}")
     if not len(request.ids):
         refuse(f"it yielded {type(request).__name__} with no ids")
-    for i in (min(request.ids), max(request.ids)):
-        if not EVERYONE <= i < num_clients:
-            refuse(f"it asked for client {i}, but ids go from 0 to {num_clients - 1}")
+    checked_ids(algorithm, request.ids, num_clients, round)
+    weight_M = request.weight_M if isinstance(request, TrainMean) else None
+    if weight_M is not None:
+        if not (_has_shape(weight_M, (len(request.ids),)) and _are_weights(weight_M)):
+            refuse(
+                f"weight_M is {in_brief(weight_M)}, but must be a tensor of one finite "
+                "number of at least 0 per id, not all of them 0"
+            )
 
     rows = (len(request.ids), num_parameters)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -169,7 +175,28 @@ def checked_request(
                 f"{name} is {in_brief(tensor)}, but must be a tensor of shape "
                 f"{list(shape)}{'' if name == 'w_P' else ', with one row per id'}"
             )
-    return request
+    checked: Request = request
+    return checked
+
+
+def checked_ids(algorithm: Algorithm, ids: Any, num_clients: int, round: int) -> None:
+    """Check that an algorithm's round asks for clients that exist.
+
+    Raises:
+        ValueError: there are no ids, or one of them is no client's.
+    """
+    if not len(ids):
+        raise ValueError(
+            f"{_round_of(algorithm)} must ask for at least one client; in round {round} "
+            "it gave no ids"
+        )
+    for i in (min(ids), max(ids)):
+        if not EVERYONE <= i < num_clients:
+            raise ValueError(
+                f"{_round_of(algorithm)} must ask for clients that exist; in round "
+                f"{round} it asked for client {i}, but ids go from 0 to "
+                f"{num_clients - 1}"
+            )
 
 
 def checked_state(
@@ -227,6 +254,12 @@ def refuse_no_request(algorithm: Algorithm, round: int) -> NoReturn:
 
 def _round_of(algorithm: Algorithm) -> str:
     return method_name(algorithm, Algorithm, "round")
+
+
+def _are_weights(weight_M: Tensor) -> bool:
+    """Return whether all numbers are finite and at least 0, and one is above 0."""
+    total = float(weight_M.double().sum())
+    return bool((weight_M >= 0).all()) and 0 < total < math.inf
 
 
 def _has_shape(tensor: Any, shape: tuple[int, ...]) -> bool:

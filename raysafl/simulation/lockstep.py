@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from raysafl.core.record import Record
 from raysafl.core.work import (
+    ClientEvaluation,
     Evaluation,
+    PersonalEvaluation,
     TrainAccuracy,
     Training,
     Work,
@@ -25,7 +27,13 @@ Outcome: TypeAlias = list[Record] | BaseException
 
 # Requests of a later kind wait until no run asks for an earlier one any more, so that as
 # many as possible are merged.
-KINDS: Sequence[type[WorkRequest]] = (Training, TrainAccuracy, Evaluation)
+KINDS: Sequence[type[WorkRequest]] = (
+    Training,
+    TrainAccuracy,
+    Evaluation,
+    ClientEvaluation,
+    PersonalEvaluation,
+)
 # How torch says that there is no memory left, if its error is of no class of its own.
 NO_MEMORY = ("out of memory", "can't allocate memory")
 

@@ -8,15 +8,20 @@ from raysafl.core.algorithm import Algorithm, LocalTraining
 from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
+    Metric,
     MetricColumn,
     Objective,
     hits_of,
+    measures_of,
     metric_columns,
 )
 from raysafl.core.participation import Participation
 from raysafl.core.problem import FederatedData, Model
+from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
+from raysafl.simulation.patience import Patience
+from raysafl.simulation.per_client import PerClient
 
 
 class Run(Component):
@@ -82,6 +87,20 @@ class Run(Component):
         exclude_if=lambda value: value == PLAIN,
         description="what the model is trained for, and by what it is judged",
     )
+    stop: Patience | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="when a replicate stops before the last round; None: never",
+    )
+
+    eval_clients: PerClient | None = Field(
+        default=None,
+        # The default is left out of the JSON, so that the ids of runs without it stay.
+        exclude_if=lambda value: value is None,
+        description="whether and how often the model is evaluated by each client, beside "
+        "the evaluation on the whole test set",
+    )
 
     keep: Literal["last", "best", "best_val"] | None = Field(
         default=None,
@@ -95,6 +114,13 @@ class Run(Component):
     @model_validator(mode="after")
     def _fits(self) -> "Run":
         self.participation.check(self.data.clients)
+        for part in self.components():
+            if isinstance(part, LocalTraining):
+                part.check(self.rounds)
+            elif isinstance(part, Algorithm):
+                part.check(self.participation, self.data.clients)
+        if self.stop is not None:
+            self.higher_is_better(self.stop.metric)
         if self.algorithm.uses_server_data and not self.data.has_server_data:
             raise ValueError(
                 f"{type(self.algorithm).__name__} trains on server data, but "
@@ -107,6 +133,16 @@ class Run(Component):
                 "not (for Snapshot, every=... or snapshot_prob=...), or an objective with "
                 "accuracy, such as Classification()"
             )
+        if self.eval_clients is not None:
+            self.eval_clients.check(
+                self.rounds, self.eval_every, self.replicates, self.data.clients
+            )
+            if self.quality.is_list:
+                raise ValueError(
+                    f"eval_clients compares clients by a number, and the metric "
+                    f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
+                    "list; let its `metric` be another one"
+                )
         if self.keep == "best_val" and not self.data.has_validation:
             raise ValueError(
                 "keep='best_val' chooses by the validation samples, but there are none; "
@@ -133,6 +169,27 @@ class Run(Component):
         """The cell of each replicate: its data and its seed."""
         return [Cell(self.data, seed) for seed in self.seeds]
 
+    def higher_is_better(self, column: str) -> bool:
+        """Return whether a column of the results is better the higher it is.
+
+        Raises:
+            ValueError: The run measures no such column, or it is a list of numbers.
+        """
+        columns = self.columns()
+        known = {
+            name: declared.higher_is_better
+            for name, declared in columns.items()
+            if not declared.is_list
+        }
+        known["train_loss"] = False
+        if self._has_accuracy():
+            known["train_accuracy"] = True
+        if column not in known:
+            raise ValueError(
+                f"the run measures no single number '{column}': {nearest(column, known)}"
+            )
+        return known[column]
+
     def columns(self, num_outputs: int | None = None) -> dict[str, MetricColumn]:
         """Declare the columns of the results that the run measures, by their names.
 
@@ -150,7 +207,14 @@ class Run(Component):
             found |= metric_columns(
                 self.objective, num_outputs, "val", "the validation samples"
             )
+        if self.eval_clients is not None:
+            found |= self.eval_clients.columns(self.objective.metric, self.quality)
         return found
+
+    @property
+    def quality(self) -> Metric:
+        """The metric that stands for the model's quality."""
+        return measures_of(self.objective, UNKNOWN_OUTPUTS)[self.objective.metric]
 
     @property
     def kept_by(self) -> str:

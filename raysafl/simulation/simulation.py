@@ -10,7 +10,10 @@ One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) 
 3. If the policy wants it, the new parameters' `TrainAccuracy` is measured.
 4. Replicates whose parameters are no longer finite are stopped.
 5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
-   complete the round's `Record`s, which become rows of the results.
+   complete the round's `Record`s, which become rows of the results. A replicate whose
+   scores have not improved for too long stops (`Run.stop`).
+6. If the run evaluates clients one by one and the round is due for that, what
+   `raysafl.simulation.per_client` requests follows, and completes the records.
 
 A round is itself a generator. It yields what the machine is to compute
 (`raysafl.core.work`) and is sent the answer. So whoever advances it may merge the
@@ -23,10 +26,12 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from raysafl.core.algorithm import (
+    CountSamples,
     MeanUpdate,
     Request,
     Round,
@@ -35,13 +40,16 @@ from raysafl.core.algorithm import (
     TrainMean,
     Update,
 )
+from raysafl.core.means import relative_weights
 from raysafl.core.objective import Value
 from raysafl.core.participation import Cohort
 from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.core.randomness import Key
 from raysafl.core.record import Record
 from raysafl.core.work import (
+    ClientEvaluation,
     Evaluation,
+    PersonalEvaluation,
     Scores,
     Task,
     TrainAccuracy,
@@ -51,12 +59,15 @@ from raysafl.core.work import (
     WorkRequest,
 )
 from raysafl.simulation.checks import (
+    checked_ids,
     checked_pick,
     checked_request,
     checked_round,
     checked_state,
     refuse_no_request,
 )
+from raysafl.simulation.patience import Patience
+from raysafl.simulation.per_client import ClientHistory, Judged, evaluate_clients
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -117,7 +128,14 @@ class Replicate:
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
-        best: The best model so far, if the run keeps the best one.
+        best: The best value so far of the metric that `Run.stop` watches, if any.
+        best_round: The round of that value; -1 before the first.
+        stopped: Why the replicate has stopped before the last round, by `Run.stop`;
+            empty as long as it has not.
+        stopped_in: The round in which it stopped; -1 as long as it has not.
+        clients: Who came how often, and how the clients were served; None unless the
+            run evaluates clients one by one.
+        best_model: The best model so far, if the run keeps the best one.
     """
 
     seed: int
@@ -128,7 +146,17 @@ class Replicate:
     counts: Counts = field(default_factory=Counts)
     reached: set[int] = field(default_factory=set)
     diverged: str = ""
-    best: Kept | None = None
+    best: float | None = None
+    best_round: int = -1
+    stopped: str = ""
+    stopped_in: int = -1
+    clients: ClientHistory | None = None
+    best_model: Kept | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the replicate takes part in no further round."""
+        return bool(self.diverged or self.stopped)
 
 
 @dataclass
@@ -140,6 +168,8 @@ class _RoundInProgress:
     calls: int = 0
     # Who has trained in this round: "client", "server" or "central".
     kinds: set[str] = field(default_factory=set)
+    # The clients that have trained in it, if the run evaluates clients one by one.
+    trained: set[int] = field(default_factory=set)
 
 
 class Simulation:
@@ -169,33 +199,53 @@ class Simulation:
     def __init__(self, run: Run, work: Work, first_cell: int = 0) -> None:
         self.run = run
         self.work = work
+        # How clients train, with what depends on the number of rounds filled in.
+        self.local = run.local.over(run.rounds)
+        # Whether the metric by which replicates stop should be high.
+        self._higher_is_better = run.stop is not None and run.higher_is_better(
+            run.stop.metric
+        )
         self.first_cell = first_cell
         self.round = 0
         # Seconds that were spent on its rounds, and those up to its last records.
         self.seconds = 0.0
         self._recorded_seconds = 0.0
-        column = run.kept_by
-        self._higher_is_better = bool(column) and run.columns()[column].higher_is_better
+        # Whether the column by which a model is kept should be high.
+        self._keeps_highest = bool(run.kept_by) and run.higher_is_better(run.kept_by)
         cells = range(first_cell, first_cell + run.replicates)
         self._shared_bytes = [work.shared_bytes(cell) for cell in cells]
+        # The numbers of samples of a replicate's clients, once they are asked for.
+        self._sizes: dict[int, Tensor] = {}
+        sampling = run.participation.sampling(run.data.clients)
         self.algorithms = []
         self.replicates = []
+        # How many training and test samples each client has, for each replicate, if the
+        # run evaluates clients one by one.
+        self.client_sizes: list[tuple[list[int], list[int]]] = []
         for cell, seed in zip(cells, run.seeds, strict=True):
             sizes, server_size = work.sizes(cell)
             setting = Setting(
-                len(sizes), sum(sizes) / len(sizes), server_size, run.local
+                num_clients=len(sizes),
+                client_samples=sum(sizes) / len(sizes),
+                server_samples=server_size,
+                local=self.local,
+                cohort=None if sampling is None else sampling.cohort,
             )
             algorithm = run.algorithm.prepare(setting)
             w_P = work.init(cell)
             state = algorithm.init(w_P, run.data.clients)
             state = checked_state(algorithm, state, w_P.numel(), "init")
             self.algorithms.append(algorithm)
-            self.replicates.append(Replicate(seed, state, run.participation.init()))
+            replicate = Replicate(seed, state, run.participation.init())
+            if run.eval_clients is not None:
+                replicate.clients = ClientHistory(np.zeros(len(sizes), np.int64))
+                self.client_sizes.append(work.client_tests(cell, run.eval_clients.on))
+            self.replicates.append(replicate)
 
     @property
     def done(self) -> bool:
-        """Whether all rounds have been run, or every replicate has diverged."""
-        return self.round >= self.run.rounds or all(r.diverged for r in self.replicates)
+        """Whether all rounds have been run, or every replicate has ended before."""
+        return self.round >= self.run.rounds or all(r.ended for r in self.replicates)
 
     def step(self) -> list[Record]:
         """Run one round of every replicate; return its records if it is evaluated."""
@@ -238,6 +288,7 @@ class Simulation:
         records = []
         if self._is_evaluated(self.round):
             records = yield from self._evaluate(rounds)
+            records = yield from self._evaluate_clients(records)
         self.round += 1
         return records
 
@@ -249,7 +300,7 @@ class Simulation:
         policy = self.run.participation
         rounds = {}
         for r, replicate in enumerate(self.replicates):
-            if replicate.diverged:
+            if replicate.ended:
                 continue
             key = Key(replicate.seed, self.round)
             num_clients = self.run.data.clients
@@ -276,12 +327,33 @@ class Simulation:
             requests: dict[int, Request] = {}
             for r, answer in answers.items():
                 try:
-                    requests[r] = rounds[r].generator.send(answer)
+                    requests[r] = self._next_request(r, rounds[r].generator, answer)
                 except StopIteration as end:
                     self._finish_training(r, end.value, rounds[r])
             answers = {}
             if requests:
                 answers = yield from self._answer(requests, rounds)
+
+    def _next_request(
+        self, r: int, generator: Round, answer: Update | MeanUpdate | None
+    ) -> Request:
+        """Send an answer to replicate r's round; return the next request to train.
+
+        Requests to count samples are answered here, as no machine is needed for them.
+        """
+        request = generator.send(answer)
+        while isinstance(request, CountSamples):
+            request = generator.send(self._count_samples(r, request.ids))
+        return request
+
+    def _count_samples(self, r: int, ids: Sequence[int]) -> Tensor:
+        """Return how many training samples some of replicate r's clients hold, [M]."""
+        if r not in self._sizes:
+            sizes, server_size = self.work.sizes(self.first_cell + r)
+            # EVERYONE (-2) and SERVER (-1) are found at the end.
+            self._sizes[r] = torch.tensor([*sizes, sum(sizes), server_size])
+        checked_ids(self.algorithms[r], ids, self.run.data.clients, self.round)
+        return self._sizes[r][list(ids)]
 
     def _finish_training(
         self, r: int, returned: Any, in_progress: _RoundInProgress
@@ -337,30 +409,50 @@ class Simulation:
         count = len(request.ids)
         in_progress.calls += 1
         in_progress.kinds |= {KINDS.get(i, "client") for i in request.ids}
+        if self.run.eval_clients is not None:
+            in_progress.trained |= self._clients_in(request.ids)
 
         offsets: Sequence[Tensor | None] = [None] * count
         if request.offset_MP is not None:
             offsets = list(request.offset_MP.float())
+
+        weights = [1.0] * count
+        if isinstance(request, TrainMean) and request.weight_M is not None:
+            weights = relative_weights(request.weight_M)
 
         # Tasks that start from the same tensor share it, so that it is sent only once.
         starts = [request.w_P.float()] * count
         if request.w_MP is not None:
             starts = list(request.w_MP.float())
 
+        local = self.local
+        if request.local is not None:
+            local = request.local.over(self.run.rounds)
+
         return [
             Task(
                 cell=self.first_cell + r,
                 client=i,
                 w_P=w_P,
-                local=request.local or self.run.local,
+                local=local,
                 seed=self.replicates[r].seed,
                 round=self.round,
                 call=in_progress.calls,
                 offset_P=offset_P,
                 prox=request.prox,
+                weight=weight,
+                max_norm=request.max_norm,
             )
-            for i, w_P, offset_P in zip(request.ids, starts, offsets, strict=True)
+            for i, w_P, offset_P, weight in zip(
+                request.ids, starts, offsets, weights, strict=True
+            )
         ]
+
+    def _clients_in(self, ids: Sequence[int]) -> set[int]:
+        """Return the clients that train; in centralised training all of them do."""
+        if EVERYONE in ids:
+            return set(range(self.run.data.clients))
+        return {int(i) for i in ids if i >= 0}
 
     def _count(self, r: int, request: Request, answer: Update | MeanUpdate) -> None:
         """Count steps and traffic, and note the training accuracy and loss.
@@ -417,6 +509,8 @@ class Simulation:
         enforced = in_progress.cohort.enforced
         replicate.counts.server_rounds += "server" in in_progress.kinds
         replicate.counts.snapshots += enforced and "client" in in_progress.kinds
+        if replicate.clients is not None:
+            replicate.clients.came_N[sorted(in_progress.trained)] += 1
         if not _all_finite(replicate.state.w_P):
             replicate.diverged = (
                 f"round {self.round}: parameters are not finite (last training loss "
@@ -431,10 +525,78 @@ class Simulation:
         if not live:
             return []
         scores = yield Evaluation(self._parameters(self.first_cell + r for r in live))
-        if self.run.kept_by:
-            for r in live:
-                self._keep_if_best(r, scores[self.first_cell + r])
-        return [self._record(r, rounds[r], scores[self.first_cell + r]) for r in live]
+        records = []
+        for r in live:
+            own = scores[self.first_cell + r]
+            if self.run.stop is not None:
+                self._stop_without_improvement(self.run.stop, r, own)
+            if self.run.kept_by:
+                self._keep_if_best(r, own)
+            records.append(self._record(r, rounds[r], own))
+        return records
+
+    def _stop_without_improvement(
+        self, patience: Patience, r: int, scores: Mapping[str, Value]
+    ) -> None:
+        """Stop replicate r if its metric has not improved for too many rounds."""
+        replicate = self.replicates[r]
+        name = patience.metric
+        if name.startswith("train_"):
+            value: float | None = getattr(replicate, name)
+        else:
+            value = cast("float", scores[name])
+        if value is not None and patience.improves(
+            value, replicate.best, self._higher_is_better
+        ):
+            replicate.best = value
+            replicate.best_round = self.round
+        elif self.round - replicate.best_round >= patience.rounds:
+            since = "the start"
+            if replicate.best is not None:
+                since = f"round {replicate.best_round} ({replicate.best:.6g})"
+            replicate.stopped_in = self.round
+            replicate.stopped = (
+                f"stopped after round {self.round}: {name} has not improved since "
+                f"{since}"
+            )
+
+    def _evaluate_clients(
+        self, records: list[Record]
+    ) -> Generator[ClientEvaluation | PersonalEvaluation, Any, list[Record]]:
+        """Evaluate the clients of recorded replicates, if the round is due for it.
+
+        The last round of a replicate is always due, also if it stops here.
+        """
+        asked = self.run.eval_clients
+        if asked is None:
+            return records
+        due = asked.is_due(self.round, self.run.rounds)
+        live = [
+            record.replicate
+            for record in records
+            if due or self.replicates[record.replicate].stopped
+        ]
+        if not live:
+            return records
+        w = self._parameters(self.first_cell + r for r in live)
+        judged = []
+        for (cell, w_P), r in zip(w.items(), live, strict=True):
+            own = self.replicates[r]
+            assert own.clients is not None
+            judged.append(Judged(cell, own.seed, w_P, own.clients))
+        found = yield from evaluate_clients(
+            asked,
+            self.run.objective,
+            self.run.quality.higher_is_better,
+            self.local,
+            self.round,
+            judged,
+        )
+        completed = []
+        for record in records:
+            served = found.get(self.first_cell + record.replicate, {})
+            completed.append(replace(record, metrics={**record.metrics, **served}))
+        return completed
 
     def _keep_if_best(self, r: int, scores: Mapping[str, Value]) -> None:
         """Keep replicate r's model if it is better than all before it."""
@@ -444,11 +606,11 @@ class Simulation:
         if not isinstance(value, float) or math.isnan(value):
             return
         replicate = self.replicates[r]
-        before = replicate.best
-        sign = 1 if self._higher_is_better else -1
+        before = replicate.best_model
+        sign = 1 if self._keeps_highest else -1
         if before is None or before.value is None or sign * (value - before.value) > 0:
             w_P = replicate.state.w_P.float().clone()
-            replicate.best = Kept(self.round, value, w_P)
+            replicate.best_model = Kept(self.round, value, w_P)
 
     def kept(self) -> dict[int, Kept]:
         """Return the models that the run keeps after its last round, by replicate.
@@ -457,11 +619,13 @@ class Simulation:
         """
         found: dict[int, Kept] = {}
         for r, replicate in enumerate(self.replicates):
-            if self.run.kept_by and replicate.best is not None:
-                found[r] = replicate.best
+            if self.run.kept_by and replicate.best_model is not None:
+                found[r] = replicate.best_model
             elif self.run.keep == "last" and not replicate.diverged:
-                w_P = replicate.state.w_P.float()
-                found[r] = Kept(self.round - 1, None, w_P)
+                last = self.round - 1
+                if replicate.stopped:
+                    last = replicate.stopped_in
+                found[r] = Kept(last, None, replicate.state.w_P.float())
         return found
 
     def _record(

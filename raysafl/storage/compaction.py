@@ -96,6 +96,7 @@ def put_together(store: Store, rows_of: Set[str] | None = None) -> Compaction:
     store.tidy()
 
     ended = entries.keys() | moved
+    store.client_tables.compact(ended)
     left = sorted((parts | ledger.keys()) - ended)
     return Compaction(len(ended), left, bytes_before, store.size())
 

@@ -245,6 +245,9 @@ def _gap_by_configuration(entry: LedgerEntry, keys: Keys) -> str:
     plan = Plan.of(entry)
     if plan is None:
         return ""
+    # With patience, a replicate may be finished after any evaluated round.
+    if entry.config.get("stop"):
+        return gap(plan, keys, plan.rounds, [])
     status = {end.replicate: end.status for end in entry.replicates}
     whole = [
         r

@@ -16,7 +16,7 @@ from raysafl.core.text import redacted
 class Status(StrEnum):
     """How a run ended, from the best way to the worst."""
 
-    # All rounds were run.
+    # All rounds were run, or the run stopped before, as its own configuration says.
     FINISHED = "finished"
     # Tune's scheduler ended the run early.
     STOPPED = "stopped"
@@ -45,7 +45,7 @@ class ReplicateEnd(BaseModel):
     Args:
         replicate: the number of the replicate, from 0.
         status: how it ended.
-        reason: why, if it diverged.
+        reason: why, if it diverged or stopped before the last round.
         rows: how many rows it has written; None in entries of earlier versions.
         digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
     """
@@ -92,6 +92,8 @@ class LedgerEntry(BaseModel):
             kept none.
         code: a digest of the code of each of the user's own classes in the run, by
             name; None in entries made before it was stored.
+        client_rows: how many rows the run has in `clients/`; None if it has none.
+        client_digest: the digest of these rows, likewise empty.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -109,6 +111,8 @@ class LedgerEntry(BaseModel):
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     kept: str = ""
     code: dict[str, str] | None = None
+    client_rows: int | None = Field(default=None, ge=0)
+    client_digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
     python: str = ""
     raysafl: str = ""
     host: str = ""

@@ -50,12 +50,13 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFram
 
     replicates = np.array([entry.seeds.replicates for entry in ended.values()])
     statistics = _statistics(checked.rows, list(ended), replicates, manifest)
+    names = [str(name) for name in statistics]
     name = store.path.name
     typed = {axis: _type_of(labels, axis) for axis in manifest.axes}
     rows = []
     for run_id, entry in ended.items():
         own = {axis: typed[axis](label) for axis, label in labels[run_id].items()}
-        rows.append(_run_row(name, run_id, entry, own, list(statistics)))
+        rows.append(_run_row(name, run_id, entry, own, names))
     # What the replicates of a run share is repeated for each of them.
     frame = pd.DataFrame(rows).loc[np.repeat(np.arange(len(rows)), replicates)]
     frame = frame.reset_index(drop=True)
@@ -63,13 +64,13 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFram
     frame["seed"] += frame["replicate"]
     ends = [end for entry in ended.values() for end in _ends(entry)]
     frame["status"], frame["reason"] = (list(part) for part in zip(*ends, strict=True))
-    frame[list(statistics)] = statistics
+    frame[names] = statistics
     return frame
 
 
 def _type_of(
     labels: Mapping[str, Mapping[str, Label]], axis: str
-) -> Callable[[Label], Any]:
+) -> Callable[[Any], Any]:
     """Return the type of an axis's column: a number or a truth value if all labels are.
 
     Args:

@@ -141,7 +141,7 @@ def declaration_of(name: str, columns: Mapping[str, Column]) -> Column | None:
     """
     if name in COLUMNS or name in columns:
         return COLUMNS.get(name) or columns[name]
-    number = re.search(r"\d+$", name)
+    number = re.search(r"(?<=_)\d+$", name)
     if number is None:
         return None
     stem = name[: number.start()]
@@ -175,14 +175,12 @@ def statistics_of(
         ValueError: two columns would have a statistic of the same name.
     """
     found = dict(FIXED)
-    names = [name for name in dict.fromkeys([*columns, *measured])]
-    if quality == "test_loss":
-        names.append(quality)
-    for name in names:
+    names = [name for name in (*columns, *measured) if name not in COLUMNS]
+    # The loss has further statistics if it is all that runs are judged by.
+    names += ["test_loss"] if quality == "test_loss" else []
+    for name in dict.fromkeys(names):
         column = declaration_of(name, columns)
         if column is None or not column.is_scalar:
-            continue
-        if name in COLUMNS and name != quality:
             continue
         for statistic, what in _statistics_of_column(name, column).items():
             if statistic == "final_loss":
@@ -199,7 +197,7 @@ def statistics_of(
         judged = declaration_of(quality, columns)
         assert judged is not None
         found[AT_BEST_VAL] = Statistic(
-            f"{judged.meaning}: in the first round in which `{on_val}` was best",
+            f"{judged.meaning}, in the first round in which `{on_val}` was best",
             judged.is_fraction,
             judged.higher_is_better,
             quality,
@@ -219,7 +217,7 @@ def _statistics_of_column(name: str, column: Column) -> dict[str, Statistic]:
         kinds[f"last5_{own}"] = "mean of the last five evaluated rounds"
     return {
         statistic: Statistic(
-            f"{column.meaning}: {which}",
+            f"{column.meaning}, {which}",
             column.is_fraction,
             column.higher_is_better,
             name,

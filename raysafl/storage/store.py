@@ -8,6 +8,8 @@
         ledger/<run_id>.json                   how a run ended (`LedgerEntry`)
         ledger/pack-<id>.<k>.jsonl             how the runs of a pack ended
         ledger/ledger.jsonl                    how compacted runs ended
+        clients/<run_id>.parquet               how well a run serves each client
+        clients/clients.parquet                the same of compacted runs
         checkpoints/<run_id>.safetensors       where a run that has not ended goes on
         models/<run_id>.safetensors            the models that an ended run kept
         damaged/*.parquet                      rows of bundles that could not be read
@@ -43,6 +45,7 @@ import pyarrow.compute as pc
 from filelock import FileLock, Timeout
 
 from raysafl.storage.bundle import Bundle
+from raysafl.storage.client_tables import ClientTables
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
@@ -64,7 +67,7 @@ PACK_ID = r"[0-9a-f]{12}"
 # The name of a pack's bundle. A run's id has no dot, so this is no name of a part.
 PACK_BUNDLE = rf"pack-{PACK_ID}\.[0-9]+"
 # What a sweep's folder holds, as patterns.
-FOLDERS = ("rounds", "ledger", "checkpoints", "models", "tune")
+FOLDERS = ("rounds", "ledger", "clients", "checkpoints", "models", "tune")
 FILES = (
     "manifest.json",
     "runs.parquet",
@@ -73,6 +76,7 @@ FILES = (
     "*.png",
     "rounds/*.parquet",
     "ledger/*.json*",
+    "clients/*.parquet",
     "checkpoints/*.safetensors",
     "models/*.safetensors",
 )
@@ -277,6 +281,7 @@ class Store:
             except ValueError:
                 bundle.set_aside()
         _delete(self.parts(ids), self.models(ids))
+        self.client_tables.remove(ids)
         self.drop_unfinished_bundles()
 
     def tidy(self) -> None:
@@ -437,6 +442,30 @@ class Store:
                 # `readable` names the file.
                 continue
         return joined(schema.empty_table() for schema in found).schema
+
+    @property
+    def client_tables(self) -> ClientTables:
+        """The files of `clients/`, which runs with `eval_clients` have."""
+        compacted = self.file("clients", "clients.parquet")
+        found = self._found("clients/*.parquet")
+        return ClientTables(compacted, tuple(f for f in found if f != compacted))
+
+    def write_clients(self, run_id: str, rows: pa.Table) -> None:
+        """Write how well a run serves each client, in place of what was written before."""
+        write_parquet(rows, self.file("clients", f"{run_id}.parquet"))
+
+    def clients(self, run_ids: Collection[str] | None = None) -> pd.DataFrame:
+        """Return how well the models of some runs, or of all, serve each client.
+
+        There is one row for each run, replicate, round in which clients were evaluated,
+        and client, sorted in this order. A file that cannot be read is named in a
+        warning and left out.
+
+        Args:
+            run_ids: the ids of the runs, or the id of one; None for all runs.
+        """
+        frame: pd.DataFrame = self.client_tables.read(_ids(run_ids)).to_pandas()
+        return frame
 
     def write_ledger(self, run_id: str, entry: LedgerEntry) -> None:
         """Record how a run ended."""

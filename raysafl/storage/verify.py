@@ -33,6 +33,7 @@ TIDY = "`raysafl compact` deletes them there"
 OURS = {
     "rounds": rf"(rounds|{PACK_BUNDLE}|[\w-]+-[0-9]+)\.parquet",
     "ledger": rf"(ledger|{PACK_BUNDLE})\.jsonl|[\w-]+\.json",
+    "clients": r"[\w-]+\.parquet",
     "checkpoints": r"[\w-]+\.safetensors",
     "models": r"[\w-]+\.safetensors",
 }
@@ -138,6 +139,7 @@ class _Verification:
         yield from self._parts()
         yield from self._bundles()
         yield from self._ended_runs()
+        yield from self._client_tables()
         yield from self._models()
         yield from self._other_runs()
         if not self.manifest_fault:
@@ -280,8 +282,28 @@ class _Verification:
         for run_id in twice["run_id"].unique():
             yield self._of_run(run_id, "it has rows that are there twice")
 
+    def _client_tables(self) -> Iterator[Finding]:
+        """Find runs whose rows in `clients/` are missing, or not those that they wrote."""
+        tables = self.store.client_tables
+        for file, why in tables.damaged().items():
+            advice = "`raysafl run` computes its runs again"
+            yield Finding(f"clients/{file.name}", why, advice, file=file)
+        found = row_sums(tables.read())
+        for run_id, entry in self.checked.ledger.items():
+            if not entry.client_digest or not entry.status.decided:
+                continue
+            written = RowSum(entry.client_rows or 0, entry.client_digest)
+            there = sum(found.get(run_id, {}).values(), RowSum())
+            if there.rows != written.rows:
+                what = f"it has {there.rows} rows in clients/ instead of {written.rows}"
+                yield self._of_run(run_id, what)
+            elif there != written:
+                what = "its rows in clients/ are not those that it wrote"
+                yield self._of_run(run_id, what)
+
     def _orphans(self) -> Iterator[Finding]:
         kept = {f.stem for f in [*self.store.checkpoints(), *self.store.models()]}
+        kept |= {file.stem for file in self.store.client_tables.own}
         found = self.store.begun() | kept
         for run_id in sorted(found - self.labels.keys() - self.checked.ledger.keys()):
             what = (

@@ -9,13 +9,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import ray
 import torch
 from filelock import FileLock
 from ray import tune
+from ray.tune.result import TIMESTEPS_TOTAL
 
+from raysafl.core.held import hold_elsewhere
 from raysafl.core.problem import Dataset
 from raysafl.runtime import Hardware
 from raysafl.runtime.messages import PackSetup
@@ -34,8 +37,40 @@ from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.session import End, Session, failure, judged_by
 from raysafl.sweep.stale import Stale
 
+# The field of a report that is for the driver alone (`News`). It is neither a number nor
+# a list, so that loggers of Tune's pass over it.
+NEWS = "raysafl"
+
 # From the configuration that Tune gives a trial to the trial's pack.
 PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
+
+
+@dataclass(frozen=True)
+class News:
+    """What has become of the runs of a trial since its last report.
+
+    Args:
+        ends: how runs have ended.
+        written: the runs that have not ended and have new rows.
+        running: how many runs are open.
+        judged_by: the column by which they are judged.
+        value: its mean over the open runs; NaN if none is evaluated.
+        rows: the sums of the rows of the one run that a scheduler may stop; empty if
+            the pack has several runs.
+        begun_anew: why checkpoints were not used, a line for each.
+        halve: whether the driver is to try the halves of the pack.
+        lost: why results cannot be written any more; empty if they can.
+    """
+
+    ends: Sequence[End] = ()
+    written: Sequence[str] = ()
+    running: int = 0
+    judged_by: str = ACCURACY
+    value: float = math.nan
+    rows: Sequence[dict[str, Any]] = ()
+    begun_anew: str = ""
+    halve: bool = False
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +87,8 @@ class Context:
         origin: versions, host and commit, for the ledger entries.
         code: digests of the user's classes that the driver has computed.
         stale: what becomes of a run whose code has changed.
+        held: datasets that exist in the memory of the driver only, in Ray's object
+            store, by the digests of their contents.
         metric: what the scheduler and the search algorithm go by.
         report_seconds: the time between two reports to Tune; 0 reports every evaluated
             round.
@@ -70,6 +107,7 @@ class Context:
     code: Mapping[str, str] = field(default_factory=dict)
     stale: Stale = Stale.FAIL
     metric: str = ACCURACY
+    held: "Mapping[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
 
     @property
     def no_metrics(self) -> dict[str, Any]:
@@ -79,6 +117,11 @@ class Context:
         or search algorithm goes by.
         """
         return {"round": 0, self.metric: math.nan, "test_loss": math.nan}
+
+
+def _fetch(reference: "ray.ObjectRef[Dataset]") -> Dataset:
+    """Return a dataset that is in Ray's object store; its arrays are not copied."""
+    return ray.get(reference)
 
 
 class Coordinator(tune.Trainable):
@@ -101,6 +144,8 @@ class Coordinator(tune.Trainable):
         assert context is not None
         torch.set_num_threads(1)
         self.context = context
+        for content, reference in context.held.items():
+            hold_elsewhere(content, partial(_fetch, reference))
         self.store = Store(context.store)
         self.digests = CodeDigests(context.code)
         self.actors = start_actors(context.hardware)
@@ -193,59 +238,52 @@ class Coordinator(tune.Trainable):
         except StorageError as error:
             self._close()
             nothing = self.context.no_metrics
-            return {"key": self.key, "done": True, "lost": str(error), **nothing}
+            return {**nothing, "done": True, NEWS: News(lost=str(error))}
 
     def _step(self) -> dict[str, Any]:
-        """Return a report.
-
-        Besides `done` and the metrics of the run that a scheduler watches, it has:
-        `ends`, how runs have ended; `written`, the runs with new rows; `running`, how
-        many are open, `judged_by`, the column by which they are judged, and `value`,
-        its mean; `rows`, the sums of the rows of the one run that a scheduler may stop;
-        `begun_anew`, why checkpoints were not used; `halve`, whether the driver is to
-        try the halves of the pack.
-        """
-        report: dict[str, Any] = {"done": True, **self.context.no_metrics}
+        """Return a report: metrics of the run that a scheduler watches, and `News`."""
+        metrics: dict[str, Any] = dict(self.context.no_metrics)
+        news = News()
+        done = True
         try:
             if not self.begun:
                 self._begin()
-                report["ends"] = [
-                    End.of(run_id, entry) for run_id, entry in self.ended.items()
-                ]
+                news = News(ends=[End.of(i, entry) for i, entry in self.ended.items()])
             if self.session is not None:
-                report["done"] = self.session.advance(self.context.report_seconds)
-                report |= self._progress(self.session)
+                done = self.session.advance(self.context.report_seconds)
+                metrics = self.session.metrics()
+                news = self._news(self.session)
             elif len(self.ended) == 1:
-                report |= next(iter(self.ended.values())).metrics
+                metrics |= next(iter(self.ended.values())).metrics
         except StorageError:
             raise
         # The user's own code may call `sys.exit`, which would end this process.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if is_own_exit(error):
                 raise
-            report |= self._fail(error)
-        if report["done"]:
+            news = self._fail(error)
+            done = True
+        if done:
             self._close()
-        return {"key": self.key, **report}
+        # TensorBoard draws curves over Tune's number of time steps.
+        return {**metrics, TIMESTEPS_TOTAL: metrics["round"], "done": done, NEWS: news}
 
-    def _progress(self, session: Session) -> dict[str, Any]:
-        """Return the part of a report that says how far the runs of a session are."""
+    def _news(self, session: Session) -> News:
+        """Return how far the runs of a session are."""
         ends = [End.of(run_id, entry) for run_id, entry in self.ended.items()]
         self.ended = {}
         one = len(self.pack.runs) == 1
-        metrics = session.metrics()
-        return {
-            **metrics,
-            "ends": [*ends, *session.take_ends()],
-            "written": session.take_written(),
-            "running": len(session.open),
-            "judged_by": judged_by(metrics),
-            "value": session.quality(),
+        return News(
+            ends=[*ends, *session.take_ends()],
+            written=session.take_written(),
+            running=len(session.open),
+            judged_by=judged_by(session.metrics()),
+            value=session.quality(),
             # A warning that is raised here would end in a file of Ray's.
-            "begun_anew": session.begun_anew,
+            begun_anew=session.begun_anew,
             # For the ledger entry, should a scheduler stop the run here.
-            "rows": session.watched_sums() if one else [],
-        }
+            rows=session.watched_sums() if one else [],
+        )
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Return an empty checkpoint for Tune, as `Session` writes those of the runs."""
@@ -254,16 +292,16 @@ class Coordinator(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Ignore Tune's checkpoint: `Session` goes on from those of the runs."""
 
-    def _fail(self, error: BaseException) -> dict[str, Any]:
+    def _fail(self, error: BaseException) -> News:
         """Record the failure of a run, or let the driver try the halves of a pack."""
         self._close()
         if len(self.pack.runs) > 1:
-            return {"halve": True}
+            return News(halve=True)
         run = self.pack.runs[0] if self.pack.runs else None
         run_id = run.id if run else self.key
         entry = failure(error, run, self.context.origin)
         self.store.write_ledger(run_id, entry)
-        return {"ends": [End.of(run_id, entry)]}
+        return News(ends=[End.of(run_id, entry)])
 
     def _stop(self) -> None:
         try:

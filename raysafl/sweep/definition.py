@@ -83,7 +83,7 @@ def _brief(part: Component) -> Any:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """A named set of runs.
 
@@ -186,6 +186,18 @@ class Sweep:
         except ValueError as error:
             raise ValueError(f"sweep '{self.name}': {error}") from None
 
+    def __repr__(self) -> str:
+        # Imported here, as it imports this module's callers.
+        from raysafl.sweep.shown import sweep_text
+
+        return sweep_text(self)
+
+    def _repr_html_(self) -> str:
+        """Write the axes and their labels for a notebook."""
+        from raysafl.sweep.shown import sweep_html
+
+        return sweep_html(self)
+
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""
         check_runs(self.runs)
@@ -214,6 +226,12 @@ class Sweep:
         cells.check_printed(self.paper, "paper")
         cells.check_more(self.more)
         cells.check_claims(self.claims)
+
+    @property
+    def reported(self) -> list[str] | None:
+        """The columns that each run reports to Tune; None before runs are sampled."""
+        measures = self._measures()
+        return None if measures is None else measures.scalars
 
     def _measures(self) -> Measures | None:
         """Return what the runs measure; None if it is known only when they are made."""
@@ -488,6 +506,6 @@ def _last_values(measures: Measures) -> list[str]:
         for name, own in found.items()
         if name == AT_BEST_VAL
         # A metric of each class would make the table wide.
-        or (name.startswith("final_") and not re.search(r"\d$", own.column))
+        or (name.startswith("final_") and not re.search(r"_\d+$", own.column))
     ]
     return names[:MOST_ALSO]

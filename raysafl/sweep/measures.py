@@ -36,10 +36,14 @@ class Measures:
         """
         columns: dict[str, Column] = {}
         qualities: list[str] = []
-        seen: set[tuple[str, bool]] = set()
+        seen: set[tuple[str, str, bool]] = set()
         for run in runs:
-            # Runs with equal objectives have equal columns on each set of samples.
-            key = (run.objective.to_json(), run.data.has_validation)
+            # The columns follow from these parts of a run.
+            key = (
+                run.objective.to_json(),
+                str(run.eval_clients),
+                run.data.has_validation,
+            )
             if key in seen:
                 continue
             seen.add(key)
@@ -52,7 +56,7 @@ class Measures:
         quality = qualities[0] if agreed else LOSS if qualities else ACCURACY
         # This refuses statistics of equal names.
         statistics_of(columns, quality)
-        has_validation = bool(seen) and all(own for _, own in seen)
+        has_validation = bool(seen) and all(own for *_, own in seen)
         return cls(columns, quality, has_validation)
 
     @property

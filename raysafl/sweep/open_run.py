@@ -5,12 +5,13 @@ import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysafl.core.record import Record
+from raysafl.core.record import COLUMNS, Record
 from raysafl.core.work import Work
 from raysafl.kept.content import KeptModels, KeptReplicate
 from raysafl.kept.content import dump as models_file
@@ -30,6 +31,7 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import ROUNDS, joined, table_of
 from raysafl.storage.store import Store
+from raysafl.sweep.client_rows import client_rows
 from raysafl.sweep.measures import quality_of
 from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
@@ -70,13 +72,15 @@ class OpenRun:
         self._spent_before = 0.0
         # Why a checkpoint was not used; empty if there was none, or it was used.
         self.begun_anew = ""
-        # The records of the last evaluated round, one for each replicate.
+        # The last record of each replicate that goes on or has stopped early.
         self.latest: list[Record] = []
         # The rows that earlier attempts have written, and those of this attempt.
         self._earlier = ROUNDS.empty_table()
         self._table = ROUNDS.empty_table()
         # Rows of this attempt that are not in `_table` yet.
         self._fresh: list[Record] = []
+        # How many evaluations of clients are in the table `clients/`.
+        self._clients_written = 0
         if has_files:
             self._resume(work, first_cell)
         # The first round of this attempt.
@@ -113,7 +117,20 @@ class OpenRun:
         rows = self.store.table([self.run.id])
         self._earlier = rows.filter(pc.less(rows["round"], self.simulation.round))
         why = self._fault(written)
-        return f"the rows before it are damaged ({why})" if why else ""
+        if why:
+            return f"the rows before it are damaged ({why})"
+        replicates = enumerate(self.simulation.replicates)
+        self.latest = [self._last_record(r) for r, own in replicates if own.stopped]
+        return ""
+
+    def _last_record(self, r: int) -> Record:
+        """Return the last record of a replicate, from the rows before the checkpoint."""
+        rows = self._earlier.filter(pc.equal(self._earlier["replicate"], r))
+        row = rows.sort_by("round").to_pylist()[-1]
+        fields = {name: row.pop(name) for name in COLUMNS}
+        del row["run_id"]
+        metrics = {name: value for name, value in row.items() if value is not None}
+        return Record(**fields, metrics=metrics)
 
     def _fault(self, written: Sequence[RowSum]) -> str:
         """Say how the rows before the checkpoint differ from those that were written."""
@@ -121,9 +138,7 @@ class OpenRun:
         if written:
             return difference(dict(enumerate(written)), dict(enumerate(self.sums())))
         plan = Plan(run.rounds, run.eval_every, run.replicates, run.seed)
-        live = [
-            r for r, own in enumerate(self.simulation.replicates) if not own.diverged
-        ]
+        live = [r for r, own in enumerate(self.simulation.replicates) if not own.ended]
         return gap(plan, keys_of(self._earlier), self.simulation.round, live)
 
     @property
@@ -132,9 +147,18 @@ class OpenRun:
         return self.store.checkpoint(self.run.id)
 
     def take(self, records: list[Record]) -> None:
-        """Take the records of an evaluated round."""
+        """Take the records of a round; there are none if it was not evaluated."""
         self._fresh += records
-        self.latest = records or self.latest
+        if not records:
+            return
+        here = {record.replicate for record in records}
+        stopped = [
+            record
+            for record in self.latest
+            if record.replicate not in here
+            and self.simulation.replicates[record.replicate].stopped
+        ]
+        self.latest = sorted([*stopped, *records], key=lambda record: record.replicate)
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
@@ -149,6 +173,23 @@ class OpenRun:
         """Write the rows of this attempt as one part, in place of the part before."""
         if len(table := self._attempt()):
             self.store.write_part(self.run.id, self._first, table)
+
+    def write_clients(self) -> None:
+        """Write how the run serves each client, if there is anything new."""
+        evaluated = sum(
+            len(own.clients.rounds) for own in self.simulation.replicates if own.clients
+        )
+        if evaluated != self._clients_written:
+            self.store.write_clients(self.run.id, client_rows(self.simulation))
+            self._clients_written = evaluated
+
+    def _clients_entry(self) -> dict[str, Any]:
+        """Return what the ledger entry says of the run's rows in `clients/`."""
+        if self.run.eval_clients is None:
+            return {}
+        sums = row_sums(client_rows(self.simulation)).get(self.run.id, {})
+        total = sum(sums.values(), RowSum())
+        return {"client_rows": total.rows, "client_digest": total.digest}
 
     def flush(self) -> None:
         """Write the rows of this attempt, then a checkpoint after them."""
@@ -169,23 +210,8 @@ class OpenRun:
         return self._spent_before + self.simulation.seconds
 
     def metrics(self) -> dict[str, float | int]:
-        """Return the last evaluated round: its number, and means over replicates.
-
-        They are those of the columns of single numbers that are measured on test or
-        validation data. The column by which the run is judged comes first.
-        """
-        values: dict[str, list[float]] = {quality_of(self.run): [], "test_loss": []}
-        for record in self.latest:
-            scores = {
-                "test_accuracy": record.test_accuracy,
-                "test_loss": record.test_loss,
-                **record.metrics,
-            }
-            for name, value in scores.items():
-                if isinstance(value, float):
-                    values.setdefault(name, []).append(value)
-        means = {name: float(np.mean(own or [np.nan])) for name, own in values.items()}
-        return {"round": self.latest[-1].round + 1 if self.latest else 0, **means}
+        """Return the last evaluated round, see `metrics_of`."""
+        return metrics_of(self.run, self.latest)
 
     def write_models(self) -> dict[str, str]:
         """Write the models that the run keeps, before its ledger entry.
@@ -227,30 +253,32 @@ class OpenRun:
             sums: the sum of the rows of each replicate that has any.
             origin: versions, host, device, engine and so on.
         """
-        diverged = [replicate.diverged for replicate in self.simulation.replicates]
-        reason = next(filter(None, diverged), "")
+        replicates = self.simulation.replicates
+        diverged = next((own.diverged for own in replicates if own.diverged), "")
+        stopped = next((own.stopped for own in replicates if own.stopped), "")
         ends = []
-        for r, why in enumerate(diverged):
+        for r, replicate in enumerate(replicates):
             own = sums.get(r, RowSum())
-            status = Status.DIVERGED if why else Status.FINISHED
+            status = Status.DIVERGED if replicate.diverged else Status.FINISHED
             ends.append(
                 ReplicateEnd(
                     replicate=r,
                     status=status,
-                    reason=why,
+                    reason=replicate.diverged or replicate.stopped,
                     rows=own.rows,
                     digest=own.digest,
                 )
             )
         return LedgerEntry.now(
             self.run.model_dump(mode="json"),
-            Status.DIVERGED if reason else Status.FINISHED,
-            reason,
+            Status.DIVERGED if diverged else Status.FINISHED,
+            diverged or stopped,
             replicates=ends,
             metrics=self.metrics(),
             started=self.started,
             seconds=self._spent,
             code=self.code,
+            **self._clients_entry(),
             **origin,
         )
 
@@ -261,3 +289,30 @@ class OpenRun:
             self._table = joined([self._table, fresh]).combine_chunks()
             self._fresh = []
         return self._table
+
+
+def metrics_of(run: Run, records: Sequence[Record]) -> dict[str, float | int]:
+    """Return what is reported to Tune of an evaluated round.
+
+    Args:
+        run: the run.
+        records: the records of the round, one for each replicate; there are none before
+            the first evaluated round.
+
+    Returns:
+        The number of the round from 1, or 0, and the means over replicates, or NaN, of
+        the columns of single numbers that are measured on test or validation data. The
+        column by which the run is judged comes first.
+    """
+    values: dict[str, list[float]] = {quality_of(run): [], "test_loss": []}
+    for record in records:
+        scores = {
+            "test_accuracy": record.test_accuracy,
+            "test_loss": record.test_loss,
+            **record.metrics,
+        }
+        for name, value in scores.items():
+            if isinstance(value, float):
+                values.setdefault(name, []).append(value)
+    means = {name: float(np.mean(own or [np.nan])) for name, own in values.items()}
+    return {"round": max((record.round + 1 for record in records), default=0), **means}

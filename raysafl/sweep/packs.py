@@ -183,6 +183,7 @@ def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:
     steps = run.local.num_steps(client_samples)
     trained = cohort * steps * min(run.local.batch_size, client_samples)
     tested = len(dataset.test) / run.eval_every / TESTED_PER_TRAINED
+    tested += _tested_by_client(run, len(dataset.test), client_samples)
     work = run.rounds * run.replicates * (trained + tested) * num_parameters
 
     vectors = VECTORS_PER_REPLICATE + VECTORS_PER_CLIENT * cohort
@@ -192,6 +193,22 @@ def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:
         vectors += min(clients, run.rounds * cohort)
     memory = run.replicates * vectors * num_parameters * BYTES_PER_PARAMETER
     return Need(work, memory)
+
+
+def _tested_by_client(run: Run, test_samples: int, client_samples: int) -> float:
+    """Estimate the samples a round that the evaluation of clients takes, as trained ones."""
+    asked = run.eval_clients
+    if asked is None:
+        return 0.0
+    clients = run.data.clients
+    samples = float(test_samples)
+    if asked.personal_steps:
+        # With label mixes, each client's model sees the test samples of its classes.
+        each = test_samples if asked.on == "labels" else test_samples / clients
+        batch = min(run.local.batch_size, client_samples)
+        steps = TESTED_PER_TRAINED * asked.personal_steps * batch
+        samples += clients * (each + steps)
+    return samples / asked.every / TESTED_PER_TRAINED
 
 
 def _cohort_size(run: Run) -> int:

@@ -4,17 +4,37 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from raysafl.storage.ledger import Status
+from raysafl.storage.paths import Location
 
 # The largest number of runs of which each has a line in a log file.
 MOST_LINES = 100
 # The time between two lines of a sweep of more runs.
 SECONDS_A_LINE = 5.0
+# Columns of a log file, for which rich would assume 80.
+WIDTH_OF_FILE = 120
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Return a console that prints names and labels as they are: `[red]q` is no instruction."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and not console.is_jupyter:
+        console.width = WIDTH_OF_FILE
+    return console
+
+
+def short(path: Location) -> str:
+    """Return a path as the user would type it from the working directory."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 def run_name(labels: Mapping[str, Any], run_id: str) -> str:

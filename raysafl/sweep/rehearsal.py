@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import Algorithm, LocalTraining, MeanUpdate, Update
@@ -20,7 +21,7 @@ from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
 from raysafl.core.text import redacted
 from raysafl.core.users_parts import is_users_class, users_parts
-from raysafl.core.work import Scores, Task, Trained
+from raysafl.core.work import ClientScores, Scores, Task, TestsOn, Trained
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump
 from raysafl.simulation.run import Run
@@ -99,6 +100,24 @@ class BriefWorker(Worker):
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
         """Return an accuracy and a loss without an evaluation."""
         return {cell: {"test_accuracy": 0.5, "test_loss": 1.0} for cell in w}
+
+    def evaluate_clients(
+        self,
+        w: Mapping[int, Tensor],
+        on: Mapping[int, TestsOn],
+        came: Mapping[int, NDArray[np.bool_]],
+    ) -> dict[int, ClientScores]:
+        """Return scores without an evaluation."""
+        return {
+            cell: ClientScores(np.full(len(own), 0.5), np.ones(len(own)), None)
+            for cell, own in came.items()
+        }
+
+    def evaluate_personal(
+        self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
+    ) -> dict[int, NDArray[np.float64]]:
+        """Return a metric for each task without a training."""
+        return {tasks[0].cell: np.full(len(tasks), 0.5)}
 
     def train_accuracy(
         self, w: Mapping[int, Tensor], ids: Mapping[int, Sequence[int]]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
+from ray import tune
 from rich.console import Console
 from torch import Tensor
 
@@ -21,6 +22,8 @@ from raysafl.core.text import format_bytes, redacted
 from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime import Hardware
+from raysafl.runtime.client_tests import ClientTests
+from raysafl.runtime.population import Population
 from raysafl.runtime.ray_session import check_fits, ray_session
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
@@ -40,11 +43,13 @@ from raysafl.sweep.coordinator import Coordinator
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
-from raysafl.sweep.progress import choose_display, run_name
+from raysafl.sweep.progress import choose_display, plain_console, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
+from raysafl.sweep.shown import outcome_html, outcome_text, print_outcome
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning, wait_for_earlier_trials
+from raysafl.sweep.tune_hooks import check_callbacks, stoppers_of
 from raysafl.sweep.user_errors import errors_described
 from raysafl.tracking import Tracker, Tracking, default_uri
 from raysafl.training.engine_choice import make_engine
@@ -54,13 +59,15 @@ from raysafl.training.objective_check import try_objective
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
 LOADING_SECONDS = 0.2
+# How long the report waits until it is known where MLflow shows the sweep.
+TRACKER_SECONDS = 20.0
 Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
-    """The result of a sweep.
+    """The result of a sweep. A notebook shows it as its table and its figure.
 
     Args:
         store: the sweep's folder.
@@ -93,6 +100,13 @@ class Outcome:
     def ok(self) -> bool:
         """Whether every run ended, and none failed or diverged."""
         return self.bad.empty and not self.missing
+
+    def __repr__(self) -> str:
+        return outcome_text(self)
+
+    def _repr_html_(self) -> str:
+        """Write the table and the figure for a notebook."""
+        return outcome_html(self)
 
 
 class _Attempt(NamedTuple):
@@ -128,7 +142,7 @@ class Runner:
             own classes was edited: `rerun`, `keep` or `fail`. An unfinished run goes on
             from no checkpoint of other code.
         only: axis to label: run only the runs that have these labels.
-        quiet: print nothing.
+        quiet: print neither progress nor the table and the place of the results.
         tracking_uri: the URI of MLflow; by default `$MLFLOW_TRACKING_URI`, or else a
             database beside the sweep.
         track: how much is logged to MLflow: none, summary, curves or auto.
@@ -139,6 +153,17 @@ class Runner:
             there are components of the user's own classes.
         command: the command that repeats this, for the manifest.
         console: where messages are printed.
+        callbacks: callbacks of Tune's, such as its loggers for TensorBoard and W&B. What
+            they write of a run is kept in the folder `logs` of the results.
+        stop: when a run stops early, as Tune's `RunConfig(stop=)` takes it: a mapping
+            from `round`, `test_accuracy` or another number that is reported to the
+            value that it has to reach; a function of (trial id, result); or stoppers of
+            Tune's. Stopped runs count as ended. A stopper that ends the whole sweep
+            leaves the runs unfinished, and running the sweep again continues them.
+
+    With `callbacks` or `stop`, as with a scheduler, every trial has one run instead of a
+    pack of many, and every evaluated round is reported to Tune. A sweep of many small
+    runs then takes much longer; its results are the same.
     """
 
     sweep: Sweep
@@ -155,7 +180,9 @@ class Runner:
     flush_seconds: float = FLUSH_SECONDS
     try_first: bool = True
     command: str = ""
-    console: Console = field(default_factory=lambda: Console(markup=False, emoji=False))
+    console: Console = field(default_factory=plain_console, repr=False)
+    callbacks: Sequence[tune.Callback] = ()
+    stop: Any = None
 
     @property
     def store(self) -> Store:
@@ -164,15 +191,24 @@ class Runner:
         return Store(parse_location(self.out or f"results/{self.sweep.name}{suffix}"))
 
     def run(self) -> Outcome:
-        """Run the sweep, and write its table and its report.
+        """Run the sweep, write its table and its report, and print where they are.
 
         Raises:
-            ValueError: something is wrong with the sweep, its data, the folder or the
-                hardware; nothing was run.
+            ValueError: something is wrong with the sweep, its data, the folder, the
+                hardware, the callbacks or the rules to stop; nothing was run.
             SweepBusyError: another process is writing to the folder.
             StorageError: the disk is full, or the object store is lost; running the
                 sweep again goes on where it was.
         """
+        check_callbacks(self.callbacks)
+        stoppers_of(self.stop, self.sweep.reported)
+        outcome = self._run()
+        if not self.quiet:
+            print_outcome(outcome, self.console)
+        return outcome
+
+    def _run(self) -> Outcome:
+        """Run the sweep, and write its table and its report."""
         began = time.monotonic()
         store = self.store
         runs = {run.id: run for run in self.sweep.labelled().values()}
@@ -365,11 +401,12 @@ class Runner:
             with ray_session(self.address, preload=Coordinator.__module__):
                 check_fits(self.hardware)
                 datasets = ready()
-                conclude = partial(_write_all, self.store)
+                conclude = partial(_write_all, self.store, None)
                 tracker = self._tracker(todo)
+                conclude = partial(_write_all, self.store, tracker)
                 self._trials(todo, datasets, skipped, tracker, digests)
                 # The report is written in a thread, so that Ray can stop meanwhile.
-                conclude = _in_thread(partial(_write_all, self.store)).result
+                conclude = _in_thread(conclude).result
         except StorageError as error:
             conclude = _nothing
             raise _with_advice(error, self.store, len(todo)) from error
@@ -422,6 +459,8 @@ class Runner:
             say=self._note,
             digests=digests,
             stale=Stale(self.stale),
+            callbacks=check_callbacks(self.callbacks),
+            stoppers=stoppers_of(self.stop),
         )
         try:
             display.start(len(todo) or self.sweep.num_samples, skipped)
@@ -478,12 +517,15 @@ def _curve_of_run(rows: pd.DataFrame, title: str, manifest: Manifest) -> bytes:
     return curve_of_run(rows, title, manifest)
 
 
-def _write_all(store: Store) -> None:
+def _write_all(store: Store, tracker: Tracker | None) -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
     put_together_if_undamaged(store)
     write_runs_table(store)
+    # The report links to MLflow.
+    if tracker is not None:
+        tracker.wait_until_opened(TRACKER_SECONDS)
     write_report(store)
 
 
@@ -543,6 +585,13 @@ def _prepare_one(
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
     objective = run.objective
+    if run.eval_clients is not None:
+        tested = f"{split} {run.eval_clients.on}"
+        if tested not in seen:
+            population = Population(run.cells[:1], dataset)
+            tests = ClientTests(population, dataset, objective.metric)
+            tests.sizes(0, run.eval_clients.on)
+            seen.add(tested)
     if (model := name + run.model.to_json() + objective.to_json()) not in seen:
         check_targets(objective, dataset)
         flat = FlatModel.on(run.model, dataset, objective)

@@ -147,6 +147,7 @@ class Session:
         if not seconds:
             for own in self.open.values():
                 own.write_rows()
+                own.write_clients()
                 self._written.append(own.run.id)
         return self.done
 
@@ -204,6 +205,9 @@ class Session:
             own.run.id: own.entry(sums.get(own.run.id, {}), origin | own.write_models())
             for own in self._complete
         }
+        # A run whose ledger entry is there has this table, too.
+        for own in self._complete:
+            own.write_clients()
         self.store.write_bundle(self.pack_id, rows, entries)
         self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
         self._complete = []

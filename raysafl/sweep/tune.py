@@ -15,8 +15,10 @@ from typing import Any
 import ray
 import ray.cloudpickle
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
+from raysafl.core.held import held_here
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.runtime import Hardware
@@ -38,6 +40,7 @@ from raysafl.sweep.sampling import draw
 from raysafl.sweep.session import failure
 from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch, labels_of
+from raysafl.sweep.tune_hooks import Shown, keep_logs, logs_folder
 from raysafl.sweep.user_code import ship_user_code
 from raysafl.tracking import Tracker
 
@@ -74,6 +77,8 @@ class Tuning:
         say: takes a message for the user.
         digests: the digests of the user's classes.
         stale: what becomes of a run whose code has changed.
+        callbacks: the user's callbacks of Tune.
+        stoppers: the user's rules that stop runs, or the whole sweep.
     """
 
     sweep: Sweep
@@ -87,6 +92,16 @@ class Tuning:
     say: Callable[[str], None]
     digests: CodeDigests
     stale: Stale
+    callbacks: Sequence[tune.Callback] = ()
+    stoppers: Sequence[tune.Stopper] = ()
+
+    @property
+    def _is_one_by_one(self) -> bool:
+        """Whether each trial has one run, and reports every evaluated round of it.
+
+        Tune's schedulers, callbacks and stoppers know trials, and no runs within them.
+        """
+        return bool(self.sweep.scheduler or self.callbacks or self.stoppers)
 
     def fit(self, datasets: Mapping[str, Dataset]) -> None:
         """Run all trials on the Ray that was started before.
@@ -117,7 +132,7 @@ class Tuning:
                 hardware=self.hardware,
                 datasets={},
                 origin={**provenance(), "commit": commit()},
-                report_seconds=0.0 if self.sweep.scheduler else REPORT_SECONDS,
+                report_seconds=0.0 if self._is_one_by_one else REPORT_SECONDS,
                 flush_seconds=self.flush_seconds,
                 engine=self.engine,
                 code=self.digests.found,
@@ -125,7 +140,9 @@ class Tuning:
                 metric=self.sweep.goal[0],
             )
             if not self.sweep.is_grid and not self.sweep.is_random:
-                self._fit_sampled(context)
+                # The data of a sampled run are not known before it is made in its trial.
+                held = _put_datasets(held_here())
+                self._fit_sampled(replace(context, held=held))
                 return
             datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
             context = replace(context, datasets=_put_datasets(datasets))
@@ -177,11 +194,8 @@ class Tuning:
     def _packs(
         self, runs: Iterable[Run], datasets: Mapping[str, Dataset]
     ) -> list[Pack]:
-        """Form packs for the cores and the memory of Ray's machines.
-
-        A scheduler decides run by run, so each of its packs is one run.
-        """
-        if self.sweep.scheduler:
+        """Form packs for the cores and the memory of Ray's machines."""
+        if self._is_one_by_one:
             return [Pack((run,)) for run in runs]
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         at_once = self.hardware.trials_at_once(nodes)
@@ -203,17 +217,26 @@ class Tuning:
             context, pack_of=lambda config: ray.get(refs[config[PACK_KEY]])
         )
         watch = self._watch(lambda config: by_id[config[PACK_KEY]])
-        self._fit(context, watch, {PACK_KEY: tune.grid_search(list(by_id))}, 1)
+        known = self.store.manifest().labels()
+        labels = {i: known.get(pack.runs[0].id, {}) for i, pack in by_id.items()}
+        space = {PACK_KEY: tune.grid_search(list(by_id))}
+        self._fit(context, watch, space, 1, Shown(labels))
         unfinished = [] if watch.ends_early else watch.unfinished
         return [half for pack in unfinished for half in pack.halves(watch.shown)]
 
     def _fit_sampled(self, context: Context) -> None:
         """Let Tune sample the runs one by one, each in a trial of its own."""
         watch = self._watch(context.pack_of)
-        self._fit(context, watch, dict(self.sweep.space), self.sweep.num_samples)
+        space = dict(self.sweep.space)
+        self._fit(context, watch, space, self.sweep.num_samples, Shown({}))
 
     def _fit(
-        self, context: Context, watch: Watch, space: dict[str, Any], num_samples: int
+        self,
+        context: Context,
+        watch: Watch,
+        space: dict[str, Any],
+        num_samples: int,
+        shown: Shown,
     ) -> None:
         """Run the trials of a search space.
 
@@ -221,9 +244,13 @@ class Tuning:
             StorageError: results could not be written any more.
         """
         with _scratch(self.store) as folder:
-            tuner = self._tuner(context, folder, watch, space, num_samples)
-            with _signals_put_off(watch), watched_head(watch.interrupt):
-                tuner.fit()
+            tuner = self._tuner(context, folder, watch, space, num_samples, shown)
+            try:
+                with _signals_put_off(watch), watched_head(watch.interrupt):
+                    tuner.fit()
+            finally:
+                if self.callbacks:
+                    keep_logs(folder / self.sweep.name, logs_folder(self.store))
         if watch.lost:
             raise StorageError(watch.lost)
 
@@ -243,6 +270,7 @@ class Tuning:
         watch: Watch,
         space: dict[str, Any],
         num_samples: int,
+        shown: Shown,
     ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
@@ -255,6 +283,8 @@ class Tuning:
         sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
         metric, mode = self.sweep.goal
         chooses = bool(self.sweep.scheduler or self.sweep.search_alg)
+        # Callbacks show a person the names of trials, and write into their folders.
+        seen = bool(self.callbacks)
         return tune.Tuner(
             trainable,
             param_space=space,
@@ -266,14 +296,15 @@ class Tuning:
                 scheduler=self.sweep.scheduler,
                 max_concurrent_trials=most if self.sweep.search_alg else None,
                 reuse_actors=True,
-                trial_dirname_creator=lambda trial: str(trial.trial_id),
+                trial_name_creator=shown.name if seen else None,
+                trial_dirname_creator=shown.folder if seen else _trial_id,
             ),
             run_config=tune.RunConfig(
-                name=folder.name,
-                storage_path=str(folder.parent),
+                name=self.sweep.name,
+                storage_path=str(folder),
                 failure_config=tune.FailureConfig(max_failures=TRIAL_RETRIES),
-                callbacks=[watch],
-                stop=Halt(watch),
+                callbacks=[watch, *([shown, *self.callbacks] if seen else [])],
+                stop=Halt(watch, self.stoppers),
                 verbose=0,
             ),
         )
@@ -284,9 +315,15 @@ class Tuning:
         def sampled(run_id: str, values: dict[str, Label], run: Run | None) -> None:
             manifest = self.store.manifest()
             entry = Entry(run_id=run_id, labels=values)
-            manifest = self.sweep.measuring(manifest, [run] if run else [])
+            try:
+                manifest = self.sweep.measuring(manifest, [run] if run else [])
+            except ValueError as error:
+                # Nothing but what its columns mean is then unknown.
+                self.say(str(error))
             self.store.write_manifest(manifest.extended([entry]))
 
+        rules = ["the scheduler"] if self.sweep.scheduler else []
+        rules += ["`stop`"] if self.stoppers else []
         return Watch(
             self.store,
             pack_of,
@@ -296,8 +333,12 @@ class Tuning:
             labels,
             sampled,
             self.digests.of_run,
-            lambda: self.store.manifest().columns,
+            " or ".join(rules),
         )
+
+
+def _trial_id(trial: Trial) -> str:
+    return str(trial.trial_id)
 
 
 def wait_for_earlier_trials(store: Store) -> None:

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite, isnan
 from typing import Any
 
@@ -19,7 +19,7 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import PackOf
+from raysafl.sweep.coordinator import NEWS, News, PackOf
 from raysafl.sweep.definition import sample_key
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.packs import PACK_KEY, Pack
@@ -49,7 +49,7 @@ class Watch(tune.Callback):
         sampled: is called with the id and the labels of each run that Tune has sampled,
             and the run, or None if none could be made.
         code_of: returns the digests of a run's classes that are the user's.
-        columns: returns what is known about the further columns of the runs' rows.
+        stopped_by: what may stop a run early, for the reason in its ledger entry.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Watch(tune.Callback):
         labels: Mapping[str, Mapping[str, Label]],
         sampled: Callable[[str, dict[str, Label], Run | None], None],
         code_of: Callable[[Run], dict[str, str]],
-        columns: Callable[[], Mapping[str, Column]] = dict,
+        stopped_by: str = "the scheduler",
     ) -> None:
         self.store = store
         self.pack_of = pack_of
@@ -74,7 +74,7 @@ class Watch(tune.Callback):
         self._labelled: set[str] = set()
         self.sampled = sampled
         self.code_of = code_of
-        self._columns_of_sweep = columns
+        self.stopped_by = stopped_by
         # What is known about further columns; read when it is needed.
         self._columns: dict[str, Column] = {}
         # Packs of several runs that could not be carried out as a whole.
@@ -140,16 +140,16 @@ class Watch(tune.Callback):
         **info: Any,
     ) -> None:
         """Take a report: show the runs that have ended, and have new rows logged."""
-        for begun_anew in filter(None, result.get("begun_anew", "").splitlines()):
+        news = _news(result)
+        for begun_anew in filter(None, news.begun_anew.splitlines()):
             if begun_anew not in self.told:
                 self.told.add(begun_anew)
                 log.warning(begun_anew)
-        with self._recording(result.get("lost", "")):
-            ends = [End(*end) for end in result.get("ends", [])]
-            self._label(trial, ends)
-            for end in ends:
+        with self._recording(news.lost):
+            self._label(trial, news.ends)
+            for end in news.ends:
                 self._show_end(end)
-            changed = [*(end.run_id for end in ends), *result.get("written", [])]
+            changed = [*(end.run_id for end in news.ends), *news.written]
             if self.tracker is not None and changed:
                 self.tracker.submit(changed)
         self._running(trials)
@@ -160,7 +160,7 @@ class Watch(tune.Callback):
         """Record a run that a scheduler stopped, or note a pack that is to be halved."""
         result = trial.last_result or {}
         pack = self._pack(trial)
-        if pack is not None and result.get("halve"):
+        if pack is not None and _news(result).halve:
             self._halve(pack)
         elif pack is not None and len(pack.runs) == 1 and not self.ends_early:
             with self._recording():
@@ -169,14 +169,14 @@ class Watch(tune.Callback):
         self._running(trials)
 
     def _record_if_stopped(self, run: Run, result: Mapping[str, Any]) -> None:
-        """Record the one run of a trial, unless it has ended: a scheduler stopped it."""
+        """Record the one run of a trial, unless it has ended: it was stopped."""
         before = self.store.ledger_entry(run.id)
         if run.id in self.shown or (before is not None and before.status.decided):
             return
-        reason = f"stopped by the scheduler after round {result.get('round')}"
+        reason = f"stopped by {self.stopped_by} after round {result.get('round')}"
         ends = [
             ReplicateEnd(replicate=r, status=Status.STOPPED, reason=reason, **own)
-            for r, own in enumerate(result.get("rows", []))
+            for r, own in enumerate(_news(result).rows)
         ]
         entry = LedgerEntry.now(
             run.model_dump(mode="json"),
@@ -275,40 +275,53 @@ class Watch(tune.Callback):
     def _running(self, trials: list[Trial]) -> None:
         """Show how many runs are open, and how good they are in the mean."""
         reports = [t.last_result for t in trials if t.status == Trial.RUNNING]
-        open_ones = [report for report in reports if report and report.get("running")]
-        known = [report for report in open_ones if isfinite(report["value"])]
-        qualities = {report["judged_by"] for report in known}
+        all_news = [_news(report or {}) for report in reports]
+        known = [news for news in all_news if isfinite(news.value)]
+        qualities = {news.judged_by for news in known}
         text = ""
         # Runs that are judged by different columns have no mean.
         if len(qualities) == 1:
-            total = sum(report["running"] for report in known)
-            weighted = sum(report["running"] * report["value"] for report in known)
+            total = sum(news.running for news in known)
+            weighted = sum(news.running * news.value for news in known)
             text = self._score_text(qualities.pop(), weighted / total, digits=1)
-        self.display.update(sum(report["running"] for report in open_ones), text)
+        self.display.update(sum(news.running for news in all_news), text)
 
     def _score_text(self, quality: str, value: float, digits: int = 2) -> str:
         """Write a value of the column by which runs are judged; nothing if it is NaN."""
         if isnan(value):
             return ""
         if quality not in COLUMNS and quality not in self._columns:
-            with self._recording():
-                self._columns = dict(self._columns_of_sweep())
+            # A number is shown as it is if it is not known what it means.
+            with suppress(ValueError, StorageError):
+                self._columns = self.store.manifest().columns
         return score_text(quality, value, self._columns, digits)
 
 
 class Halt(tune.Stopper):
-    """Ends the sweep when `Watch` has learned that it cannot go on, or is not to."""
+    """Ends the sweep when it cannot go on or is not to, and runs when the user's stoppers say so.
 
-    def __init__(self, watch: Watch) -> None:
+    Args:
+        watch: learns that the sweep cannot go on.
+        stoppers: the user's. Where one of them ends the whole sweep, the runs that have
+            begun save where they are, as after Ctrl-C, and none counts as stopped.
+    """
+
+    def __init__(self, watch: Watch, stoppers: Sequence[tune.Stopper] = ()) -> None:
         self.watch = watch
+        self.stoppers = stoppers
         self.told = False
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Never stop a single trial."""
-        return False
+        """Whether one of the user's stoppers stops this trial."""
+        # Each is asked, as a stopper may count the reports.
+        return any([stopper(trial_id, result) for stopper in self.stoppers])
 
     def stop_all(self) -> bool:
         """Whether the sweep is to end before its trials do."""
+        if not self.watch.ends_early and any(s.stop_all() for s in self.stoppers):
+            log.warning("`stop` ends the sweep: each run writes where it is")
+            self.told = True
+            self.watch.interrupt()
         if self.watch.interrupted and not self.told:
             self.told = True
             log.warning(
@@ -320,6 +333,12 @@ class Halt(tune.Stopper):
 def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
     """Return the labels of a run that was made of a sampled configuration."""
     return {name: _label(value) for name, value in config.items()}
+
+
+def _news(result: Mapping[str, Any]) -> News:
+    """Return what a report says to the driver alone; a report without it says nothing."""
+    news: News = result.get(NEWS, News())
+    return news
 
 
 def _label(value: Any) -> Label:

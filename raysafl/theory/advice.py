@@ -189,10 +189,11 @@ def paths(
         noise_N: the variance of one mini-batch gradient of each client.
     """
     clients = range(run.data.clients)
+    local = run.local.over(run.rounds)
     update = work.trainer.train(
-        [Task(0, i, w_P, run.local, run.seed, at, CALL, None, 0.0) for i in clients]
+        [Task(0, i, w_P, local, run.seed, at, CALL, None, 0.0) for i in clients]
     )
-    rate = run.local.rate(at)
+    rate = local.rate(at)
     extra = [
         path_noise(float(noise), int(steps), n, run.local.batch_size)
         for noise, steps, n in zip(

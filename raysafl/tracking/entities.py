@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raysafl.tracking.metrics import Curves
+from raysafl.tracking.metrics import SUMS, Curves, metric_name
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, RunTag
@@ -20,19 +20,24 @@ PARAM = 6000
 def points(curves: Curves, start: int) -> list["Metric"]:
     """Return the points of curves that are finite.
 
+    A running sum has no points as long as it is 0, so that MLflow draws no chart of what
+    never happens in a run.
+
     Args:
         curves: the curves.
         start: when the run started, in milliseconds since 1970.
     """
     from mlflow.entities import Metric
 
+    names = [metric_name(column) for column in curves.names]
     rounds = curves.rounds.tolist()
     times = [start + time for time in curves.times.tolist()]
+    sums = {metric_name(column) for column in SUMS}
     return [
         Metric(name, value, when, round)
-        for name, column in zip(curves.names, curves.values.T.tolist(), strict=True)
+        for name, column in zip(names, curves.values.T.tolist(), strict=True)
         for round, when, value in zip(rounds, times, column, strict=True)
-        if math.isfinite(value)
+        if math.isfinite(value) and (value or name not in sums)
     ]
 
 

@@ -11,14 +11,42 @@ from numpy.typing import NDArray
 
 from raysafl.core.record import FURTHER_NAME, Column, Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.statistics import ACCURACY, FIXED, summarise_each
+from raysafl.storage.manifest import Table
+from raysafl.storage.statistics import ACCURACY, summarise_each
 
 Ints = NDArray[np.int64]
 
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
-# These and the further ones are logged with their standard deviation over replicates.
-STATISTICS = ["final", "last5", "last10", "rolling20", "best", "after_server"]
+# The groups of curves that measure quality; all others measure what it took.
+GROUPS = ("test", "train", "val", "clients")
+WORK = "work"
+# A run has this statistic in MLflow whatever the sweep's table shows: what it cost.
+COST = "total_bytes"
+
+
+def metric_name(column: str) -> str:
+    """Return the name in MLflow of the curve of a column of `rounds/`.
+
+    MLflow draws a section of charts for each word before a `/`, in the order of the
+    alphabet, and a last section for the names without one. So quality comes first, then
+    what it took, and the single values of the final statistics come last.
+
+    Example:
+        >>> metric_name("test_accuracy"), metric_name("val_mae"), metric_name("steps")
+        ('test/accuracy', 'val/mae', 'work/steps')
+    """
+    group, _, rest = column.partition("_")
+    return f"{group}/{rest}" if group in GROUPS else f"{WORK}/{column}"
+
+
+def shown_statistics(table: Table) -> list[str]:
+    """Return the names of the final statistics that MLflow gets as metrics.
+
+    They are those of the sweep's table. MLflow draws a bar for each on a run's page, so
+    the others are in the file `statistics.json` of the run.
+    """
+    return list(dict.fromkeys([table.statistic, *table.also, COST]))
 
 
 class Curves(NamedTuple):
@@ -62,8 +90,9 @@ class Curves(NamedTuple):
         return self._only(np.arange(len(self.rounds)) < count)
 
     def _only(self, which: NDArray[np.bool_]) -> "Curves":
-        rounds, times, values = (part[which] for part in self[:3])
-        return Curves(rounds, times, values, self.names)
+        return Curves(
+            self.rounds[which], self.times[which], self.values[which], self.names
+        )
 
 
 NO_CURVES = Curves(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)), [])
@@ -72,9 +101,8 @@ NO_CURVES = Curves(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)
 def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     """Return the curves of many runs, by run id; runs without rows have none.
 
-    A point is the mean over the replicates that have the round, or their standard
-    deviation. Columns that add up over rounds are the mean over replicates of their
-    running sum.
+    A point is the mean over the replicates that have the round. Columns that add up
+    over rounds are the mean over replicates of their running sum.
 
     Args:
         rows: the rows of the runs, sorted by run, replicate and round.
@@ -82,12 +110,12 @@ def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     if rows.empty:
         return {}
     means = [*MEANS, *further_of_rows(rows)]
-    names = [*means, *(f"{name}_std" for name in means), *SUMS]
+    names = [*means, *SUMS]
     run = _numbers(rows, ["run_id"])
     keys = [run, rows["round"].to_numpy()]
     lines = rows.groupby(keys)
     running = rows[SUMS].groupby([run, rows["replicate"].to_numpy()]).cumsum()
-    parts = (lines[means].mean(), lines[means].std(), running.groupby(keys).mean())
+    parts = (lines[means].mean(), running.groupby(keys).mean())
     values = np.concatenate([part.to_numpy(float) for part in parts], axis=1)
 
     seconds = lines["seconds"].max().fillna(0.0)
@@ -97,8 +125,10 @@ def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     firsts = np.flatnonzero(np.diff(of_run)) + 1
     each = (np.split(part, firsts) for part in (rounds, times, values))
     return {
-        run_id: Curves(*own, names)
-        for run_id, *own in zip(rows["run_id"].unique(), *each, strict=False)
+        run_id: Curves(own_rounds, own_times, own_values, names)
+        for run_id, own_rounds, own_times, own_values in zip(
+            rows["run_id"].unique(), *each, strict=False
+        )
     }
 
 
@@ -108,14 +138,24 @@ def further_of_rows(rows: pd.DataFrame) -> list[str]:
     return [name for name in names if FURTHER_NAME.fullmatch(name)]
 
 
+class Spread(NamedTuple):
+    """A statistic over the replicates of a run.
+
+    Args:
+        mean: its mean.
+        std: its standard deviation (n - 1); NaN for one replicate.
+    """
+
+    mean: float
+    std: float
+
+
 def final_statistics(
     rows: pd.DataFrame,
     columns: Mapping[str, Column] | None = None,
     quality: str = ACCURACY,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Spread]]:
     """Return the statistics of many runs, by run id; runs without rows have none.
-
-    They are means over replicates, some with the standard deviation as `..._std`.
 
     Args:
         rows: the rows of the runs, sorted by run, replicate and round.
@@ -128,12 +168,14 @@ def final_statistics(
     parts = summarise_each(rows, lengths, columns, quality)
     run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
     of_run = parts.groupby(run_ids)
-    further = [name for name in parts if name not in FIXED]
-    spread = of_run[[*STATISTICS, *further]].std().add_suffix("_std")
-    # `last5_std` is the spread over replicates here, not FAST's over rounds.
-    found = of_run.mean()
-    found[spread.columns] = spread
-    return dict(zip(found.index, found.to_dict("records"), strict=True))
+    means = of_run.mean()
+    stds = of_run.std().to_dict("records")
+    return {
+        str(run_id): {str(n): Spread(mean, std[n]) for n, mean in own.items()}
+        for run_id, own, std in zip(
+            means.index, means.to_dict("records"), stds, strict=True
+        )
+    }
 
 
 def digest(rows: pd.DataFrame, through: int) -> str:

@@ -13,19 +13,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from raysafl.core.component import flatten
+from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
 from raysafl.tracking.choice import Tracking, stride, thinning_note
 from raysafl.tracking.client import analyse, artifacts, connect, disconnect
 from raysafl.tracking.descriptions import (
+    HEADING,
     begun_runs,
     description,
     ledger_tags,
     mlflow_status,
     report_files,
+    result_tag,
     source_tags,
+    statistics_file,
     status_counts,
 )
 from raysafl.tracking.entities import (
@@ -39,11 +44,20 @@ from raysafl.tracking.entities import (
 )
 from raysafl.tracking.experiment import open_experiment
 from raysafl.tracking.kept import model_files, model_note
-from raysafl.tracking.metrics import NO_CURVES, Curves
+from raysafl.tracking.metrics import NO_CURVES, Curves, shown_statistics
 from raysafl.tracking.readings import Reading, read_runs
 from raysafl.tracking.saved_view import TAG as VIEW
 from raysafl.tracking.saved_view import saved_view
-from raysafl.tracking.tags import DIGEST, KIND, LOGGED, RUN, STAMP, SWEEP, TRACK
+from raysafl.tracking.tags import (
+    DIGEST,
+    KIND,
+    LOGGED,
+    NAMES,
+    RUN,
+    STAMP,
+    SWEEP,
+    TRACK,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Param, Run
@@ -55,6 +69,8 @@ ConfigOf = Callable[[str], Mapping[str, Any]]
 
 # Runs whose rows are in memory at the same time.
 RUNS_AT_ONCE = 250
+# The version of the names of metrics and tags. It changes when `metrics.metric_name` does.
+VERSION = "2"
 # So many points, such as 50 rounds of 15 curves, stay with parameters and tags below
 # MLflow's limit of 1,000 entries in a request.
 POINTS_PER_BATCH = 750
@@ -150,6 +166,12 @@ class Projection:
         self._last_end = 0
         self._find_runs()
         self._open_parent()
+        write_view(store, self.view)
+
+    @property
+    def view(self) -> MlflowView:
+        """Where MLflow shows the sweep."""
+        return MlflowView(redacted(self._uri), self._experiment, self._parent)
 
     @property
     def experiment_name(self) -> str:
@@ -195,8 +217,6 @@ class Projection:
         self.sync_runs(runs, live=False)
         ends = self._ends
         parent = self._client.get_run(self._parent)
-        counts = fresh_metrics(status_counts(ends.values()), parent.data.metrics)
-        self._client.log_batch(self._parent, counts)
         self._upload(
             self._parent,
             {file.name: file.read_bytes() for file in report_files(self.store)},
@@ -211,33 +231,36 @@ class Projection:
     def _describe(self, parent: "Run") -> None:
         """Write description, source and saved view on the parent and on the experiment."""
         manifest = self.store.manifest()
-        text = description(self.store, TEXT, self._track.note)
-        self._tag(self._parent, {NOTE: text} | source_tags(manifest))
+        text = description(self.store, TEXT, self._track.note, self.view)
+        counts = status_counts(self._ends.values())
+        self._tag(self._parent, {NOTE: text} | counts | source_tags(manifest))
         view = saved_view(
-            self._parent,
-            manifest.axes,
-            manifest.table.statistic,
-            parent.info.start_time,
+            self._parent, manifest.axes, manifest.table, parent.info.start_time
         )
         known = self._client.get_experiment(self._experiment).tags
         # The page of an experiment shows two lines, in which a heading would be too
         # large.
-        for name, value in {NOTE: text.removeprefix("# "), VIEW: view}.items():
+        for name, value in {NOTE: text.removeprefix(HEADING), VIEW: view}.items():
             if known.get(name) != value:
                 self._client.set_experiment_tag(self._experiment, name, value)
 
     def _find_runs(self) -> None:
-        """Look up the runs that MLflow has of this sweep."""
+        """Look up the runs that MLflow has of this sweep, and delete outdated ones."""
+        outdated: list[str] = []
         token = None
         while token != "":
             page = self._client.search_runs([self._experiment], page_token=token)
             for run in page:
                 tags = run.data.tags
-                if tags.get(KIND) == "child" and RUN in tags:
+                if tags.get(KIND) in ("child", "parent") and tags.get(NAMES) != VERSION:
+                    outdated.append(run.info.run_id)
+                elif tags.get(KIND) == "child" and RUN in tags:
                     self._known[tags[RUN]] = Known.of(run)
                 elif tags.get(KIND) == "parent":
                     self._parent = run.info.run_id
             token = page.token or ""
+        for mlflow_id in outdated:
+            self._replace(mlflow_id)
 
     def _open_parent(self) -> None:
         """Make the parent run, or mark it as running again."""
@@ -246,7 +269,8 @@ class Projection:
             tags = {
                 SWEEP: self.manifest.name,
                 KIND: "parent",
-                NOTE: description(self.store, TEXT, self._track.note),
+                NAMES: VERSION,
+                NOTE: description(self.store, TEXT, self._track.note, None),
             }
             made = self._create(self.manifest.name, tags, [s for s in starts if s])
             self._parent = made.info.run_id
@@ -287,6 +311,7 @@ class Projection:
         known = self._known.get(run_id)
         if known is None or not known.shows(stamp, self._track):
             tags = {**self._tags(run_id), **ledger_tags(ending), STAMP: stamp}
+            tags |= result_tag(reading.statistics, self.manifest.table)
             run = self._log_end(run_id, reading, ending, tags)
             end = run.info.start_time + reading.lasted
             status = mlflow_status([ending.status])
@@ -321,17 +346,23 @@ class Projection:
             # rest may be missing.
             run = self._create_child(run_id, reading, tags)
             numbers = points(curves, run.info.start_time)
-            numbers += fresh_metrics(reading.statistics, {})
+            numbers += fresh_metrics(self._statistics(reading), {})
             fresh = fresh_params(params, {})
             self._client.log_batch(run.info.run_id, numbers, fresh)
         else:
-            numbers = fresh_metrics(reading.statistics, run.data.metrics)
+            numbers = fresh_metrics(self._statistics(reading), run.data.metrics)
             fresh = fresh_params(params, run.data.params)
             self._send(run, reading, curves, numbers, fresh, tags)
         if self._track is Tracking.CURVES:
-            files = self._files(run_id, reading.rows, ending)
+            files = self._files(run_id, reading, ending)
             self._upload(run.info.run_id, files)
         return run
+
+    def _statistics(self, reading: Reading) -> dict[str, float]:
+        """Return the final statistics of a run that MLflow gets as metrics."""
+        found = reading.statistics
+        shown = shown_statistics(self.manifest.table)
+        return {name: found[name].mean for name in shown if name in found}
 
     def _curves(self, reading: Reading, config: Mapping[str, Any]) -> Curves:
         """Return the points of a run's curves that MLflow gets, all those so far."""
@@ -384,10 +415,14 @@ class Projection:
         logged = reading.digest(int(tags.get(LOGGED, -1)))
         if tags.get(DIGEST, logged) == logged:
             return run
-        # Without this tag, restoring the experiment would bring the run back.
-        self._tag(run.info.run_id, {KIND: "replaced"})
-        self._client.delete_run(run.info.run_id)
+        self._replace(run.info.run_id)
         return None
+
+    def _replace(self, mlflow_id: str) -> None:
+        """Delete a run of MLflow in whose place another one comes."""
+        # Without this tag, restoring the experiment would bring the run back.
+        self._tag(mlflow_id, {KIND: "replaced"})
+        self._client.delete_run(mlflow_id)
 
     def _create_child(
         self, run_id: str, reading: Reading, tags: Mapping[str, str]
@@ -421,16 +456,19 @@ class Projection:
             SWEEP: self.manifest.name,
             RUN: run_id,
             KIND: "child",
+            NAMES: VERSION,
         }
         return labels | own | source_tags(self.manifest)
 
     def _stamp(self, run_id: str, reading: Reading, ending: LedgerEntry) -> str:
         """Return a fingerprint of everything that is logged of a run that has ended."""
+        table = self.manifest.table
         rest = [
             reading.digest(reading.last_round),
             ending.content(),
             self._tags(run_id),
             self._curve is None,
+            [table.scale, table.unit, shown_statistics(table)],
         ]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[
             :16
@@ -461,14 +499,18 @@ class Projection:
         self._tag(run.info.run_id, {"status": shown, STAMP: ""})
 
     def _files(
-        self, run_id: str, rows: pd.DataFrame, ending: LedgerEntry
+        self, run_id: str, reading: Reading, ending: LedgerEntry
     ) -> dict[str, bytes]:
-        """Return a run's files: configuration, figure of several replicates, kept models.
+        """Return a run's files: configuration, statistics, figure and kept models.
 
-        MLflow itself draws the curve of a single replicate. The traceback of a failed
-        try stays when a later try finishes, so its first line says when that try ended.
+        The figure shows the spread over several replicates; MLflow itself draws the
+        curve of a single one. The traceback of a failed try stays when a later try
+        finishes, so its first line says when that try ended.
         """
+        rows = reading.rows
         files = {"config.json": json.dumps(ending.config, indent=1).encode()}
+        if reading.statistics:
+            files["statistics.json"] = statistics_file(reading.statistics)
         if ending.traceback:
             text = f"The try that ended at {ending.ended} failed:\n{ending.traceback}"
             files["traceback.txt"] = text.encode()

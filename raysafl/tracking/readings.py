@@ -11,7 +11,7 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
-from raysafl.tracking.metrics import Curves
+from raysafl.tracking.metrics import Curves, Spread
 
 # All columns but the cohort, whose lists take most of the memory.
 NEEDED = ["run_id", "replicate", "round", "kind", "seconds"]
@@ -26,13 +26,13 @@ class Reading:
         rows: its rows, sorted by replicate and round, without the cohorts.
         ending: how it ended; None if it has not ended.
         curves: its curves.
-        statistics: its final statistics by name, which may be NaN.
+        statistics: its final statistics over replicates by name, which may be NaN.
     """
 
     rows: pd.DataFrame
     ending: LedgerEntry | None
     curves: Curves
-    statistics: dict[str, float]
+    statistics: dict[str, Spread]
 
     @property
     def last_round(self) -> int:

@@ -8,12 +8,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from raysafl.tracking.metrics import STATISTICS
+from raysafl.storage.manifest import Table
+from raysafl.storage.mlflow_view import VIEW_KEY
+from raysafl.tracking.metrics import metric_name, shown_statistics
 
 NAME = "Sweep"
-# An address that ends in `?viewStateShareKey=raysafl` opens the view.
-KEY = "raysafl"
-TAG = f"mlflow.sharedViewState.{KEY}"
+TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 LINES = (
     "test_accuracy",
     "test_loss",
@@ -26,27 +26,28 @@ LINES = (
 RUNS = 100
 
 
-def saved_view(parent: str, labels: Sequence[str], statistic: str, created: int) -> str:
+def saved_view(parent: str, labels: Sequence[str], table: Table, created: int) -> str:
     """Return the content of the tag that stores the view.
 
     Args:
         parent: MLflow's id of the parent run, below which the other runs are listed.
         labels: the axes of the sweep.
-        statistic: the statistic of the sweep's table, by which the runs are ordered.
+        table: the sweep's table; the runs are ordered by its statistic.
         created: the time of creation, in milliseconds since 1970.
     """
     section = "raysafl-charts"
     charts: list[dict[str, Any]] = [
         _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step")
-        for name in LINES
+        for name in map(metric_name, LINES)
     ]
-    charts.insert(1, _chart("BAR", statistic, section))
+    charts.insert(1, _chart("BAR", table.statistic, section))
     state = {
-        "orderByKey": f"metrics.`{statistic}`",
+        "orderByKey": f"metrics.`{table.statistic}`",
         "orderByAsc": False,
         "selectedColumns": [
             *(f"params.`label.{axis}`" for axis in labels),
-            *(f"metrics.`{name}`" for name in dict.fromkeys([statistic, *STATISTICS])),
+            "tags.`result`",
+            *(f"metrics.`{name}`" for name in shown_statistics(table)),
             "tags.`status`",
             "attributes.`Source`",
         ],

@@ -11,18 +11,24 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+import webbrowser
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import IO
+from urllib.parse import urlencode
 
 from raysafl.core.text import redacted
+from raysafl.storage.mlflow_view import MODE, read_view
 from raysafl.storage.paths import Location
+from raysafl.storage.store import Store, find_sweeps
 from raysafl.tracking.client import artifacts, database, default_uri
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # The address at which a server that listens on all interfaces answers on this machine.
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Largest number of sweeps whose addresses are printed.
+MOST_PAGES = 20
 # Seconds to wait until the server answers; it takes 20 on a busy machine.
 PATIENCE = 120.0
 # One worker without the job queue takes 0.4 GiB in 2 processes instead of 2.3 GiB in
@@ -33,29 +39,34 @@ ENVIRONMENT = {
 }
 
 
-def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
-    """Show the results in a folder of sweeps until Ctrl-C.
+def serve(
+    path: Location, host: str = "127.0.0.1", port: int = 5000, browser: bool = False
+) -> None:
+    """Show the results of sweeps in MLflow until Ctrl-C, and print the addresses of its pages.
 
     Args:
-        root: the folder that holds the sweeps.
+        path: the folder of a sweep, or one that holds sweeps.
         host: the address to listen on.
         port: the port; if it is taken, the next free one is used.
+        browser: whether the page is opened in the user's browser.
 
     Raises:
         ValueError: there is no database yet, or the address cannot be used.
         RuntimeError: the server did not start; the message has the end of its log.
     """
+    sweeps = find_sweeps(path)
+    is_sweep = [store.path for store in sweeps] == [path]
+    root = path.resolve().parent if is_sweep else path
     uri = default_uri(root)
     if uri.startswith(("http://", "https://")):
-        print(
-            f"MLflow UI: {redacted(uri)} (a server of its own, named by MLFLOW_TRACKING_URI)"
-        )
+        server_of_its_own = "a server of its own, named by MLFLOW_TRACKING_URI"
+        _show_pages(redacted(uri).rstrip("/"), uri, sweeps, server_of_its_own, browser)
         return
     file = database(uri)
     if file and not file.is_file():
         raise ValueError(
             f"no MLflow database at {file} yet: `raysafl run` makes it, "
-            f"and `raysafl sync {root}` makes it from results"
+            f"and `raysafl sync {path}` makes it from results"
         )
     chosen = _free_port(host, port)
     try:
@@ -67,12 +78,41 @@ def serve(root: Location, host: str = "127.0.0.1", port: int = 5000) -> None:
                     f"listening on {host}: whoever reaches this machine can read and delete these "
                     "runs. Names of this machine need MLFLOW_SERVER_ALLOWED_HOSTS"
                 )
-            print(f"MLflow UI: {url} (Ctrl-C stops it)", flush=True)
+            _show_pages(url, uri, sweeps, "Ctrl-C stops it", browser)
             # `process.wait()` would miss a signal that comes just before it blocks.
             while process.poll() is None:
                 time.sleep(0.2)
     except KeyboardInterrupt:
         print("MLflow UI stopped", flush=True)
+
+
+def _show_pages(
+    url: str, uri: str, sweeps: Sequence[Store], note: str, browser: bool
+) -> None:
+    """Print the addresses of the pages that show sweeps, and open the first on demand.
+
+    Args:
+        url: the URL of MLflow's server.
+        uri: MLflow's URI.
+        sweeps: the folders of the sweeps.
+        note: what is said of the server.
+        browser: whether the page is opened in the user's browser.
+    """
+    pages = {}
+    for store in sweeps:
+        view = read_view(store)
+        if view is not None and view.uri == redacted(uri):
+            pages[store.path.name] = url + view.page
+    every = f"{url}/#/experiments?{urlencode(MODE)}"
+    first = next(iter(pages.values())) if len(pages) == 1 else every
+    print(f"MLflow UI: {first} ({note})", flush=True)
+    if len(pages) > 1:
+        for name in list(pages)[:MOST_PAGES]:
+            print(f"  {name}: {pages[name]}", flush=True)
+        if len(pages) > MOST_PAGES:
+            print(f"  and {len(pages) - MOST_PAGES} more", flush=True)
+    if browser and not webbrowser.open(first):
+        print("no browser could be opened; open the address in one", flush=True)
 
 
 @contextmanager

@@ -48,6 +48,8 @@ class Tracker:
         self._changed = threading.Condition()
         self._closing = self._warned = self._synced = False
         self._projection: Projection | None = None
+        # Whether MLflow has been opened, or has failed.
+        self._opened = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
@@ -59,6 +61,14 @@ class Tracker:
         with self._changed:
             self._pending |= dict.fromkeys(run_ids)
             self._changed.notify()
+
+    def wait_until_opened(self, patience: float) -> None:
+        """Wait until the sweep's folder says where MLflow shows it, or MLflow has failed.
+
+        Args:
+            patience: the largest number of seconds.
+        """
+        self._opened.wait(patience)
 
     @property
     def waiting(self) -> int:
@@ -108,6 +118,7 @@ class Tracker:
                 self._store, self._uri, self._track, self._config_of, self._curve
             )
             self._projection = projection
+            self._opened.set()
             with closing(projection):
                 while run_ids := self._next():
                     projection.sync_runs(run_ids)
@@ -116,6 +127,8 @@ class Tracker:
         except Exception as error:
             # Whatever MLflow raises, the sweep must go on.
             self._warn(f"failed: {reason(error, self._uri)}")
+        finally:
+            self._opened.set()
 
     def _warn(self, what: str) -> None:
         """Say once that MLflow fails."""

@@ -272,7 +272,8 @@ class Graph(Vmap):
         for fixed, argument in zip(inputs, arguments, strict=True):
             fixed.copy_(argument)
         graph.replay()
-        return Gradients(*(None if part is None else part.clone() for part in out))
+        g_TP, *seen_TB = [part.clone() for part in out if part is not None]
+        return _as_gradients(g_TP, seen_TB)
 
     def _record(self, inputs: list[Tensor]) -> tuple[list[Tensor], Any, Gradients]:
         """Record the gradients of these inputs as a graph.

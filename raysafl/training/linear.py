@@ -118,9 +118,12 @@ class Fused(Linear):
         """Return whether tasks with this local training can be trained by `train`.
 
         Their steps must be w <- w - lr (gradient + terms), without the buffers of
-        momentum or Adam.
+        momentum or Adam, and without a limit on the gradient's norm, which is known
+        only after a whole pass over the gradient.
         """
-        return local.optimizer == "sgd" and local.momentum == 0
+        return (
+            local.optimizer == "sgd" and local.momentum == 0 and local.clip_norm is None
+        )
 
     def train(
         self, tasks: Sequence[Task], plans: Sequence[NDArray[np.int64]], data: Stored

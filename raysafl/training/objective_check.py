@@ -157,11 +157,10 @@ def _on_halves(
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    size = float(one.abs().max().clamp_min(1))
-    close = torch.allclose(
-        *(one.double(), other.double()), TOLERANCE, TOLERANCE * size, equal_nan=True
+    absolute = TOLERANCE * max(1.0, float(one.abs().max()))
+    return torch.allclose(
+        one.double(), other.double(), TOLERANCE, absolute, equal_nan=True
     )
-    return close
 
 
 def _refuse(objective: Objective, what: str) -> NoReturn:

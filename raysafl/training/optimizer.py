@@ -15,13 +15,17 @@ from raysafl.core.work import Task
 BETA1 = 0.9
 BETA2 = 0.999
 EPSILON = 1e-8
+# What keeps a gradient of zero from being divided by its norm when it is clipped.
+CLIP_EPSILON = 1e-6
 
 
 class StackedOptimizer:
     """Takes the local steps of stacked tasks, each with its own rate and terms.
 
-    With the gradient g of a task's loss at w, a step first adds the task's terms
+    With the gradient g of a task's loss at w, a step first scales it down, if it is
+    longer than the task's `clip_norm` c, and adds the task's terms:
 
+        g <- g min(1, c / (|g| + 1e-6))
         g <- g + prox (w - w_start) + offset + weight_decay w
 
     and then moves, with "sgd",
@@ -38,7 +42,8 @@ class StackedOptimizer:
     the stack, and `step` is given the first ones, which are still active.
 
     Args:
-        tasks: tasks with the same optimizer, the longest first.
+        tasks: tasks with the same optimizer, all with a `clip_norm` or all without,
+            the longest first.
         start_TP: [T, P] the parameters they start from, which must not change
             meanwhile.
     """
@@ -56,6 +61,9 @@ class StackedOptimizer:
         self.decay_T1 = column_if_any([task.local.weight_decay for task in tasks])
         self.momentum_T1 = column_if_any([task.local.momentum for task in tasks])
         self.offset_TP = _stacked_offsets(tasks, start_TP)
+        # Either all tasks of a stack have a limit or none has.
+        limits = [t.local.clip_norm for t in tasks if t.local.clip_norm is not None]
+        self.clip_T = torch.tensor(limits, device=start_TP.device) if limits else None
 
         self.is_adam = tasks[0].local.optimizer == "adam"
         self.steps_taken = 0
@@ -72,6 +80,8 @@ class StackedOptimizer:
             g_TP: the loss's gradients there, which are overwritten.
         """
         active = len(w_TP)
+        if self.clip_T is not None:
+            g_TP *= _clip_factors(g_TP, self.clip_T[:active])
         if self.prox_T1 is not None:
             g_TP += self.prox_T1[:active] * (w_TP - self.start_TP[:active])
         if self.offset_TP is not None:
@@ -95,6 +105,24 @@ class StackedOptimizer:
         second_TP.mul_(BETA2).addcmul_(g_TP, g_TP, value=1 - BETA2)
         root_TP = (second_TP / (1 - BETA2**self.steps_taken)).sqrt_()
         return first_TP / (1 - BETA1**self.steps_taken) / root_TP.add_(EPSILON)
+
+
+def _clip_factors(g_TP: Tensor, clip_T: Tensor) -> Tensor:
+    """Return by what each gradient is multiplied so that its norm is at most `clip_T`.
+
+    The norms are computed row by row on a CPU, where torch sums one row and several
+    ones in different orders: so a task's step does not depend on the others. The small
+    number is that of `torch.nn.utils.clip_grad_norm_`.
+
+    Returns:
+        [T, 1].
+    """
+    if g_TP.is_cuda:
+        norm_T = torch.linalg.vector_norm(g_TP, dim=1)
+    else:
+        norm_T = torch.stack([torch.linalg.vector_norm(g_P) for g_P in g_TP])
+    factor_T: Tensor = (clip_T / (norm_T + CLIP_EPSILON)).clamp_max_(1.0)
+    return factor_T.unsqueeze(1)
 
 
 def _stacked_offsets(tasks: Sequence[Task], like_TP: Tensor) -> Tensor | None:

@@ -321,13 +321,19 @@ def _stacks(
         max_stack: the maximum number of tasks in a stack of a given batch width.
 
     Returns:
-        The positions of each stack's tasks: equal in batch width and optimizer, sorted
-        by their numbers of steps, the longest first.
+        The positions of each stack's tasks: equal in batch width, in optimizer and in
+        whether gradients are clipped, sorted by their numbers of steps, the longest
+        first.
     """
-    groups: dict[tuple[int, str, bool], list[int]] = {}
+    groups: dict[tuple[int, str, bool, bool], list[int]] = {}
     for i, (task, count) in enumerate(zip(tasks, samples, strict=True)):
         local = task.local
-        kind = batch_width(count, local), local.optimizer, local.momentum > 0
+        kind = (
+            batch_width(count, local),
+            local.optimizer,
+            local.momentum > 0,
+            local.clip_norm is not None,
+        )
         groups.setdefault(kind, []).append(i)
 
     def longest_first(i: int) -> int:

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -11,18 +12,24 @@ from test_cli import EXPERIMENT, call
 
 from raysafl import (
     Absent,
+    ByColumn,
     ClassesPerClient,
+    Dataset,
     Dirichlet,
     FedAvg,
     Federation,
     IidServer,
     LocalTraining,
     Logistic,
+    Regression,
     Run,
+    Samples,
     Sweep,
     Uniform,
+    from_pandas,
 )
 from raysafl.cli.data_preview import entropy, preview
+from raysafl.data import Source
 from raysafl.report.figures.federation import (
     MANY,
     label_histogram,
@@ -77,6 +84,26 @@ def test_each_distinct_data_and_policy_is_shown_once(tmp_path: Path) -> None:
     assert cells[4:7] == ["1", "0.00 (3.32)", "50"]
     cells = [cell.strip() for cell in second.split("│")[1:-1]]
     assert cells[1:4] == ["1", "10", "143"] and cells[6:] == ["0", "0"]
+
+
+class Numbers(Source):
+    """Numbers to predict."""
+
+    def load(self) -> Dataset:
+        part = Samples(np.ones((40, 2), np.float32), np.ones(40, np.float32))
+        return Dataset("numbers", part, part, num_classes=0)
+
+
+def test_of_numbers_to_predict_there_are_samples_and_no_classes(tmp_path: Path) -> None:
+    data = Federation(dataset=Numbers(), server=IidServer(n0=10))
+    run = BASE.replace(data=data, objective=Regression())
+    table, files = preview(Sweep(name="s", runs=[run]), tmp_path, {})
+    assert files[0].name == "labels-1.png" and len(pixels(files[0].read_bytes()))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    line = console.export_text().splitlines()[-2]
+    cells = [cell.strip() for cell in line.split("│")[1:-1]]
+    assert cells[1:] == ["1", "10", "3", "-", "-", "10", "-"]
 
 
 def test_labels_choose_runs(tmp_path: Path) -> None:
@@ -169,3 +196,26 @@ def test_a_mistake_is_one_message(
     code, said = call(monkeypatch, "data", "show", *arguments)
     assert code == 2 and message in said and "Traceback" not in said
     assert not Path("data").exists()
+
+
+def test_clients_with_names_are_named_and_listed(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "age": range(8),
+            "ill": ["yes", "no"] * 4,
+            "town": ["Genf", "Bern", "Bern", "Bern"] * 2,
+        }
+    )
+    source = from_pandas(table, label="ill", client="town", test=table)
+    data = Federation(dataset=source, clients=2, partition=ByColumn(column="town"))
+    run = BASE.replace(data=data, participation=Uniform(m=1))
+    shown, files = preview(Sweep(name="towns", runs=[run]), tmp_path, {})
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(shown)
+    assert "2: Bern, Genf" in console.export_text()
+    (listed,) = [file for file in files if file.suffix == ".csv"]
+    assert listed.read_text().splitlines() == [
+        "client,name,samples,class no,class yes",
+        "0,Bern,6,4,2",
+        "1,Genf,2,0,2",
+    ]

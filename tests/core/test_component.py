@@ -177,7 +177,9 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
     text = message(Federation, partition={"kind": "classperclient", "p": 1})
     assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
     assert (
-        "known: ClassesPerClient, " in text and "Iid" in text and "Uniform" not in text
+        "known: ByColumn, ClassesPerClient, " in text
+        and "Iid" in text
+        and "Uniform" not in text
     )
 
 
@@ -187,7 +189,7 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
 def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
     text = message(Federation, partition=part)
     assert text.startswith("Federation: partition: unknown kind")
-    assert "known: ClassesPerClient, " in text
+    assert "known: ByColumn, ClassesPerClient, " in text
 
 
 def test_a_component_of_another_family_is_refused() -> None:

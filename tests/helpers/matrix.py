@@ -19,7 +19,9 @@ from raysafl import (
     Bernoulli,
     Beta,
     Centralised,
+    Compressed,
     Cyclic,
+    DPFedAvg,
     FedAmplify,
     FedAvgM,
     FedDyn,
@@ -31,6 +33,7 @@ from raysafl import (
     Participation,
     ServerOnly,
     Snapshot,
+    TopK,
     Trace,
     Uniform,
 )
@@ -43,6 +46,7 @@ CHOSEN: list[Algorithm] = [
     FedDyn(alpha=0.1),
     FedAmplify(P=2, eta=1.2),
     AFL(max_delay=2),
+    DPFedAvg(clip=1.0, noise=0.1, cohort=3),
     ServerOnly(server_update=SERVER),
     Centralised(local=SERVER),
 ]
@@ -50,12 +54,14 @@ WRAPPERS = {
     "SAFARI": lambda inner: SAFARI(inner=inner, client_prob=0.5, server_update=SERVER),
     "FSL": lambda inner: FSL(inner=inner, gamma=0.5),
     "FSL-p": lambda inner: FSLParallel(inner=inner, gamma=0.5),
+    "compressed": lambda inner: Compressed(inner=inner, compression=TopK(fraction=0.1)),
 }
 
 
 def with_defaults(given: Sequence[Algorithm]) -> list[Algorithm]:
     """The built-in algorithms that can be made without arguments, but for those given."""
-    left_out = {*(type(algorithm) for algorithm in given), SAFARI, FSL, FSLParallel}
+    wrappers = {SAFARI, FSL, FSLParallel, Compressed}
+    left_out = {*(type(algorithm) for algorithm in given), *wrappers}
     return [
         kind()
         for kind in sorted(built_in(Algorithm), key=lambda kind: kind.__name__)

@@ -262,7 +262,7 @@ MODEL_MISTAKES = {
         model("return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes - 1))"),
         "model=Mine()",
         "Mine.build",
-        "must make a module that returns logits [B, num_classes], for this batch [2, "
+        "must make a module that returns outputs [B, num_classes], for this batch [2, "
         "10]; it returned a Tensor of shape [2, 9]",
     ),
     "too many outputs": (

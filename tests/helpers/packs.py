@@ -10,14 +10,22 @@ from raysafl import (
     MIFA,
     SAFARI,
     SCAFFOLD,
+    Compressed,
+    CosineRate,
+    DPFedAvg,
     FedAvg,
     FedProx,
     LocalTraining,
     Model,
+    Patience,
+    PerClient,
+    Quantised,
     Run,
     Snapshot,
+    TopK,
     Uniform,
     Validation,
+    WarmUpRate,
 )
 from raysafl.core.work import Cell, Work
 from raysafl.runtime import Worker
@@ -75,6 +83,48 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
         name: base.replace({"model": model, **change})
         for name, change in changes.items()
     }
+
+
+def judged(base: Run, model: Model) -> dict[str, Run]:
+    """Runs that evaluate their clients one by one, in different ways."""
+    changes: dict[str, dict[str, Any]] = {
+        "by label": {"eval_clients": PerClient(every=2, personal_steps=2), "rounds": 3},
+        "own tests": {
+            "data.own_tests": 0.2,
+            "eval_clients": PerClient(every=3, on="own", personal_steps=1),
+            "seed": 8,
+        },
+    }
+    return {
+        name: base.replace({"model": model, **change})
+        for name, change in changes.items()
+    }
+
+
+def fair(base: Run) -> dict[str, Run]:
+    """Runs with weighted, clipped, noisy or compressed updates, schedules and patience."""
+    clipped = base.local.replace(clip_norm=0.5, schedule=CosineRate())
+    warm = base.local.replace(schedule=WarmUpRate(rounds=2), momentum=0.5)
+    top = TopK(fraction=0.1)
+    changes: dict[str, dict[str, Any]] = {
+        "plain": {"rounds": 6},
+        "weighted": {"algorithm": FedAvg(weighted=True), "local": clipped},
+        "private": {
+            "algorithm": DPFedAvg(clip=0.5, noise=0.5),
+            "participation": Uniform(m=4),
+            "local": warm,
+        },
+        "top k": {"algorithm": Compressed(inner=MIFA(), compression=top)},
+        "quantised": {
+            "algorithm": Compressed(
+                inner=FedAvg(weighted=True), compression=Quantised(bits=3)
+            ),
+            "stop": Patience(metric="test_accuracy", rounds=2, min_delta=0.2),
+            "rounds": 9,
+            "replicates": 3,
+        },
+    }
+    return {name: base.replace(change) for name, change in changes.items()}
 
 
 def cells_of(runs: Mapping[str, Run]) -> list[Cell]:
@@ -145,6 +195,9 @@ def assert_same(one: Played, other: Played, exact: bool = True) -> None:
         if exact:
             assert row == other_row
         else:
+            row, other_row = (
+                {**own, **own["metrics"], "metrics": None} for own in (row, other_row)
+            )
             floats = {name for name, value in row.items() if isinstance(value, float)}
             for name in row.keys() - floats:
                 assert row[name] == other_row[name]

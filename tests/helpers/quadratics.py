@@ -22,7 +22,7 @@ from raysafl import (
     TrainMean,
     Update,
 )
-from raysafl.core.algorithm import Request
+from raysafl.core.algorithm import CountSamples, Request
 
 H = torch.stack(
     [
@@ -41,6 +41,7 @@ START = torch.tensor([4.0, 4.0], dtype=torch.float64)
 LOCAL = LocalTraining(lr=0.1, batch_size=1, steps=5)
 ONE_STEP = LocalTraining(lr=0.1, batch_size=1, steps=1)
 ALL = [0, 1, 2, 3]
+SAMPLES = torch.tensor([10, 20, 30, 5])  # of each client
 
 
 def optimum(clients: Sequence[int] = ALL) -> Tensor:
@@ -85,18 +86,24 @@ def train_locally(
     return w
 
 
-def answer(request: Request, local: LocalTraining = LOCAL) -> Any:
+def answer(request: Request | CountSamples, local: LocalTraining = LOCAL) -> Any:
+    if isinstance(request, CountSamples):
+        return SAMPLES[list(request.ids)]
     local = request.local or local
     rows = []
     for k, client in enumerate(request.ids):
         start = request.w_P if request.w_MP is None else request.w_MP[k]
         offset = 0.0 if request.offset_MP is None else request.offset_MP[k]
         rows.append(start - train_locally(client, start, local, offset, request.prox))
+    if request.max_norm is not None:
+        rows = [row * min(1, request.max_norm / float(row.norm())) for row in rows]
     ones = torch.ones(len(rows))
     steps = ones.long() * local.num_steps(1)
     columns = (steps, steps * local.lr, ones, ones, ones)
     if isinstance(request, TrainMean):
-        return MeanUpdate(torch.stack(rows).mean(0), *columns)
+        weight_M = ones if request.weight_M is None else request.weight_M
+        weight_M1 = weight_M[:, None] / weight_M.sum()
+        return MeanUpdate((weight_M1 * torch.stack(rows)).sum(0), *columns)
     return Update(torch.stack(rows), *columns)
 
 

@@ -12,6 +12,7 @@ from raysafl import (
     Claim,
     Hardware,
     LocalTraining,
+    Patience,
     Printed,
     Run,
     Sweep,
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 OTHERS: tuple[type[Component], ...] = (
     Run,
     LocalTraining,
+    Patience,
     Hardware,
     Table,
     Printed,

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import SERVER, LocalTraining, Run
+from raysafl.core import means
 from raysafl.core.algorithm import MeanUpdate, Update
+from raysafl.core.means import mean_of_rows, relative_weights
 from raysafl.core.work import Task
 from raysafl.kernels.sums import UNITS, add_row
 from raysafl.runtime import Worker
@@ -71,6 +73,15 @@ def tasks(worker: Worker) -> list[Task]:
     return [Task(r, i, w[r], local, r, 0, 1, None, 0.0) for r, i in who]
 
 
+def weighed(asked: list[Task]) -> list[Task]:
+    """The same tasks with different weights, and with limits on the updates' norms."""
+    changes = [(0.3 + 0.2 * i, (0.5, None)[i % 2]) for i in range(len(asked))]
+    return [
+        task._replace(weight=weight, max_norm=max_norm)
+        for task, (weight, max_norm) in zip(asked, changes, strict=True)
+    ]
+
+
 @pytest.fixture
 def worker(tiny: Run) -> Worker:
     cells = tiny.replace(replicates=3).cells
@@ -94,6 +105,7 @@ def test_the_mean_of_a_cells_updates_is_that_of_their_rows(worker: Worker) -> No
             assert torch.equal(mine, theirs[of]) and mine.dtype == theirs.dtype
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("averaged", [AVERAGED, ()])
 @pytest.mark.parametrize(
     "shares",
@@ -101,9 +113,9 @@ def test_the_mean_of_a_cells_updates_is_that_of_their_rows(worker: Worker) -> No
     ids=["2", "3"],
 )
 def test_an_update_does_not_depend_on_the_shares_bitwise(
-    worker: Worker, averaged: tuple[int, ...], shares: list[list[int]]
+    worker: Worker, averaged: tuple[int, ...], shares: list[list[int]], weighted: bool
 ) -> None:
-    asked = tasks(worker)
+    asked = weighed(tasks(worker)) if weighted else tasks(worker)
     counts = count_averaged(asked, averaged)
     results = [
         worker.train_share([asked[i] for i in share], counts) for share in shares
@@ -117,6 +129,41 @@ def test_an_update_does_not_depend_on_the_shares_bitwise(
         assert type(update) is type(theirs[cell])
         assert isinstance(update, MeanUpdate) == (cell in averaged)
         assert all(map(torch.equal, update, theirs[cell]))
+
+
+def test_a_mean_that_an_algorithm_computes_has_the_bits_of_the_machines(
+    worker: Worker,
+) -> None:
+    asked = tasks(worker)[:7]
+    counts_M = torch.tensor([10, 20, 30, 40, 50, 60, 71])
+    rows_MP = worker.trainer.train(asked).delta_MP
+    for weight_M in (None, counts_M, torch.full((7,), 3)):
+        weights = [1.0] * 7 if weight_M is None else relative_weights(weight_M)
+        weighted = [
+            task._replace(weight=weight)
+            for task, weight in zip(asked, weights, strict=True)
+        ]
+        mean_P = worker.train(weighted, [0])[0][0]
+        assert torch.equal(mean_P, mean_of_rows(rows_MP, weight_M))
+    assert torch.equal(mean_P, mean_of_rows(rows_MP))  # equal weights are 1 each
+    assert UNITS == means.UNITS
+
+
+def test_an_update_is_scaled_down_to_its_largest_norm_and_not_up(
+    worker: Worker,
+) -> None:
+    asked = tasks(worker)[:7]
+    rows_MP = worker.trainer.train(asked).delta_MP
+    norm_M = rows_MP.norm(dim=1)
+    limit = float(norm_M.median())
+    limited = [task._replace(max_norm=limit) for task in asked]
+    clipped_MP = worker.train(limited)[0][0]
+    expected_MP = rows_MP * (limit / norm_M).clamp_max(1)[:, None]
+    torch.testing.assert_close(clipped_MP, expected_MP)
+    short = norm_M < limit
+    assert short.any() and torch.equal(clipped_MP[short], rows_MP[short])
+    mean_P = worker.train(limited, [0])[0][0]
+    torch.testing.assert_close(mean_P, expected_MP.mean(0))
 
 
 def test_an_update_that_is_not_finite_makes_a_mean_that_is_not(worker: Worker) -> None:

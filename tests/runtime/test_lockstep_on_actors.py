@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import ray
 import torch
-from helpers.packs import Played, alone, assert_same, cells_of, mixed, together
+from helpers.packs import Played, alone, assert_same, cells_of, judged, mixed, together
 
 from raysafl import MLP, Hardware, Logistic, Run
 from raysafl.runtime import Clients, actor_pool
@@ -63,7 +63,7 @@ def test_runs_on_actors_equal_themselves_alone_in_one_process(
 ) -> None:
     with pool_of(Clients, actors) as pool:
         for engine, model in ENGINES:
-            runs = mixed(tiny, model)
+            runs = {**mixed(tiny, model), **judged(tiny, model)}
             results, failed = together(runs, Lockstep(host(pool, runs, engine)))
             assert not failed
             for name, run in runs.items():

@@ -16,9 +16,12 @@ from raysafl import (
     MLP,
     SAFARI,
     SCAFFOLD,
+    Compressed,
+    DPFedAvg,
     FedAvg,
     Hardware,
     LocalTraining,
+    Quantised,
     Run,
     Snapshot,
     Uniform,
@@ -34,7 +37,15 @@ from raysafl.simulation.simulation import Simulation
 
 CPU = {"CPU": 2.0}
 # a mean and a server's row; rows and offsets; rows and a start of each client's own
-ALGORITHMS = (SAFARI(client_prob=0.6), SCAFFOLD(), AFL(max_delay=2))
+# and means of weighted, of clipped and of compressed updates
+ALGORITHMS = (
+    SAFARI(client_prob=0.6),
+    SCAFFOLD(),
+    AFL(max_delay=2),
+    FedAvg(weighted=True),
+    DPFedAvg(clip=0.1, noise=0.1, cohort=3),
+    Compressed(compression=Quantised(bits=4)),
+)
 
 
 class Doubled(FedAvg):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysafl import Run, Validation
+from raysafl import Patience, Run, Validation
 from raysafl.core.work import Scores
 from raysafl.runtime import Worker
 from raysafl.simulation.checkpoint import dump, restore
@@ -67,6 +67,17 @@ def test_the_last_model_is_that_of_the_last_round(tiny: Run) -> None:
     kept = simulation.kept()
     assert list(kept) == [0, 1] and kept[0].round == 3
     assert torch.equal(kept[0].w_P, after[-1])
+
+
+def test_a_replicate_that_stops_early_keeps_the_model_of_its_last_round(
+    tiny: Run,
+) -> None:
+    patient = Patience(metric="test_accuracy", rounds=2)
+    run = tiny.replace(keep="last", stop=patient, rounds=9, replicates=1)
+    simulation, after = kept_after(run, 0.1, 0.4, 0.3, 0.2, 0.9)
+    kept = simulation.kept()[0]
+    assert kept.round == 3 == len(after) - 1
+    assert torch.equal(kept.w_P, after[3])
 
 
 def test_a_run_keeps_nothing_unless_it_is_told(tiny: Run) -> None:

@@ -6,7 +6,16 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.packs import alone, assert_same, cells_of, mixed, simulations, together
+from helpers.packs import (
+    alone,
+    assert_same,
+    cells_of,
+    fair,
+    judged,
+    mixed,
+    simulations,
+    together,
+)
 from torch import Tensor, nn
 
 from raysafl import MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
@@ -34,12 +43,23 @@ def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -
 def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
     tiny: Run, engine: str, model: Model
 ) -> None:
-    runs = mixed(tiny, model)
+    runs = {**mixed(tiny, model), **judged(tiny, model)}
     lockstep = Lockstep[str](worker(runs, engine))
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most is None and not lockstep.most_reason
     for name, run in runs.items():
         assert_same(results[name], alone(run, engine), exact=engine != "vmap")
+
+
+@pytest.mark.parametrize("engine", ["fused", "linear", "loop"])
+def test_runs_with_weights_clipping_noise_and_compression_equal_themselves_alone(
+    tiny: Run, engine: str
+) -> None:
+    runs = fair(tiny)
+    results, failed = together(runs, Lockstep[str](worker(runs, engine)))
+    assert not failed
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, engine))
 
 
 class Counted(Worker):

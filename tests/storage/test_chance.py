@@ -18,6 +18,7 @@ from raysafl import (
     Stl10,
     Subset,
     Synthetic,
+    from_arrays,
 )
 from raysafl.data.sources import Source
 from raysafl.storage.chance import CLASSES, chance_of, classes_of
@@ -37,6 +38,7 @@ KNOWN = [
     (ParquetImages(path="images"), None),
     (ParquetImages(path="cifar10"), 10),
     (Subset(dataset=ParquetImages(path="emnist47"), classes=45), 45),
+    (from_arrays([[1], [2], [3]], ["a", "a", "a"], test_share=0.3), None),
 ]
 
 

@@ -16,7 +16,7 @@ from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.coordinator import NEWS, Context, Coordinator
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import run_in_process
 
@@ -107,7 +107,7 @@ def test_a_report_that_results_cannot_be_written_has_the_metrics_that_tune_deman
     store.rounds_path.rmdir()
     store.rounds_path.touch()
     result = start("tiny").train()
-    assert result["done"] and "cannot write" in result["lost"]
+    assert result["done"] and "cannot write" in result[NEWS].lost
     assert {"test_accuracy", "test_loss"} <= set(result)
 
 

@@ -11,7 +11,8 @@ from raysafl import Hardware
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
-from raysafl.sweep.packs import Pack
+from raysafl.sweep.coordinator import NEWS, News
+from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.progress import QuietDisplay
 from raysafl.sweep.session import End
 from raysafl.sweep.tune_callback import Watch
@@ -44,7 +45,7 @@ class Submitted:
 
 def halved(watch: Watch, trial: Trial) -> None:
     """The trial's last report asks for halves."""
-    trial.update_last_result({"halve": True})
+    trial.update_last_result({NEWS: News(halve=True)})
     watch.on_trial_complete(0, [trial], trial)
 
 
@@ -79,9 +80,9 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     """The trial has reported the first of them, and not lived to report the second."""
     watch, shown, tracked = watch_of(PACK, tmp_path)
     watch.store.write_bundle(PACK.id, *ended(RUNS[:2]))
-    trial = Trial("pack", config={"pack": PACK.id}, stub=True)
+    trial = Trial("pack", config={PACK_KEY: PACK.id}, stub=True)
     first = End(RUNS[0].id, Status.FINISHED, "", "test_accuracy", 0.5)
-    watch.on_trial_result(0, [trial], trial, {"ends": [first], "written": []})
+    watch.on_trial_result(0, [trial], trial, {NEWS: News(ends=[first])})
     end(watch, trial)
     finished = [(run.id, Status.FINISHED) for run in RUNS[:2]]
     assert sorted(shown.ends) == sorted(finished)
@@ -98,7 +99,7 @@ def test_a_run_that_failed_before_and_is_stopped_by_a_scheduler_now_counts_as_st
     watch, shown, _ = watch_of(pack, tmp_path)
     config = RUNS[0].model_dump(mode="json")
     watch.store.write_ledger(RUNS[0].id, LedgerEntry.now(config, Status.FAILED, "oh"))
-    trial = Trial("pack", config={"pack": pack.id}, stub=True)
+    trial = Trial("pack", config={PACK_KEY: pack.id}, stub=True)
     trial.update_last_result({"round": 1, "test_accuracy": 0.5})
     watch.on_trial_complete(0, [trial], trial)
     assert shown.ends == [(RUNS[0].id, Status.STOPPED)]

@@ -4,14 +4,29 @@ import io
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from raysafl import SAFARI, Iid, Key, LocalTraining, Run
+from raysafl import (
+    SAFARI,
+    Dataset,
+    FedAvg,
+    Federation,
+    Iid,
+    Key,
+    LocalTraining,
+    Logistic,
+    Regression,
+    Run,
+    Samples,
+    Uniform,
+)
 from raysafl.cli import app as cli
 from raysafl.core.problem import SERVER
+from raysafl.data import Source
 from raysafl.runtime import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
@@ -213,3 +228,30 @@ def test_a_sampled_sweep_has_no_first_run(tiny: Run) -> None:
     with pytest.raises(ValueError, match="no run has all the labels a=1, b=1"):
         grid.first({"a": "1", "b": "1"})
     assert grid.first({"a": "2"}) == ("a=2, b=1", tiny.replace(rounds=1))
+
+
+class Line(Source):
+    """Numbers to predict."""
+
+    def load(self) -> Dataset:
+        x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+        part = Samples(x, x.sum(1) + 1)
+        return Dataset("line", part, part, num_classes=0)
+
+
+def test_the_gradients_are_those_of_the_runs_objective() -> None:
+    run = Run(
+        data=Federation(dataset=Line(), clients=4, partition=Iid()),
+        model=Logistic(),
+        objective=Regression(),
+        algorithm=FedAvg(),
+        participation=Uniform(m=2),
+        local=LocalTraining(lr=0.01, batch_size=5, epochs=1),
+        rounds=2,
+    )
+    first = advise(run, 2).probes[0]
+    # At zero, the gradient of (w x + b - y)^2 is -2 y (x, 1).
+    train = Line().load().train
+    ones = np.ones((40, 1), np.float32)
+    gradient = (-2 * train.y[:, None] * np.hstack([train.x, ones])).mean(0)
+    assert first.grad2 == pytest.approx(np.square(gradient).sum(), rel=1e-4)

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from raysafl import Outcome
+from raysafl.quickstart import SWEEP
 from raysafl.report.figures.curves import curve_of_run
+from raysafl.storage.store import Store
 from raysafl.tracking import default_uri, sync
 from raysafl.tracking.client import connect, disconnect
 from raysafl.tracking.server import server
@@ -148,7 +151,7 @@ def test_mlflow_lists_all_runs_of_the_sweep_with_their_charts(
     for name in ("s=4, SAFARI, p=1", "s=0, FedAvg, p=2"):
         page.get_by_role("link", name=name).first.wait_for()
     page.get_by_text("Curves and results").first.wait_for()
-    for chart in ("test_accuracy", "last10"):
+    for chart in ("test/accuracy", "last10"):
         page.get_by_text(chart, exact=True).first.wait_for(state="attached")
     page.get_by_text("FedAvg against SAFARI on digits").first.wait_for()  # the note
     assert seen.errors == [] and all(
@@ -170,5 +173,49 @@ def test_mlflow_s_parent_run_shows_the_report(
     inside = page.frame_locator("iframe").first
     inside.get_by_role("heading", name="Summary").wait_for()
     assert inside.get_by_text("8 of 8").first.is_visible()
+    assert seen.errors == []
+    page.close()
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("width", (1280, 1920))
+def test_the_page_of_a_run_has_its_curves_first_and_few_charts(
+    width: int, browser: Any, mlflow: tuple[str, str, str], real_results: Path
+) -> None:
+    url, experiment, parent = mlflow
+    page = browser.new_page(viewport={"width": width, "height": 1000})
+    seen = Seen(page)
+    runs = f"{url}/#/experiments/{experiment}/runs"
+    page.goto(f"{runs}/{parent}?workflowType=machine_learning")
+    page.get_by_role("link", name="s=4, SAFARI, p=1").first.click()
+    page.get_by_role("tab", name="Model metrics").click()
+    titles = ["test (2)", "train (2)", "work (4)", "Model metrics (5)"]
+    heads = [page.get_by_text(title, exact=True).first for title in titles]
+    for head in heads:
+        head.wait_for()
+    tops = [head.bounding_box()["y"] for head in heads]
+    assert tops == sorted(tops)
+    # Two curves are in sight without scrolling.
+    for chart in ("accuracy", "loss"):
+        playwright.expect(page.get_by_text(chart, exact=True).first).to_be_in_viewport()
+    assert seen.errors == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_a_notebook_shows_of_a_sweep_can_be_read(
+    width: int, browser: Any, real_results: Path
+) -> None:
+    store = Store(real_results / "quickstart")
+    outcome = Outcome(store, store.manifest(), store.runs(), 0, 0, None, 1.0)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = Seen(page)
+    page.set_content(outcome._repr_html_() + SWEEP._repr_html_())
+    assert page.get_by_role("cell", name="SAFARI", exact=True).count() == 2
+    (size,) = page.evaluate(
+        "[...document.images].map(i => [i.naturalWidth, i.clientWidth])"
+    )
+    assert size[0] > 300 and 300 < size[1] < width
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     assert seen.errors == []
     page.close()

@@ -141,7 +141,7 @@ def test_sweeps_that_run_at_the_same_time_and_are_continued_keep_their_runs(
     found = logged(client)
     for name, accuracy in (("demo", 0.3), (second(found), 0.6)):
         run_id = found[name][A]["info"]["run_id"]
-        points = client.get_metric_history(run_id, "test_accuracy")
+        points = client.get_metric_history(run_id, "test/accuracy")
         assert sorted((p.step, p.value) for p in points) == [
             (step, accuracy) for step in range(4)
         ]

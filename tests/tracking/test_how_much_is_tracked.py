@@ -1,6 +1,5 @@
 """How much MLflow gets of a sweep: nothing, summaries, or curves of at most 100 points."""
 
-import math
 import shutil
 import sqlite3
 from collections.abc import Mapping
@@ -43,7 +42,7 @@ def log(
         projection.sync_runs([run_id])
 
 
-def steps(view: View, run_id: str = A, metric: str = "test_accuracy") -> list[int]:
+def steps(view: View, run_id: str = A, metric: str = "test/accuracy") -> list[int]:
     return [step for step, _ in view.points(run_id, metric)]
 
 
@@ -57,9 +56,9 @@ def test_curves_of_250_rounds_have_every_third_and_the_last(
     shown = [*range(2, 249, 3), 249]
     assert len(shown) == 84 and steps(now) == shown
     # The rounds that are left out count in running sums.
-    assert now.points(A, "bytes_down") == [(t, 400.0 * (t + 1)) for t in shown]
+    assert now.points(A, "work/bytes_down") == [(t, 400.0 * (t + 1)) for t in shown]
     accuracy = [(t, pytest.approx(t / 10 + 0.1)) for t in shown]
-    assert now.points(A, "test_accuracy") == accuracy
+    assert now.points(A, "test/accuracy") == accuracy
     note = now.children[A].data.tags["mlflow.note.content"]
     assert note.startswith("The curves have one of 3 evaluated rounds, and the last.")
 
@@ -156,14 +155,14 @@ def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_fi
     assert run.data.params["label.q"] == run.data.tags["label.q"] == "0.5"
     # Of two replicates with accuracies 0.4 and 0.6 in the last round.
     assert run.data.metrics["final"] == pytest.approx(0.5)
-    assert run.data.metrics["final_std"] == pytest.approx(math.sqrt(0.02))
-    assert run.data.metrics["total_bytes_down"] == 2000
-    assert "test_accuracy" not in run.data.metrics
+    assert run.data.tags["result"] == "final 50.00 ± 14.14 %"
+    assert run.data.metrics["total_bytes"] == 2500
+    assert "test/accuracy" not in run.data.metrics
     assert now.all_points() == sum(len(r.data.metrics) for r in now.children.values())
     assert now.files(run.info.run_id) == []
     (parent,) = now.parents
     assert "no curves" in parent.data.tags["mlflow.note.content"]
-    assert parent.data.metrics["runs.finished"] == 2
+    assert parent.data.tags["runs.finished"] == "2"
 
 
 def test_a_summary_that_is_repeated_adds_nothing(store: Store, view: Any) -> None:
@@ -188,7 +187,7 @@ def test_a_sweep_of_more_than_200_runs_gets_summaries(
     monkeypatch.setattr(choice, "MOST_RUNS_WITH_CURVES", 1)
     complete(store)
     sync(store.path, None, quiet)
-    assert "test_accuracy" not in view().children[A].data.metrics
+    assert "test/accuracy" not in view().children[A].data.metrics
     sync(store.path, None, quiet, track=Tracking.CURVES)
     assert steps(view()) == [0, 1, 2, 3, 4]
 
@@ -223,7 +222,10 @@ def test_curves_are_added_to_runs_that_had_summaries_and_then_kept(
     sync(store.path, None, quiet, track=Tracking.CURVES)
     second = view()
     assert steps(second) == [0, 1, 2, 3, 4]
-    assert second.files(second.children[A].info.run_id) == ["config.json"]
+    assert second.files(second.children[A].info.run_id) == [
+        "config.json",
+        "statistics.json",
+    ]
     assert second.children[A].info.run_id == first.children[A].info.run_id
     sync(store.path, None, quiet, track=Tracking.SUMMARY)
     third = view()

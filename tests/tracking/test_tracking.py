@@ -19,10 +19,12 @@ from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking import Projection, Tracker, Tracking, default_uri, ping, sync
 from raysafl.tracking.client import disconnect
+from raysafl.tracking.metrics import metric_name
 from raysafl.tracking.server import server
 
 
@@ -51,21 +53,18 @@ def closed_port() -> int:
         return port
 
 
-def test_curves_are_means_and_deviations_over_replicates(
+def test_curves_are_means_over_replicates_and_running_sums(
     store: Store, view: Any
 ) -> None:
     complete(store)
     assert sync(store.path, None, print) == 2
     now = view()
     assert len(now.parents) == 1 and set(now.children) == {A, B}
-    accuracy = now.points(A, "test_accuracy")
+    accuracy = now.points(A, "test/accuracy")
     assert accuracy == [(t, pytest.approx(t / 10 + 0.1)) for t in range(5)]
-    deviation = math.sqrt(0.02)  # of two numbers that are 0.2 apart
-    spread = now.points(A, "test_accuracy_std")
-    assert spread == [(t, pytest.approx(deviation)) for t in range(5)]
-    assert now.points(A, "bytes_down") == [(t, 400.0 * (t + 1)) for t in range(5)]
-    assert now.points(A, "server_rounds") == [(t, t + 1.0) for t in range(5)]
-    assert now.points(A, "train_loss_std") == [(t, 0.0) for t in range(5)]
+    assert now.points(A, "work/bytes_down") == [(t, 400.0 * (t + 1)) for t in range(5)]
+    assert now.points(A, "work/server_rounds") == [(t, t + 1.0) for t in range(5)]
+    assert now.points(A, "train/loss") == [(t, 2.0) for t in range(5)]
 
 
 def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
@@ -74,7 +73,7 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     complete(store, kind="server")
     drawn = []
 
-    def curve(rows: pd.DataFrame, title: str) -> bytes:
+    def curve(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
         drawn.append((len(rows), title))
         return b"PNG"
 
@@ -106,13 +105,13 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
         "2026-11-21 02:00"
     )
     assert run.data.metrics["final"] == pytest.approx(0.5)
-    assert run.data.metrics["final_std"] == pytest.approx(math.sqrt(0.02))
+    # The standard deviation of two numbers that are 0.2 apart is sqrt(0.02).
+    assert tags["result"] == "final 50.00 ± 14.14 %"
     assert run.data.metrics["after_server"] == pytest.approx(0.3)
     assert (
-        run.data.metrics["total_bytes_down"] == 2000
-        and run.data.params["label.q"] == "0.5"
+        run.data.metrics["total_bytes"] == 2500 and run.data.params["label.q"] == "0.5"
     )
-    assert now.files(run.info.run_id) == ["config.json", "curve.png"]
+    assert now.files(run.info.run_id) == ["config.json", "curve.png", "statistics.json"]
     assert drawn == [(10, "q=0.5"), (10, "q=1.0")]
 
 
@@ -130,14 +129,15 @@ def test_the_parent_has_the_table_the_page_the_note_and_counts(
         parent.data.tags["raysafl.sweep"] == "demo" and parent.info.status == "FINISHED"
     )
     note = parent.data.tags["mlflow.note.content"]
-    assert note.startswith("| q | final |\n") and "among the artifacts)" in note
+    assert "\n\n| q | final |\n" in note and "among the artifacts)" in note
     assert note.endswith(Tracking.CURVES.note)
     assert len(note) <= 8000 and now.experiment.tags["mlflow.note.content"] == note
     files = ["curves.png", "manifest.json", "report.html", "table.md"]
     assert now.files(parent.info.run_id) == files
     assert (
-        parent.data.metrics["runs.finished"] == 2
-        and parent.data.metrics["runs.failed"] == 0
+        parent.data.tags["runs.finished"] == "2"
+        and parent.data.tags["runs.failed"] == "0"
+        and not parent.data.metrics
     )
 
 
@@ -157,7 +157,100 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
     assert {"params.`label.q`", "metrics.`last10`"} <= set(state["selectedColumns"])
     known = now.children[A].data.metrics
     drawn = {chart["metricKey"] for chart in state["compareRunCharts"]}
-    assert drawn - {"q"} <= set(known)  # nobody enforced rounds here
+    assert drawn - {"work/q"} <= set(known)  # nobody enforced rounds here
+
+
+def test_curves_come_before_what_they_cost_and_single_values_last(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, print)
+    names = view().children[A].data.metrics
+    # MLflow draws a section of charts for each prefix, in the order of the alphabet, and
+    # then the names without one.
+    sections = sorted({name.partition("/")[0] for name in names if "/" in name})
+    assert sections == ["test", "train", "work"]
+    single = {name for name in names if "/" not in name}
+    assert single == {"final", "last10", "best", "total_bytes"}
+
+
+def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> None:
+    complete(store, snapshots=0, bytes_up=0)
+    sync(store.path, None, print)
+    names = view().children[A].data.metrics
+    assert "work/bytes_down" in names
+    assert not {"work/snapshots", "work/bytes_up"} & set(names)
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("test_f1", "test/f1"),
+        ("val_accuracy_of_3", "val/accuracy_of_3"),
+        ("clients_worst_tenth", "clients/worst_tenth"),
+        ("q", "work/q"),
+        ("server_rounds", "work/server_rounds"),
+    ],
+)
+def test_the_name_of_a_curve_begins_with_what_is_measured(
+    column: str, name: str
+) -> None:
+    assert metric_name(column) == name
+
+
+def test_all_final_statistics_of_a_run_are_in_a_file(store: Store, view: Any) -> None:
+    complete(store)
+    sync(store.path, None, print)
+    now = view()
+    run_id = now.children[A].info.run_id
+    file = now.client.download_artifacts(run_id, "statistics.json")
+    found = json.loads(Path(file).read_text())
+    assert found["final"] == {
+        "mean": pytest.approx(0.5),
+        "std": pytest.approx(math.sqrt(0.02)),
+    }
+    assert found["total_bytes_down"] == {"mean": 2000, "std": 0}
+    assert "rounds_to_95" not in found  # it was never reached
+
+
+def test_runs_that_were_logged_by_earlier_names_are_replaced(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, print)
+    first = view()
+    old = [*first.children.values(), *first.parents]
+    for run in old:
+        first.client.log_metric(run.info.run_id, "test_accuracy", 0.5, step=1)
+        first.client.delete_tag(run.info.run_id, "raysafl.names")
+    for _ in range(2):
+        assert sync(store.path, None, print) == 2
+        now = view()
+        runs = [*now.children.values(), *now.parents]
+        assert len(runs) == 3
+        assert not {r.info.run_id for r in runs} & {r.info.run_id for r in old}
+        assert not any("test_accuracy" in run.data.metrics for run in runs)
+    parent = now.parents[0].info.run_id
+    assert now.children[A].data.tags["mlflow.parentRunId"] == parent
+
+
+def test_the_description_links_to_the_report_and_the_folder_says_where_mlflow_shows_it(
+    store: Store, view: Any
+) -> None:
+    complete(store)
+    sync(store.path, None, print)
+    now = view()
+    (parent,) = now.parents
+    shown = read_view(store)
+    assert shown == MlflowView(
+        uri_of(store), now.experiment.experiment_id, parent.info.run_id
+    )
+    note = parent.data.tags["mlflow.note.content"]
+    title, links, *_ = note.split("\n\n")
+    assert title == "### A demo"
+    run = f"#/experiments/{now.experiment.experiment_id}/runs/{parent.info.run_id}"
+    assert f"[Report]({run}/artifacts/report.html" in links
+    assert str(store.path / "report.html") in links
 
 
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
@@ -168,7 +261,7 @@ def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     before = view()
     assert sync(store.path.parent, None, print) == 3
     after = view()
-    assert after.all_points() == before.all_points() > 100
+    assert after.all_points() == before.all_points() > 80
     assert {k: r.info.run_id for k, r in after.children.items()} == {
         k: r.info.run_id for k, r in before.children.items()
     }
@@ -182,7 +275,7 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     store.write_part(A, 0, table_of(A, rows(0, 3)))
     log(store, A)
     first = view()
-    assert [step for step, _ in first.points(A, "test_accuracy")] == [0, 1, 2]
+    assert [step for step, _ in first.points(A, "test/accuracy")] == [0, 1, 2]
     assert first.children[A].data.tags["raysafl.logged_round"] == "2"
     assert first.children[A].info.status == "RUNNING"
     assert first.children[A].data.params == {"label.q": "0.5"}
@@ -190,8 +283,8 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     store.write_ledger(A, LedgerEntry.model_validate(ENDED))
     log(store, A)
     second = view()
-    assert [step for step, _ in second.points(A, "test_accuracy")] == [0, 1, 2, 3, 4]
-    assert second.points(A, "steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
+    assert [step for step, _ in second.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
+    assert second.points(A, "work/steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
     assert second.children[A].info.run_id == first.children[A].info.run_id
     assert second.children[A].info.status == "FINISHED"
     assert second.children[A].data.params["algorithm.q"] == "0.5"
@@ -203,8 +296,8 @@ def test_more_points_than_fit_one_request_are_all_logged(
     store.write_part(A, 0, table_of(A, rows(0, 95, q=0.5)))
     log(store, A)
     now = view()
-    assert now.all_points() == 14 * 95 > 1000
-    assert [step for step, _ in now.points(A, "bytes_up")] == list(range(95))
+    assert now.all_points() == 9 * 95
+    assert [step for step, _ in now.points(A, "work/bytes_up")] == list(range(95))
 
 
 def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
@@ -218,7 +311,7 @@ def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
     (store.path / "ledger" / f"{A}.json").unlink()
     log(store, A)
     second = view()
-    assert second.points(A, "test_accuracy") == [(0, 0.9), (1, 0.9)]
+    assert second.points(A, "test/accuracy") == [(0, 0.9), (1, 0.9)]
     assert second.children[A].info.run_id != first.children[A].info.run_id
     assert second.children[B].info.run_id == first.children[B].info.run_id
 
@@ -255,7 +348,7 @@ def test_a_results_folder_that_was_moved_gets_artifacts_where_it_is(
     sync(moved, None, print)
     now = View(default_uri(moved))
     assert now.experiment.artifact_location == (moved / "mlartifacts").as_uri()
-    assert now.files(now.children[A].info.run_id) == ["config.json"]
+    assert now.files(now.children[A].info.run_id) == ["config.json", "statistics.json"]
     assert not store.path.parent.exists() and len(now.children) == 2
     disconnect(now.client)
 
@@ -268,10 +361,10 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
     store.write_part(A, 0, table_of(A, part))
     log(store, A)
     now = view()
-    assert [step for step, _ in now.points(A, "test_accuracy")] == [0, 2]
-    assert [step for step, _ in now.points(A, "test_loss")] == [0, 2]
-    assert now.points(A, "train_accuracy") == []
-    assert now.points(A, "train_loss") == [(0, 2.0), (1, 2.0), (2, 2.0)]
+    assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 2]
+    assert [step for step, _ in now.points(A, "test/loss")] == [0, 2]
+    assert now.points(A, "train/accuracy") == []
+    assert now.points(A, "train/loss") == [(0, 2.0), (1, 2.0), (2, 2.0)]
 
 
 def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) -> None:
@@ -341,7 +434,7 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     store.write_part(A, 0, table_of(A, rows(0, 3)))
     tracker.submit([A])
     now = first_view(view, A)
-    assert [step for step, _ in now.points(A, "test_accuracy")] == [0, 1, 2]
+    assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 1, 2]
     assert now.children[A].data.params == {"rounds": "5", "label.q": "0.5"}
     assert now.parents[0].info.status == now.children[A].info.status == "RUNNING"
     complete(store)
@@ -349,7 +442,7 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
         tracker.submit([A])
     assert tracker.finish(30) and tracker.finish(30)
     last = view()
-    assert [step for step, _ in last.points(A, "test_accuracy")] == [0, 1, 2, 3, 4]
+    assert [step for step, _ in last.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
     assert last.children[B].info.status == last.parents[0].info.status == "FINISHED"
     assert said == [] and capfd.readouterr() == ("", "")
 
@@ -380,7 +473,7 @@ def test_a_dead_server_is_told_once_and_repaired_by_sync(
     assert uri.replace("ann:secret@", "") in line and "secret" not in line
     assert f"`raysafl sync {store.path}`" in line and "Parquet are complete" in line
     assert sync(store.path, None, print) == 2
-    assert len(view().points(B, "test_accuracy")) == 5
+    assert len(view().points(B, "test/accuracy")) == 5
 
 
 def test_finish_returns_in_time_from_a_server_that_is_silent(
@@ -406,7 +499,7 @@ def test_finish_waits_for_longer_than_its_patience_while_runs_are_logged(
 ) -> None:
     complete(store)
 
-    def slow(rows: pd.DataFrame, title: str) -> bytes:
+    def slow(rows: pd.DataFrame, title: str, sweep: Manifest) -> bytes:
         time.sleep(3)
         return b"PNG"
 
@@ -465,9 +558,9 @@ def test_a_server_lists_parent_and_children_with_their_numbers(
     for _ in range(2):
         assert sync(store.path, url, print) == 2
     now = View(url)
-    steps = [step for step, _ in now.points(A, "test_accuracy")]
+    steps = [step for step, _ in now.points(A, "test/accuracy")]
     assert steps == [0, 1, 2, 3, 4] and not now.children[B].data.tags["reason"]
-    assert now.files(now.children[A].info.run_id) == ["config.json"]
+    assert now.files(now.children[A].info.run_id) == ["config.json", "statistics.json"]
     disconnect(now.client)
     assert not (store.path.parent / "mlartifacts").exists()
     body = json.dumps({"experiment_ids": [now.experiment.experiment_id]}).encode()
@@ -477,9 +570,10 @@ def test_a_server_lists_parent_and_children_with_their_numbers(
         found = json.load(answer)["runs"]
     tags = [{tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in found]
     assert sorted(tag["raysafl.kind"] for tag in tags) == ["child", "child", "parent"]
-    metrics = [{m["key"]: m["value"] for m in run["data"]["metrics"]} for run in found]
+    assert [tag["runs.finished"] for tag in tags if "runs.finished" in tag] == ["2"]
+    numbers = [run["data"].get("metrics", []) for run in found]
+    metrics = [{m["key"]: m["value"] for m in own} for own in numbers]
     assert [m["final"] for m in metrics if "final" in m] == [pytest.approx(0.5)] * 2
-    assert [m["runs.finished"] for m in metrics if "runs.finished" in m] == [2]
 
 
 def test_the_address_is_the_environment_s_or_beside_the_sweeps(

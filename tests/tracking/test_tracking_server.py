@@ -104,7 +104,7 @@ def _check_once(url: str, runs: int) -> None:
     assert {run.info.status for run in found} == {"FINISHED"}
     for run in found:
         if run.data.tags["raysafl.kind"] == "child":
-            points = client.get_metric_history(run.info.run_id, "test_accuracy")
+            points = client.get_metric_history(run.info.run_id, "test/accuracy")
             # Of 150 rounds, every second is shown.
             steps = sorted(point.step for point in points)
             assert steps == list(range(1, ROUNDS, 2))

@@ -15,6 +15,7 @@ import pytest
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
+from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
 from raysafl.tracking import sync
 from raysafl.tracking.server import serve, server
@@ -90,7 +91,10 @@ def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
             assert lines[0].startswith(f"port {taken} is taken, ")
             assert lines[1].startswith("MLflow UI: http://127.0.0.1:")
             assert lines[1].endswith(" (Ctrl-C stops it)\n")
-            url = lines[1].split()[2]
+            page = lines[1].split()[2]
+            url, _, query = page.partition("/#/experiments/1/runs?")
+            assert "viewStateShareKey=raysafl" in query
+            assert "workflowType=machine_learning" in query
             assert b"<html" in ask(url)
             body = {"experiment_ids": ["1"], "filter": "tags.`raysafl.kind` = 'child'"}
             (run,) = json.loads(ask(f"{url}/api/2.0/mlflow/runs/search", body))["runs"]
@@ -137,7 +141,74 @@ def test_a_server_named_in_the_environment_is_pointed_to(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:secret@mlflow.example.org/x")
     serve(tmp_path)
     told = capsys.readouterr().out
-    assert "MLflow UI: https://mlflow.example.org/x " in told and "secret" not in told
+    assert "MLflow UI: https://mlflow.example.org/x/#/experiments?" in told
+    assert "secret" not in told
+
+
+def page_of(store: Store, uri: str, experiment: str = "7") -> MlflowView:
+    """MLflow at a URI shows a sweep in this experiment."""
+    view = MlflowView(uri, experiment, "parent")
+    write_view(store, view)
+    return view
+
+
+def made(path: Path, name: str) -> Store:
+    """A folder of a sweep of which nothing has run."""
+    store = Store(path / name)
+    store.create()
+    entry = Entry(run_id=RUN, labels={"q": 0.5})
+    store.write_manifest(
+        Manifest(name=name, axes=["q"], entries=[entry], table=Table(rows=["q"]))
+    )
+    return store
+
+
+def test_the_address_of_a_sweep_is_its_saved_view_and_not_the_mode_for_language_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "https://mlflow.example.org"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    store = made(tmp_path, "demo")
+    page_of(store, url)
+    page = (
+        f"{url}/#/experiments/7/runs?viewStateShareKey=raysafl&compareRunsMode=CHART"
+        "&workflowType=machine_learning"
+    )
+    # The folder of the sweep, and the folder that holds it.
+    for path in (store.path, tmp_path):
+        serve(path)
+        assert capsys.readouterr().out.startswith(f"MLflow UI: {page} (")
+
+
+def test_the_addresses_of_several_sweeps_are_listed_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "https://mlflow.example.org"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    for number in range(22):
+        page_of(made(tmp_path, f"sweep-{number:02}"), url, str(number))
+    elsewhere = made(tmp_path, "logged elsewhere")
+    page_of(elsewhere, "sqlite:///other.db")
+    serve(tmp_path)
+    first, *lines, last = capsys.readouterr().out.splitlines()
+    assert first.split()[2] == f"{url}/#/experiments?workflowType=machine_learning"
+    assert len(lines) == 20 and last == "  and 2 more"
+    assert lines[1].startswith(f"  sweep-01: {url}/#/experiments/1/runs?")
+
+
+def test_the_page_is_opened_in_the_browser_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "https://mlflow.example.org"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    view = page_of(made(tmp_path, "demo"), url)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda page: opened.append(page) or False)
+    serve(tmp_path)
+    assert opened == []
+    serve(tmp_path, browser=True)
+    assert opened == [url + view.page]
+    assert "no browser could be opened" in capsys.readouterr().out
 
 
 def test_an_address_of_another_machine_is_refused(root: Path) -> None:

@@ -341,7 +341,7 @@ def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
     seen = list[torch.Size]()
     monkeypatch.setattr(
         "raysafl.training.trainer.choose_engine",
-        lambda model, x, y: seen.append(y.shape) or "loop",
+        lambda model, x, y, objective: seen.append(y.shape) or "loop",
     )
     dataset = run.data.load()
     worker = Worker(run.cells, dataset, run.model, batch_size=run.local.batch_size)

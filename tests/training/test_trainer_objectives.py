@@ -1,7 +1,5 @@
 """Local training and evaluation for objectives other than plain classification."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
@@ -64,7 +62,6 @@ WEIGHTED = Classification(class_weights=[1, 3, 0, 0.5], metrics=["f1", "confusio
 SMOOTH = Classification(label_smoothing=0.2)
 
 
-@cache
 def dataset_of(objective: Objective) -> Dataset:
     """Data whose targets fit an objective."""
     rng = np.random.default_rng(0)
@@ -157,7 +154,7 @@ def test_local_training_equals_torch_optim(objective: Objective, engine: str) ->
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            sums += float(loss) * len(rows)
+            sums += loss.item() * len(rows)
         end_P = nn.utils.parameters_to_vector(module.parameters()).detach()
         torch.testing.assert_close(task.w_P - update.delta_MP[i], end_P, **TOLERANCE)
         assert update.loss_M[i] == pytest.approx(sums / 2 / len(held), rel=1e-4)

@@ -19,6 +19,9 @@ KINDS = [
     BASE.replace(momentum=0.5, weight_decay=0.01, milestones=[2, 3, 4], decay=0.1),
     BASE.replace(optimizer="adam", lr=0.01),
     BASE.replace(optimizer="adam", lr=0.01, weight_decay=0.1),
+    BASE.replace(clip_norm=0.5),
+    BASE.replace(clip_norm=0.5, momentum=0.5, weight_decay=0.1),
+    BASE.replace(clip_norm=0.5, optimizer="adam", lr=0.01),
 ]
 # Adam divides by sqrt(g^2): round-off of small g grows
 PRECISE = {"rtol": 1e-3, "atol": 5e-5}
@@ -53,12 +56,15 @@ def with_torch_optim(task: Task, model: Model) -> torch.Tensor:
     ):
         rows = batch[batch >= 0]
         w_P = torch.nn.utils.parameters_to_vector(module.parameters())
-        loss = F.cross_entropy(module(x[rows]), y[rows])
-        loss = loss + task.prox / 2 * (w_P - task.w_P).square().sum()
+        terms = task.prox / 2 * (w_P - task.w_P).square().sum()
         if task.offset_P is not None:
-            loss = loss + task.offset_P @ w_P
+            terms = terms + task.offset_P @ w_P
         optimiser.zero_grad()
-        loss.backward()
+        F.cross_entropy(module(x[rows]), y[rows]).backward()
+        if sgd.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), sgd.clip_norm)
+        # the gradients of the terms are added to those of the loss
+        terms.backward()
         optimiser.step()
     return task.w_P - torch.nn.utils.parameters_to_vector(module.parameters()).detach()
 
@@ -99,7 +105,7 @@ def test_tasks_with_different_optimizers_keep_their_own_bitwise(engine: str) -> 
     mixed = [
         task._replace(local=sgd, prox=0.1 * (i % 3))
         for i, (task, sgd) in enumerate(
-            zip(tasks(local.model, BASE), kinds, strict=True)
+            zip(2 * tasks(local.model, BASE), kinds, strict=False)
         )
     ]
     together = local.train(mixed)
@@ -108,6 +114,24 @@ def test_tasks_with_different_optimizers_keep_their_own_bitwise(engine: str) -> 
         assert all(
             torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
         )
+
+
+@pytest.mark.parametrize("engine", ["loop", "linear"])
+def test_a_limit_that_no_gradient_reaches_changes_no_bit(engine: str) -> None:
+    local = trainer(Logistic(zero_init=False), engine)
+    free, limited = (
+        local.train(tasks(local.model, sgd)).delta_MP
+        for sgd in (BASE, BASE.replace(clip_norm=1e9))
+    )
+    assert torch.equal(free, limited)
+
+
+def test_a_limit_makes_the_step_of_plain_sgd_at_most_as_long() -> None:
+    local = trainer(Logistic(zero_init=False), "fused")
+    one_step = LocalTraining(lr=0.5, batch_size=10, steps=1, clip_norm=0.01)
+    delta_MP = local.train(tasks(local.model, one_step)).delta_MP
+    assert delta_MP.norm(dim=1).max() <= 0.5 * 0.01 * (1 + 1e-6)
+    assert delta_MP.norm(dim=1).min() > 0.5 * 0.01 * (1 - 1e-3)
 
 
 def test_buffers_do_not_outlive_a_round() -> None:
@@ -134,6 +158,7 @@ def test_the_rate_halves_at_the_milestones() -> None:
         ({"optimizer": "rmsprop"}, "optimizer: Input should be 'sgd' or 'adam'"),
         ({"momentum": 1.0}, "momentum: Input should be less than 1"),
         ({"milestones": [0]}, "milestones.0: Input should be greater than 0"),
+        ({"clip_norm": 0.0}, "clip_norm: Input should be greater than 0"),
     ],
 )
 def test_what_has_no_meaning_is_refused(fields: dict[str, object], text: str) -> None:

@@ -115,7 +115,7 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         labels = [entry.labels.get(axis) for entry in manifest.entries]
         frame[f"label.{axis}"] = pd.Series(labels, dtype=object)
 
-    known = _typed(runs, names)
+    known = _typed(runs, names, manifest)
     for column, status in COUNTS.items():
         counts = known["run_id"][known["status"] == status].value_counts()
         frame[column] = counts.reindex(ids, fill_value=0).to_numpy(int)
@@ -150,8 +150,11 @@ def _above_chance(finished: pd.DataFrame) -> "pd.Series[float]":
     return (means[level] - means["chance"]) / (1 - means["chance"])
 
 
-def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Check that the runs have these statistics; give an empty frame the right columns."""
+def _typed(runs: pd.DataFrame, names: list[str], manifest: Manifest) -> pd.DataFrame:
+    """Check that the runs have these statistics; give an empty frame the right columns.
+
+    A statistic of a declared column of which no run has any value is empty.
+    """
     if runs.empty:
         columns = dict.fromkeys(["run_id", "status"], "str") | dict.fromkeys(
             names, "float64"
@@ -159,11 +162,13 @@ def _typed(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         return pd.DataFrame(
             {name: pd.Series(dtype=kind) for name, kind in columns.items()}
         )
-    for name in names:
-        if name not in runs:
+    for name in [name for name in names if name not in runs]:
+        known = manifest.statistic(name)
+        if known is None or known.column not in manifest.columns:
             raise ValueError(
                 f"runs have no statistic '{name}': {nearest(name, map(str, runs))}"
             )
+        runs = runs.assign(**{name: math.nan})
     return runs
 
 

@@ -91,7 +91,7 @@ def pareto(
     ]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    _name_methods(figure, layout)
+    name_methods(figure, layout)
     return to_png(figure)
 
 
@@ -102,7 +102,7 @@ def _draw_problem(
     style_axes(axes)
     method = layout.method
     cells = problem.cells
-    look = _looks(layout)
+    look = looks_of(layout)
     looks = [look[value] for value in cells[f"label.{method}"]]
     x, y, spread = (cells[c].to_numpy(float) for c in (cost, "mean", "std"))
     if len(cells) > WITH_SPREAD:
@@ -180,17 +180,17 @@ def _name_points(
         )
 
 
-def _looks(layout: Layout) -> dict[Any, Look]:
+def looks_of(layout: Layout) -> dict[Any, Look]:
     """Give each method a colour and a mark."""
     values = layout.methods
     marks = [MARKS[i % len(MARKS)] for i in range(len(values))]
     return dict(zip(values, zip(colours(len(values)), marks, strict=True), strict=True))
 
 
-def _name_methods(figure: Figure, layout: Layout) -> None:
+def name_methods(figure: Figure, layout: Layout) -> None:
     """Name the methods below the figure; the first and the last one if there are many."""
     name = "" if layout.method in METHOD_AXES else f"{layout.method} = "
-    looks = _looks(layout)
+    looks = looks_of(layout)
     if len(looks) > METHODS:
         looks = {
             value: looks[value] for value in (layout.methods[0], layout.methods[-1])

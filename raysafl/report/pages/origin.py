@@ -1,10 +1,17 @@
 """How a sweep was made: versions, machines and time, from `runs.parquet`."""
 
+import shlex
+
 import pandas as pd
 
 from raysafl.report.wording import count
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.mlflow_view import read_view
+from raysafl.storage.paths import local_folder
+from raysafl.storage.store import Store
 
+# Where `raysafl ui` listens, unless the port is taken.
+UI = "http://127.0.0.1:5000"
 VERSIONS = ("raysafl", "python", "torch", "ray")
 
 
@@ -50,6 +57,28 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
         else "",
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def mlflow_text(store: Store) -> str:
+    """Say where MLflow shows a sweep, and how to start it, as Markdown; empty if not known.
+
+    Args:
+        store: the folder of the sweep.
+    """
+    view = read_view(store)
+    if view is None:
+        return ""
+    if view.uri.startswith(("http://", "https://")):
+        page = view.uri.rstrip("/") + view.page
+        return f"In MLflow: [the charts of all runs]({page})."
+    root = store.path.parent
+    beside = f"sqlite:///{local_folder(root).resolve() / 'mlflow.db'}"
+    elsewhere = "" if view.uri == beside else f"MLFLOW_TRACKING_URI='{view.uri}' "
+    return (
+        f"In MLflow: start its server with `{elsewhere}raysafl ui {shlex.quote(str(root))}`, "
+        f"and open [the charts of all runs]({UI}{view.page}). If the server names another "
+        "port, take that one."
+    )
 
 
 def _values(each: pd.DataFrame, column: str) -> str:

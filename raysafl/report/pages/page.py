@@ -81,6 +81,7 @@ class Report:
         part: the cells that are shown one by one.
         pairs: the paired comparisons of methods.
         pictures: the figures of each section.
+        mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
     """
 
     manifest: Manifest
@@ -93,6 +94,7 @@ class Report:
     part: Part
     pairs: pd.DataFrame
     pictures: dict[str, list[Picture]]
+    mlflow: str = ""
 
 
 def page(report: Report) -> str:
@@ -131,7 +133,11 @@ def page(report: Report) -> str:
             "notes", "Notes", [prose(manifest.notes)] if manifest.notes.strip() else []
         ),
         Section("configuration", "Configuration", configuration(report.runs)),
-        Section("made", "How it was made", how_it_was_made(report.runs, manifest)),
+        Section(
+            "made",
+            "How it was made",
+            how_it_was_made(report.runs, manifest, report.mlflow),
+        ),
     ]
     title = manifest.title or manifest.name
     subtitle = f"{source}Sweep {manifest.name}"

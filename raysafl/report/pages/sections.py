@@ -94,11 +94,20 @@ def _natural(value: str) -> tuple[float, str]:
         return math.inf, value
 
 
-def how_it_was_made(runs: pd.DataFrame, manifest: Manifest) -> list[Part]:
-    """Write versions, machines and time, and the command that runs the sweep again."""
+def how_it_was_made(
+    runs: pd.DataFrame, manifest: Manifest, mlflow: str = ""
+) -> list[Part]:
+    """Write versions, machines and time, how to run the sweep again, and where MLflow is.
+
+    Args:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        mlflow: from `mlflow_text`.
+    """
     command = manifest.command
     again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
-    return [Facts(origin_facts(runs, manifest)), *again]
+    browse = [prose(mlflow)] if mlflow else []
+    return [Facts(origin_facts(runs, manifest)), *again, *browse]
 
 
 def traffic_text(amount: float) -> str:

@@ -1,0 +1,341 @@
+"""Compressed uploads, with error feedback, for any algorithm."""
+
+import math
+from abc import abstractmethod
+from collections import ChainMap
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, SerializeAsAny, model_validator
+from torch import Tensor
+
+from raysafl.algorithms.dpfedavg import DPFedAvg
+from raysafl.algorithms.fedavg import FedAvg
+from raysafl.core.algorithm import (
+    Algorithm,
+    CountSamples,
+    MeanUpdate,
+    Request,
+    Round,
+    Setting,
+    State,
+    Train,
+    TrainMean,
+    Update,
+)
+from raysafl.core.component import Component
+from raysafl.core.means import mean_of_rows
+from raysafl.core.randomness import Key
+
+
+class Compression(Component):
+    """How a client compresses a vector that it sends.
+
+    Example:
+        >>> import torch
+        >>> class Signs(Compression):
+        ...     def compress(self, vector_P, rng):
+        ...         return vector_P.sign() * vector_P.abs().mean()
+        ...     def num_bytes(self, num_parameters):
+        ...         return 4 + -(-num_parameters // 8)
+        >>> Signs().compress(torch.tensor([3.0, -1.0]), np.random.default_rng(0))
+        tensor([ 2., -2.])
+        >>> Signs().num_bytes(100)
+        17
+    """
+
+    abstract: ClassVar[bool] = True
+
+    @abstractmethod
+    def compress(self, vector_P: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return what the server makes of the compressed vector, [P] float32.
+
+        Args:
+            vector_P: The vector, float32; it must not be changed.
+            rng: The source of randomness for this client and round.
+        """
+
+    @abstractmethod
+    def num_bytes(self, num_parameters: int) -> int:
+        """Return the bytes of a compressed vector of that many parameters."""
+
+
+class TopK(Compression):
+    """Only the k numbers of largest magnitude are sent; the others count as zero.
+
+    k is `fraction` of the P parameters, rounded up. The k values take 4 bytes each, and
+    where they stand takes 4 bytes each or a bitmap of P bits, whichever is shorter; a
+    vector is sent whole if that is shorter still.
+
+    Source: the operator top_k of Stich et al. 2018, NeurIPS
+    (docs/papers.md#sparsified-sgd).
+
+    Example:
+        >>> import torch
+        >>> top = TopK(fraction=0.5)
+        >>> top.compress(torch.tensor([3.0, -1.0, 0.5, -4.0]), np.random.default_rng(0))
+        tensor([ 3.,  0.,  0., -4.])
+        >>> TopK(fraction=0.01).num_bytes(1000), TopK(fraction=1).num_bytes(1000)
+        (80, 4000)
+    """
+
+    fraction: float = Field(
+        gt=0, le=1, description="Share of the parameters that are sent."
+    )
+
+    def _count(self, num_parameters: int) -> int:
+        # Without the correction, 0.07 of 100 would be 8, because of rounding.
+        return max(1, math.ceil(self.fraction * num_parameters - 1e-9))
+
+    def compress(self, vector_P: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return the vector with zeros in place of its smaller numbers."""
+        count = self._count(len(vector_P))
+        if count == len(vector_P):
+            return vector_P
+        kept = vector_P.abs().topk(count).indices
+        sent_P = torch.zeros_like(vector_P)
+        sent_P[kept] = vector_P[kept]
+        return sent_P
+
+    def num_bytes(self, num_parameters: int) -> int:
+        """Return the bytes of the values and of where they stand."""
+        count = self._count(num_parameters)
+        positions = min(4 * count, -(-num_parameters // 8))
+        return min(4 * count + positions, 4 * num_parameters)
+
+
+class Quantised(Compression):
+    """Each number is sent as one of 2^bits - 1 levels, which are evenly spaced.
+
+        sent_p = max|v| sign(v_p) level_p / s        with s = 2^(bits - 1) - 1
+
+    With x = s |v_p| / max|v|, the level is x rounded up with probability x - floor(x)
+    and down otherwise, so that sent_p is v_p in the mean; without `stochastic` it is
+    the nearest whole number. A vector takes P `bits` bits, and 4 bytes for max|v|.
+
+    Source: Alistarh et al. 2017, NeurIPS (docs/papers.md#qsgd). Their analysis scales a
+    vector by its L2 norm, with which most numbers of a long vector would become zero;
+    here it is scaled by its largest number.
+
+    Example:
+        >>> import torch
+        >>> two_bits = Quantised(bits=2, stochastic=False)
+        >>> two_bits.compress(torch.tensor([0.1, -0.4, 0.5]), np.random.default_rng(0))
+        tensor([ 0.0000, -0.5000,  0.5000])
+        >>> two_bits.num_bytes(1000)
+        254
+    """
+
+    bits: int = Field(
+        default=8, ge=2, le=16, description="Bits of each number, its sign included."
+    )
+    stochastic: bool = Field(
+        default=True,
+        description="Whether numbers are rounded at random, without bias; otherwise "
+        "they are rounded to the nearest level.",
+    )
+
+    def compress(self, vector_P: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return the vector with each number rounded to a level."""
+        largest = float(vector_P.abs().max())
+        # A vector of zeros stays, and so does one that is not finite: the run stops.
+        if largest == 0 or not math.isfinite(largest):
+            return vector_P
+        steps = 2 ** (self.bits - 1) - 1
+        x_P = vector_P.double() * (steps / largest)
+        if self.stochastic:
+            level_P = (x_P + torch.from_numpy(rng.random(len(x_P)))).floor_()
+        else:
+            level_P = x_P.round_()
+        sent_P: Tensor = level_P * (largest / steps)
+        return sent_P.to(vector_P.dtype)
+
+    def num_bytes(self, num_parameters: int) -> int:
+        """Return the bytes of the levels and of the largest number."""
+        return 4 + -(-num_parameters * self.bits // 8)
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """A state's vectors of clients, taken apart into the wrapper's and the inner ones.
+
+    Args:
+        packed: For each client one vector: its residual [P], and after it the vector
+            [P] that the inner algorithm keeps of it, if there is one.
+        residuals: The residuals, as views.
+        inner: The inner algorithm's vectors, as views.
+    """
+
+    packed: Mapping[int, Tensor]
+    residuals: dict[int, Tensor]
+    inner: dict[int, Tensor]
+
+    @classmethod
+    def of(cls, packed: Mapping[int, Tensor], num_parameters: int) -> "_Clients":
+        """Take the vectors of a state apart."""
+        both = {i: row for i, row in packed.items() if len(row) > num_parameters}
+        residuals = dict(packed) | {i: row[:num_parameters] for i, row in both.items()}
+        inner = {i: row[num_parameters:] for i, row in both.items()}
+        return cls(packed, residuals, inner)
+
+    def packed_with(
+        self, residuals: Mapping[int, Tensor], inner: Mapping[int, Tensor]
+    ) -> dict[int, Tensor]:
+        """Return the vectors after a round; those that are the same are not copied.
+
+        Args:
+            residuals: The residuals of the clients that have sent something.
+            inner: All of the inner algorithm's vectors.
+        """
+        packed = dict(self.packed)
+        changed = {i for i, row_P in inner.items() if row_P is not self.inner.get(i)}
+        for i in residuals.keys() | changed:
+            residual_P = residuals.get(i, self.residuals.get(i))
+            own_P = inner.get(i)
+            if residual_P is None:
+                residual_P = torch.zeros_like(inner[i])
+            parts = [residual_P] if own_P is None else [residual_P, own_P]
+            packed[i] = torch.cat(parts)
+        return packed
+
+
+class Compressed(Algorithm):
+    """An algorithm whose clients compress what they send, and make up for it later.
+
+        p_i  = Delta_i + e_i
+        sent = C(p_i)                   what the inner algorithm is given as Delta_i
+        e_i  <- p_i - C(p_i)            stays with the client until it comes again
+
+    e_i is client i's residual, zero at first: the sum of all that it has sent, and the
+    residual, is the sum of all its updates. Without `error_feedback` the residual is
+    dropped. `bytes_up` counts the compressed updates. What an algorithm sends besides
+    them (SCAFFOLD's control variates), and what clients are sent, is not compressed.
+    Training at the server is left as it is.
+
+    The server holds the updates of the whole cohort, M P numbers, since each of them is
+    compressed by itself.
+
+    Source: Seide et al. 2014, Interspeech (docs/papers.md#one-bit-sgd), and Karimireddy
+    et al. 2019, ICML, algorithm 2 (docs/papers.md#error-feedback), with the local
+    training's update in place of the gradient.
+
+    Raises:
+        ValueError: The inner algorithm compresses its updates itself, or is DPFedAvg,
+            whose privacy rests on clipped updates, to which residuals must not be
+            added.
+
+    Example:
+        >>> import raysafl as fl
+        >>> algorithm = fl.Compressed(inner=fl.FedAvg(), compression=fl.TopK(fraction=0.1))
+        >>> algorithm.compression.num_bytes(650)
+        342
+    """
+
+    remembers_clients: ClassVar[bool] = True
+    inner: SerializeAsAny[Algorithm] = Field(
+        default_factory=FedAvg, description="The algorithm whose clients compress."
+    )
+    compression: SerializeAsAny[Compression] = Field(
+        description="How an update is compressed, such as TopK(fraction=0.01)."
+    )
+    error_feedback: bool = Field(
+        default=True,
+        description="Whether a client adds what it has not sent to its next update.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Compressed":
+        for part in self.inner.components():
+            if isinstance(part, Compressed | DPFedAvg):
+                raise ValueError(
+                    f"{type(part).__name__} cannot be compressed: updates that were "
+                    "compressed or clipped for privacy must be sent as they are; take "
+                    "another inner algorithm"
+                )
+        return self
+
+    @property
+    def uses_server_data(self) -> bool:
+        """Return whether the inner algorithm trains on D0."""
+        return self.inner.uses_server_data
+
+    def prepare(self, setting: Setting) -> "Compressed":
+        """Return this algorithm with its inner algorithm prepared."""
+        return self.replace(inner=self.inner.prepare(setting))
+
+    def init(self, w_P: Tensor, num_clients: int) -> State:
+        """Return the initial state of the inner algorithm."""
+        state = self.inner.init(w_P, num_clients)
+        clients = _Clients({}, {}, {}).packed_with({}, state.clients)
+        return replace(state, clients=clients)
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        """Run the inner round, and compress what its clients send."""
+        clients = _Clients.of(state.clients, len(state.w_P))
+        inner_state = replace(state, clients=clients.inner)
+        inner_round = self.inner.round(inner_state, ids, key)
+        # New residuals, of clients that send something in this round, hide the old ones.
+        residuals = ChainMap(dict[int, Tensor](), clients.residuals)
+        call = 0
+        answer: Any = None
+        while True:
+            try:
+                request = inner_round.send(answer)
+            except StopIteration as end:
+                after: State = end.value
+                packed = clients.packed_with(residuals.maps[0], after.clients)
+                return replace(after, clients=packed)
+            call += 1
+            answer = yield from self._answer(request, residuals, key, call)
+
+    def _answer(
+        self,
+        request: Request | CountSamples,
+        residuals: MutableMapping[int, Tensor],
+        key: Key,
+        call: int,
+    ) -> Generator[Request | CountSamples, Any, Any]:
+        """Have a request of the inner algorithm carried out, and compress the answer.
+
+        Args:
+            request: The request.
+            residuals: The residuals of all clients that have one; new ones are put here.
+            key: The source of randomness for this seed and round.
+            call: The number of this request in the round.
+        """
+        if isinstance(request, CountSamples) or max(request.ids) < 0:
+            return (yield request)
+        update: Update = yield self._for_rows(request)
+        sent_MP = update.delta_MP.clone()
+        for row_P, i in zip(sent_MP, request.ids, strict=True):
+            # The server's own training is not sent.
+            if i < 0:
+                continue
+            if self.error_feedback and i in residuals:
+                row_P += residuals[i]
+            sent_P = self.compression.compress(row_P, key(f"compress {call}", i))
+            if self.error_feedback:
+                residuals[i] = row_P - sent_P
+            row_P.copy_(sent_P)
+        if isinstance(request, TrainMean):
+            return MeanUpdate(mean_of_rows(sent_MP, request.weight_M), *update[1:])
+        return update._replace(delta_MP=sent_MP)
+
+    def _for_rows(self, request: Request) -> Train:
+        """Return a request for one row per client, with the bytes that they send.
+
+        Raises:
+            ValueError: The inner algorithm compresses or clips its updates itself.
+        """
+        if request.up_bytes is not None or request.max_norm is not None:
+            raise ValueError(
+                f"{type(self.inner).__name__} compresses or clips its updates itself "
+                "(up_bytes, max_norm), so they must be sent as they are; leave out "
+                "Compressed"
+            )
+        same = {f.name: getattr(request, f.name) for f in fields(Request)}
+        up_bytes = self.compression.num_bytes(request.w_P.numel())
+        return Train(**same | {"up_bytes": up_bytes})

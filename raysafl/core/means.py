@@ -1,0 +1,46 @@
+"""Weights of a mean, and the mean of updates that an algorithm holds as rows.
+
+A mean of updates is usually computed where they were trained, from exact sums
+(`raysafl.runtime.exact_mean`). An algorithm that changes the rows before they are
+averaged computes the mean itself, by the function here, which gives the same bits.
+"""
+
+import torch
+from torch import Tensor
+
+# The unit of exact sums is 2^-40, as in `raysafl.kernels.sums`.
+UNITS = 2.0**40
+
+
+def relative_weights(weight_M: Tensor) -> list[float]:
+    """Return weights divided by their mean; equal weights become 1.0 each.
+
+    Args:
+        weight_M: Weights of at least 0, not all 0.
+    """
+    weight_M = weight_M.double()
+    relative: list[float] = (weight_M * len(weight_M) / weight_M.sum()).tolist()
+    return relative
+
+
+def mean_of_rows(row_MP: Tensor, weight_M: Tensor | None = None) -> Tensor:
+    """Compute the mean of rows, with the bits of an answer to `TrainMean`.
+
+    Args:
+        row_MP: At least one float32 row.
+        weight_M: A weight for each row, at least 0 and not all 0; None weighs all
+            alike.
+
+    Returns:
+        [P] float32: sum_i(weight_i row_i) / sum_i(weight_i).
+    """
+    if len(row_MP) == 1:
+        return row_MP[0].clone()
+    weights = [1.0] * len(row_MP)
+    if weight_M is not None:
+        weights = relative_weights(weight_M)
+    sum_P = torch.zeros(row_MP.shape[1], dtype=torch.float64)
+    for row_P, weight in zip(row_MP, weights, strict=True):
+        weighted_P = row_P if weight == 1.0 else row_P * weight
+        sum_P += (weighted_P.double() * UNITS).round_()
+    return (sum_P / (UNITS * len(row_MP))).float()

@@ -1,0 +1,270 @@
+"""What the user's own columns mean: classes, numbers to predict, features, clients.
+
+All checks of these are here. They name the column, how many rows are wrong, and the
+first of them, counted from 0.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysafl.core.client_indices import Ints
+from raysafl.core.problem import Column
+from raysafl.core.text import nearest
+
+Array = NDArray[Any]
+# What the targets are; "auto" decides by their type.
+Target: TypeAlias = Literal["class", "number", "auto"]
+TARGETS = ("class", "number", "auto")
+# Whole numbers with more distinct values are no classes unless the user says so.
+MOST_CLASSES = 100
+# The number of wrong values or columns that a message names.
+SHOWN = 5
+
+
+class Targets(NamedTuple):
+    """The targets of one or more parts of a dataset.
+
+    Args:
+        parts: for each part int64 labels [n], or float32 numbers [n] or [n, K].
+        num_classes: the number of classes; 0 for numbers.
+        names: the names of the classes.
+    """
+
+    parts: list[Array]
+    num_classes: int
+    names: tuple[str, ...]
+
+
+def read_targets(
+    parts: Sequence[Array],
+    what: str,
+    target: Target = "auto",
+    names: Sequence[str] | None = None,
+) -> Targets:
+    """Read targets as classes or as numbers.
+
+    Fractions become numbers to predict; whole numbers, text, booleans and dates become
+    classes, in the ascending order of their values. `target` decides otherwise.
+
+    Args:
+        parts: the targets of each part, [n] or [n, K].
+        what: how a message calls them.
+        target: what they are.
+        names: the names of the classes; labels are their positions then.
+
+    Raises:
+        ValueError: a target is missing or no number; or it is unclear what they are.
+    """
+    if target not in TARGETS:
+        raise ValueError(
+            f"target={target!r} is unknown: {nearest(str(target), TARGETS)}"
+        )
+    if target == "auto":
+        floats = all(part.dtype.kind == "f" for part in parts)
+        target = "number" if floats and names is None else "class"
+        given = False
+    else:
+        given = True
+    if target == "number":
+        if names is not None:
+            raise ValueError("names= names classes, and target='number' has none")
+        return Targets([_numbers(part, what) for part in parts], 0, ())
+    for part in parts:
+        if part.ndim != 1:
+            raise ValueError(
+                f"{what} has the shape {list(part.shape)}; give one class for each "
+                "sample (of one-hot rows, y.argmax(axis=1)), or target='number' to "
+                "predict several numbers"
+            )
+    if names is not None:
+        return _numbered(parts, what, names)
+    column, codes = encode(parts, what)
+    whole = all(part.dtype.kind in "iu" for part in parts)
+    if whole and not given and len(column) > MOST_CLASSES:
+        raise ValueError(
+            f"{what} holds whole numbers with {len(column):,} distinct values; give "
+            "target='number' to predict the number, or target='class' if each value "
+            "is a class"
+        )
+    return Targets(list(codes), len(column), column)
+
+
+def _numbers(part: Array, what: str) -> Array:
+    """Return numbers to predict as float32 [n], or [n, K] with K > 1."""
+    if part.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{what} holds {_kind(part)}, which cannot be predicted as a number; give "
+            "target='class'"
+        )
+    if part.ndim > 2:
+        raise ValueError(
+            f"{what} has the shape {list(part.shape)}; give [n], or [n, K] for K "
+            "numbers a sample"
+        )
+    numbers = as_float32(part)
+    refuse_not_finite(numbers, [what])
+    return numbers[:, 0].copy() if numbers.shape[1:] == (1,) else numbers
+
+
+def _numbered(parts: Sequence[Array], what: str, names: Sequence[str]) -> Targets:
+    """Return labels that are positions in `names`."""
+    texts = tuple(map(str, names))
+    if isinstance(names, str) or len(set(texts)) < len(texts) or not texts:
+        raise ValueError(
+            "names must hold the name of each class once, in the order of their "
+            f"numbers, such as names=['cat', 'dog'], not {names!r}"
+        )
+    for part in parts:
+        if part.dtype.kind not in "iu":
+            raise ValueError(
+                f"{what} holds {_kind(part)}; with names=, labels are whole numbers "
+                f"from 0 to {len(texts) - 1}. Leave names= out if the labels are the "
+                "names"
+            )
+        wrong = np.flatnonzero((part < 0) | (part >= len(texts)))
+        if len(wrong):
+            raise ValueError(
+                f"{what} holds the label {part[wrong[0]]} (row {wrong[0]}), but names= "
+                f"names {len(texts)} classes, 0 to {len(texts) - 1}"
+            )
+    return Targets([part.astype(np.int64) for part in parts], len(texts), texts)
+
+
+def encode(
+    parts: Sequence[Array], what: str, advice: str = "drop these rows, or fill them in"
+) -> tuple[tuple[str, ...], list[Ints]]:
+    """Number the distinct values of a column in ascending order.
+
+    Args:
+        parts: the values [n] of each part.
+        what: how a message calls the column.
+        advice: what to do about missing values.
+
+    Returns:
+        The distinct values as text, and for each part the position of each value.
+
+    Raises:
+        ValueError: a value is missing, or the values are of several types.
+    """
+    import pandas as pd
+
+    for part in parts:
+        missing = np.flatnonzero(pd.isna(part))
+        if len(missing):
+            raise ValueError(
+                f"{what} has {counted(len(missing), 'row')} without a value (the first "
+                f"is row {missing[0]}); {advice}"
+            )
+    whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    kinds = sorted({_kind(part) for part in parts})
+    if len(kinds) > 1 or kinds[0].startswith("mixed"):
+        types = sorted({type(v).__name__ for part in parts for v in part.tolist()})
+        raise ValueError(
+            f"{what} holds values of several types ({', '.join(types)}); turn them into "
+            "one, for example by .astype(str)"
+        )
+    codes, values = pd.factorize(whole, sort=True)
+    texts = _as_texts(values)
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    return texts, np.split(codes.astype(np.int64), ends)
+
+
+def _as_texts(values: Any) -> tuple[str, ...]:
+    """Write values as text: whole numbers without a point, dates without midnight."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and (array == np.rint(array)).all():
+        array = array.astype(np.int64)
+    if array.dtype.kind == "M":
+        import pandas as pd
+
+        array = np.array([str(pd.Timestamp(value)) for value in array])
+    texts = [str(value) for value in array.tolist()]
+    midnight = " 00:00:00"
+    if texts and all(text.endswith(midnight) for text in texts):
+        texts = [text.removesuffix(midnight) for text in texts]
+    return tuple(texts)
+
+
+def _kind(part: Array) -> str:
+    """Name the type of the values of an array."""
+    import pandas as pd
+
+    if part.ndim > 1:
+        return str(part.dtype)
+    kind = str(pd.api.types.infer_dtype(part, skipna=True))
+    return {"string": "text", "integer": "whole numbers", "floating": "fractions"}.get(
+        kind, kind
+    )
+
+
+def encode_columns(
+    parts: Sequence[dict[str, Array]],
+) -> list[dict[str, Column]]:
+    """Encode the columns by which a partition may make clients.
+
+    Args:
+        parts: the columns of each part, by name. A part may lack a column.
+    """
+    found: list[dict[str, Column]] = [{} for _ in parts]
+    for name in dict.fromkeys(name for part in parts for name in part):
+        having = [i for i, part in enumerate(parts) if name in part]
+        advice = (
+            "a client needs a name; drop these rows, or fill them in, for example "
+            "with 'unknown'"
+        )
+        what = f"the client column '{name}'"
+        values, codes = encode([parts[i][name] for i in having], what, advice)
+        for i, own in zip(having, codes, strict=True):
+            found[i][name] = Column(own, values)
+    return found
+
+
+def as_float32(array: Array) -> NDArray[np.float32]:
+    """Return a new array of float32. What is too large for it becomes infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(array, np.float32, order="C")
+
+
+def refuse_not_finite(values: NDArray[np.float32], names: Sequence[str]) -> None:
+    """Refuse values that are NaN or infinite.
+
+    Args:
+        values: [n, ...]; the second axis are the columns that `names` names, if there
+            are several names.
+        names: how messages call the values, or each column of them.
+
+    Raises:
+        ValueError: the message names the columns, how many values are wrong, and where
+            the first one is.
+    """
+    if np.isfinite(values).all():
+        return
+    # With one name, all values are one column.
+    flat = values.reshape(len(values), -1)
+    columns = flat.T if len(names) > 1 else [flat]
+    found = []
+    for name, column in zip(names, columns, strict=True):
+        wrong = ~np.isfinite(column)
+        if not wrong.any():
+            continue
+        row = int(np.argwhere(wrong)[0][0])
+        nan = int(np.isnan(column).sum())
+        kinds = [f"{nan:,} NaN"] if nan else []
+        infinite = int(wrong.sum()) - nan
+        kinds += (
+            [f"{infinite:,} infinite (or too large for float32)"] if infinite else []
+        )
+        found.append(f"{name}: {' and '.join(kinds)} (the first in row {row})")
+    more = f"; and {len(found) - SHOWN} more columns" if len(found) > SHOWN else ""
+    raise ValueError(
+        f"values are not finite: {'; '.join(found[:SHOWN])}{more}. Drop these rows, or "
+        "fill the values in, for example with the column's median"
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number of things: `1 row`, `3 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,159 @@
+"""Who is served: how good the model is for a client, against how often it has trained."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from raysafl.report.analysis.layout import Key, Layout, labels_text
+from raysafl.report.analysis.part import thinned
+from raysafl.report.figures.curves import Quantity
+from raysafl.report.figures.pareto import Look, looks_of, name_methods
+from raysafl.report.figures.style import (
+    LETTERS,
+    new_figure,
+    style_axes,
+    to_png,
+    wrapped,
+)
+from raysafl.storage.ledger import Status
+from raysafl.storage.manifest import Manifest
+
+# Largest number of panels, and of panels side by side.
+MOST = 12
+ACROSS = 3
+# Largest number of clients of a run that are drawn one by one.
+ONE_BY_ONE = 150
+# Into how many points more clients are put together.
+POINTS = 20
+RATE = "rounds in which it trained (%)"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is drawn upwards.
+
+    Attributes:
+        column: the column of `clients/`.
+        scale: the factor by which its values are multiplied.
+        label: the text at the axis.
+    """
+
+    column: str
+    scale: float
+    label: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Shown":
+        """Return the quality by which the runs of a sweep are judged."""
+        what = Quantity.judging(manifest)
+        # Runs that differ in their metric are judged by the loss, which all have.
+        column = "loss" if what.column == "test_loss" else "quality"
+        text = what.label.removeprefix("test ")
+        return cls(column, what.scale, f"{text} for a client")
+
+
+def served(
+    clients: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> bytes | None:
+    """Draw each client's quality against the share of rounds in which it has trained.
+
+    There is one panel for each combination of the labels beside the method, at most 12.
+    Each method has a colour and a mark, and each client of a run is one point: the mean
+    over replicates, after the last round in which clients were evaluated. The clients
+    of a larger federation are put together into 20 points, by how often they came.
+
+    Args:
+        clients: rows as in `clients/`.
+        runs: the rows of `runs.parquet`. Replicates that diverged or failed are left
+            out, as in the table.
+        manifest: the sweep.
+        layout: the layout of its axes.
+
+    Returns:
+        A PNG file; None if no run has evaluated its clients.
+    """
+    of_run = _points(clients, runs, Shown.of(manifest))
+    entries = [entry for entry in manifest.entries if entry.run_id in of_run]
+    if not entries:
+        return None
+    others = [axis for axis in layout.axes if axis != layout.method]
+    begun = manifest.replace(entries=entries)
+    every = layout.combinations(begun, others)
+    panels = thinned(every, MOST)
+    wide = min(ACROSS, len(panels))
+    tall = -(-len(panels) // wide)
+    figure = new_figure(max(6.4, 3.1 * wide + 0.4), max(4.6, 2.5 * tall + 1.5))
+    grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
+    looks = looks_of(layout)
+    places = dict(zip(panels, grid.flat, strict=False))
+    for panel, axes in places.items():
+        style_axes(axes)
+        labels = dict(zip(others, panel, strict=True))
+        axes.set_title(wrapped(labels_text(labels, others), 3.0), fontsize=LETTERS)
+    for entry in entries:
+        key: Key = tuple(entry.labels.get(axis) for axis in others)
+        if key in places:
+            method = entry.labels.get(layout.method) if layout.method else None
+            _draw(places[key], of_run[entry.run_id], looks[method])
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    for axes in list(places.values())[-wide:]:
+        axes.set_xlabel(RATE, fontsize=LETTERS)
+        axes.tick_params(labelbottom=True)
+    figure.supylabel(Shown.of(manifest).label, fontsize=LETTERS + 1)
+    notes = ["mean over replicates", "last evaluation of the clients"]
+    if any(len(points) == POINTS for points in of_run.values()):
+        notes.append(
+            f"clients in {POINTS} groups of equal size, by how often they came"
+        )
+    if len(panels) < len(every):
+        notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
+    title = f"Who is served: {'; '.join(notes)}"
+    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
+    if layout.method is not None:
+        name_methods(figure, layout)
+    return to_png(figure)
+
+
+def _points(
+    clients: pd.DataFrame, runs: pd.DataFrame, shown: Shown
+) -> dict[str, pd.DataFrame]:
+    """Return the points of each run: `rate` in per cent, and `value`."""
+    if clients.empty or runs.empty:
+        return {}
+    good = runs.loc[~runs["status"].isin([s for s in Status if s.bad])]
+    kept = clients.merge(good[["run_id", "replicate"]], on=["run_id", "replicate"])
+    last = kept.groupby(["run_id", "replicate"])["round"].transform("max")
+    kept = kept[kept["round"] == last]
+    rate = 100 * kept["participations"] / (kept["round"] + 1)
+    kept = kept.assign(rate=rate, value=shown.scale * kept[shown.column])
+    means = kept.groupby(["run_id", "client"], as_index=False)[["rate", "value"]].mean()
+    return {
+        str(run_id): _put_together(own[["rate", "value"]])
+        for run_id, own in means.groupby("run_id")
+    }
+
+
+def _put_together(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points, or means of equally many of them if there are very many."""
+    if len(points) <= ONE_BY_ONE:
+        return points
+    ordered = points.sort_values("rate", kind="stable", ignore_index=True)
+    group = np.arange(len(ordered)) * POINTS // len(ordered)
+    return ordered.groupby(group).mean()
+
+
+def _draw(axes: Axes, points: pd.DataFrame, look: Look) -> None:
+    colour, mark = look
+    axes.plot(
+        points["rate"],
+        points["value"],
+        linestyle="none",
+        marker=mark,
+        color=colour,
+        markersize=5,
+        markeredgewidth=0,
+        alpha=0.75,
+    )

@@ -1,0 +1,329 @@
+"""Who is served: how good a run's model is for each single client.
+
+Every few rounds, the global model is evaluated on test samples of each client, and if
+the run asks for it, so is each client's personal model, which begins at the global one
+and takes a few local steps. Two things come of it: rows of the table `clients/`, one for
+each client, and the columns `clients_*` of the round's record, which `served` defines.
+
+Nothing of the training depends on it: the trainings of personal models draw from random
+streams of their own.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from raysafl.core.algorithm import LocalTraining
+from raysafl.core.component import Component
+from raysafl.core.objective import Metric, MetricColumn, Objective
+from raysafl.core.work import (
+    ClientEvaluation,
+    ClientScores,
+    PersonalEvaluation,
+    Task,
+    TestsOn,
+)
+
+Floats = NDArray[np.float64]
+# The number that the trainings of personal models have among the requests of a round.
+# Those of the algorithm are counted from 1.
+PERSONAL_CALL = 0
+# The largest number of rows in a run's table: they are in memory and in checkpoints.
+MOST_ROWS = 2_000_000
+
+
+class PerClient(Component):
+    """Evaluate the model by each client, every few rounds and after the last one.
+
+    A client is judged by test samples of its own, in one of two senses:
+
+    - `on="labels"`: test samples that are drawn to match its label mix. The
+      expectation over such a draw is computed, which has no noise:
+
+          quality_i = sum over classes c of p_ic * (accuracy on the test samples of c),
+
+      with p_ic the share of class c in the client's own training samples. (Samples
+      that the server shares do not count, and classes without test samples are left
+      out.) For other metrics than the accuracy, the sums over the test samples of class
+      c are weighted accordingly. One evaluation of the test set serves all clients.
+    - `on="own"`: samples that belong to the client. These are the samples that
+      `Federation(own_tests=0.2)` holds out of its training samples, if it does.
+      Otherwise they are the test samples of its users, where the dataset names the user
+      of each test sample and no two clients have training samples of the same user (as
+      under the partition `ByUser`). Validation samples are never used, since they serve
+      to choose settings.
+
+    Raises:
+        ValueError: A field is out of range.
+
+    Example:
+        >>> import raysafl as fl
+        >>> from raysafl.quickstart import BASE
+        >>> run = BASE.replace(eval_clients=fl.PerClient(every=5, personal_steps=3))
+        >>> [round for round in range(12) if run.eval_clients.is_due(round, rounds=12)]
+        [4, 9, 11]
+    """
+
+    every: int = Field(
+        default=10,
+        gt=0,
+        description="number of rounds from one evaluation of the clients to the next, a "
+        "multiple of `eval_every`; the last round is always evaluated",
+    )
+    on: TestsOn = Field(
+        default="labels",
+        description="whether a client is judged by test samples that match its label mix "
+        "(labels), or by test samples of its own (own)",
+    )
+    personal_steps: int = Field(
+        default=0,
+        ge=0,
+        description="number of local steps from the global model to each client's "
+        "personal model, which is evaluated on the same samples; 0: there is none",
+    )
+
+    def is_due(self, round: int, rounds: int) -> bool:
+        """Return whether clients are evaluated after a round, counted from 0."""
+        return (round + 1) % self.every == 0 or round + 1 == rounds
+
+    def check(
+        self, rounds: int, eval_every: int, replicates: int, clients: int
+    ) -> None:
+        """Refuse what does not fit the other fields of a run.
+
+        Raises:
+            ValueError: Clients would be evaluated in rounds without a row, or the table
+                would have too many rows.
+        """
+        if self.every % eval_every and self.every < rounds:
+            least = max(1, round(self.every / eval_every)) * eval_every
+            raise ValueError(
+                f"eval_clients.every={self.every} is no multiple of "
+                f"eval_every={eval_every}, and only evaluated rounds have a row; give "
+                f"every={least}, or another eval_every"
+            )
+        rows = -(-rounds // self.every) * replicates * clients
+        if rows > MOST_ROWS:
+            raise ValueError(
+                f"eval_clients.every={self.every} would give a table with {rows:,} rows "
+                f"({clients:,} clients, {replicates} replicates, {rounds:,} rounds); at "
+                f"most {MOST_ROWS:,} are allowed: give a larger `every`"
+            )
+
+    def columns(self, name: str, metric: Metric) -> dict[str, MetricColumn]:
+        """Declare the columns of `rounds/` that the evaluation of clients fills.
+
+        Args:
+            name: The name of the objective's metric, such as "accuracy".
+            metric: This metric.
+        """
+        return {
+            f"clients_{statistic}_{name}": MetricColumn(
+                text.format(metric.meaning),
+                metric.is_fraction,
+                # A spread between clients is better if it is small.
+                metric.higher_is_better and statistic != "std",
+                is_list=False,
+            )
+            for statistic, text in MEANINGS.items()
+            if "personal" not in statistic or self.personal_steps
+        }
+
+
+# Statistic -> its meaning, with {} for the metric's.
+MEANINGS = {
+    "mean": "{}: mean over all clients",
+    "std": "{}: standard deviation over all clients",
+    "weighted": "{}: mean over all clients, each weighted by the number of rounds in which "
+    "it has trained; empty if none has",
+    "never": "{}: mean over the clients that have not trained so far; empty if all have",
+    "rarest10": "{}: mean over the tenth of the clients that have trained in the fewest "
+    "rounds; where several share the last places, each counts in part",
+    "worst10": "{}: mean over the tenth of the clients for which it is worst",
+    "absent_classes": "{} on the test samples of classes that clients hold, but none that "
+    "has trained so far; empty if there are none",
+    "mean_personal": "{} of each client's personal model: mean over all clients",
+    "never_personal": "{} of each client's personal model: mean over the clients that have "
+    "not trained so far; empty if all have",
+}
+
+
+def served(
+    came_N: NDArray[np.int64],
+    quality_N: Floats,
+    higher_is_better: bool = True,
+    personal_N: Floats | None = None,
+    absent: float | None = None,
+) -> dict[str, float]:
+    """Compute the statistics over clients of one evaluation, by the names of `MEANINGS`.
+
+    A tenth of N clients is ceil(N / 10) of them. Where clients that have come equally
+    often would share the last places among the rarest tenth, each of them counts with
+    the same weight. That is the mean over all ways to break the tie.
+
+    Args:
+        came_N: In how many rounds each client has trained.
+        quality_N: The metric of the global model on each client's test samples.
+        higher_is_better: Whether a higher metric is better.
+        personal_N: The metric of each client's personal model, if there are any.
+        absent: The metric on the classes that only clients hold which never came.
+
+    Returns:
+        The statistics that exist.
+
+    Example:
+        >>> found = served(np.array([0, 1, 3, 4]), np.array([0.25, 0.5, 0.5, 1.0]))
+        >>> found["never"], found["weighted"], found["worst10"]
+        (0.25, 0.75, 0.25)
+    """
+    tenth = -(-len(came_N) // 10)
+    never_N = came_N == 0
+    worst_first_N = np.sort(quality_N if higher_is_better else -quality_N)
+    worst = float(worst_first_N[:tenth].mean())
+    found = {
+        "mean": float(quality_N.mean()),
+        "std": float(quality_N.std()),
+        "rarest10": _mean(quality_N, _rarest(came_N, tenth)),
+        "worst10": worst if higher_is_better else -worst,
+    }
+    if came_N.any():
+        found["weighted"] = _mean(quality_N, came_N.astype(np.float64))
+    if never_N.any():
+        found["never"] = float(quality_N[never_N].mean())
+    if absent is not None:
+        found["absent_classes"] = absent
+    if personal_N is not None:
+        found["mean_personal"] = float(personal_N.mean())
+        if never_N.any():
+            found["never_personal"] = float(personal_N[never_N].mean())
+    return found
+
+
+def _mean(values_N: Floats, weight_N: Floats) -> float:
+    return float((values_N * weight_N).sum() / weight_N.sum())
+
+
+def _rarest(came_N: NDArray[np.int64], count: int) -> Floats:
+    """Return with which weight each client belongs to those that have come least."""
+    last = np.sort(came_N)[count - 1]
+    fewer_N = came_N < last
+    tied_N = came_N == last
+    share = (count - fewer_N.sum()) / tied_N.sum()
+    weight_N: Floats = fewer_N + tied_N * share
+    return weight_N
+
+
+@dataclass
+class ClientHistory:
+    """What a replicate knows of its clients: who came how often, and all evaluations.
+
+    Args:
+        came_N: In how many rounds each client has trained.
+        rounds: The rounds in which clients were evaluated.
+        tables: For each of these rounds the `COLUMNS` of all clients, [4, N].
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "participations",
+        "quality",
+        "loss",
+        "personal_quality",
+    )
+    came_N: NDArray[np.int64]
+    rounds: list[int] = field(default_factory=list)
+    tables: list[Floats] = field(default_factory=list)
+
+    def add(self, round: int, scores: ClientScores, personal_N: Floats | None) -> None:
+        """Add an evaluation; without personal models, theirs is NaN."""
+        if personal_N is None:
+            personal_N = np.full(len(self.came_N), np.nan)
+        self.rounds.append(round)
+        self.tables.append(
+            np.stack([self.came_N, scores.quality_N, scores.loss_N, personal_N])
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A replicate whose clients are to be evaluated.
+
+    Args:
+        cell: Its cell.
+        seed: Its seed.
+        w_P: The parameters of its global model.
+        history: What it knows of its clients.
+    """
+
+    cell: int
+    seed: int
+    w_P: Tensor
+    history: ClientHistory
+
+
+def evaluate_clients(
+    asked: PerClient,
+    objective: Objective,
+    higher_is_better: bool,
+    local: LocalTraining,
+    round: int,
+    judged: Sequence[Judged],
+) -> Generator[ClientEvaluation | PersonalEvaluation, Any, dict[int, dict[str, float]]]:
+    """Evaluate the clients of some replicates, and add the results to their histories.
+
+    Args:
+        asked: What is evaluated.
+        objective: The run's objective, by whose metric clients are compared.
+        higher_is_better: Whether a higher value of this metric is better.
+        local: The run's local training.
+        round: The number of the round.
+        judged: The replicates.
+
+    Returns:
+        For each cell the columns `clients_*` of its record.
+    """
+    on = {own.cell: asked.on for own in judged}
+    scores: Mapping[int, ClientScores] = yield ClientEvaluation(
+        {own.cell: own.w_P for own in judged},
+        on,
+        {own.cell: own.history.came_N > 0 for own in judged},
+    )
+    personal: Mapping[int, Floats] = {}
+    if asked.personal_steps:
+        few_steps = local.replace(epochs=None, steps=asked.personal_steps)
+        tasks = [
+            Task(
+                cell=own.cell,
+                client=i,
+                w_P=own.w_P,
+                local=few_steps,
+                seed=own.seed,
+                round=round,
+                call=PERSONAL_CALL,
+                offset_P=None,
+                prox=0.0,
+            )
+            for own in judged
+            for i in range(len(own.history.came_N))
+        ]
+        personal = yield PersonalEvaluation(tasks, on)
+    found = {}
+    for own in judged:
+        personal_N = personal.get(own.cell)
+        own.history.add(round, scores[own.cell], personal_N)
+        statistics = served(
+            own.history.came_N,
+            scores[own.cell].quality_N,
+            higher_is_better,
+            personal_N,
+            scores[own.cell].absent,
+        )
+        found[own.cell] = {
+            f"clients_{name}_{objective.metric}": value
+            for name, value in statistics.items()
+        }
+    return found

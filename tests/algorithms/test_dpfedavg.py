@@ -1,0 +1,205 @@
+"""DP-FedAvg against its formula, and its accountant against the library's own numbers."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.quadratics import START, play, train_locally
+
+from raysafl import (
+    Absent,
+    Bernoulli,
+    DPFedAvg,
+    FedAvg,
+    Full,
+    Key,
+    Markov,
+    Participation,
+    Run,
+    Snapshot,
+    Uniform,
+)
+from raysafl.runtime import Worker
+from raysafl.simulation.simulation import Simulation
+
+COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
+
+
+def accounting() -> Any:
+    pytest.importorskip("dp_accounting", reason="needs raysafl[dp]")
+    import dp_accounting
+    import dp_accounting.rdp
+
+    return dp_accounting
+
+
+def final(run: Run) -> torch.Tensor:
+    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
+    while not sim.done:
+        sim.step()
+    return sim.replicates[0].state.w_P
+
+
+def test_it_clips_divides_by_the_expected_cohort_and_adds_the_noise() -> None:
+    w, S, z, expected_cohort = START, 0.5, 2.0, 2.5
+    for t, ids in enumerate(COHORTS):
+        changes = [train_locally(i, w) - w for i in ids]
+        clipped = [c * min(1, S / float(c.norm())) for c in changes]
+        noise = torch.from_numpy(Key(0, t)("dp noise").standard_normal(2))
+        w = w + 0.7 * (sum(clipped) - z * S * noise) / expected_cohort
+    algorithm = DPFedAvg(clip=S, noise=z, lr=0.7, cohort=expected_cohort)
+    torch.testing.assert_close(play(algorithm, COHORTS).w_P, w)
+
+
+def test_without_noise_and_with_a_wide_limit_it_is_fedavg_bitwise(tiny: Run) -> None:
+    run = tiny.replace(replicates=1, participation=Uniform(m=3))
+    free = run.replace(algorithm=DPFedAvg(clip=1e9, noise=0.0))
+    assert torch.equal(final(free), final(run.replace(algorithm=FedAvg())))
+
+
+def test_the_noise_has_the_standard_deviation_of_the_paper(tiny: Run) -> None:
+    run = tiny.replace(replicates=1, rounds=1, participation=Uniform(m=4))
+    quiet, noisy = (
+        final(run.replace(algorithm=DPFedAvg(clip=0.3, noise=z))) for z in (0.0, 1.5)
+    )
+    noise = noisy - quiet
+    count = len(noise)  # 650 parameters
+    expected = 1.5 * 0.3 / 4
+    assert abs(noise.mean()) < 4 * expected / count**0.5
+    assert float(noise.std()) == pytest.approx(expected, rel=4 / (2 * count) ** 0.5)
+
+
+def test_noise_differs_between_rounds_and_seeds_and_is_repeated() -> None:
+    one, again = (Key(3, 1)("dp noise").random(4) for _ in range(2))
+    assert (one == again).all()
+    assert not (one == Key(3, 2)("dp noise").random(4)).any()
+    assert not (one == Key(4, 1)("dp noise").random(4)).any()
+
+
+CLIENTS, ROUNDS, Z, DELTA = 1000, 50, 1.1, 1e-5
+
+
+def test_epsilon_of_independent_clients_is_that_of_the_library() -> None:
+    library = accounting()
+    accountant = library.rdp.RdpAccountant()
+    event = library.PoissonSampledDpEvent(0.1, library.GaussianDpEvent(Z))
+    accountant.compose(event, ROUNDS)
+    mine = DPFedAvg(clip=1.0, noise=Z).epsilon(
+        ROUNDS, CLIENTS, Bernoulli(rate=0.1), DELTA
+    )
+    assert mine == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+
+
+def test_epsilon_of_a_fixed_cohort_is_that_of_sampling_without_replacement() -> None:
+    library = accounting()
+    relation = library.NeighboringRelation.REPLACE_ONE
+    accountant = library.rdp.RdpAccountant(neighboring_relation=relation)
+    gaussian = library.GaussianDpEvent(Z / 2)
+    event = library.SampledWithoutReplacementDpEvent(CLIENTS, 100, gaussian)
+    accountant.compose(event, ROUNDS)
+    mine = DPFedAvg(clip=1.0, noise=Z).epsilon(ROUNDS, CLIENTS, Uniform(m=100), DELTA)
+    assert mine == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Full(), Absent(s=10, m=100), Markov(mean=0.1, correlation=0.5)],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_other_policies_do_not_amplify_privacy(policy: Participation) -> None:
+    library = accounting()
+    accountant = library.rdp.RdpAccountant()
+    accountant.compose(library.GaussianDpEvent(Z), ROUNDS)
+    mine = DPFedAvg(clip=1.0, noise=Z, cohort=100).epsilon(
+        ROUNDS, CLIENTS, policy, DELTA
+    )
+    assert mine == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+
+
+def test_epsilon_falls_with_noise_and_grows_with_rounds_and_rate() -> None:
+    accounting()
+
+    def epsilon(z: float = Z, rounds: int = ROUNDS, rate: float = 0.1) -> float:
+        policy = Bernoulli(rate=rate)
+        return DPFedAvg(clip=1.0, noise=z).epsilon(rounds, CLIENTS, policy)
+
+    assert epsilon(z=2.0) < epsilon() < epsilon(rounds=500)
+    assert epsilon(rate=0.05) < epsilon() < math.inf
+
+
+def test_without_noise_epsilon_is_infinite() -> None:
+    algorithm = DPFedAvg(clip=1.0, noise=0.0)
+    assert algorithm.epsilon(10, 100, Uniform(m=3)) == math.inf
+
+
+def test_rounds_in_which_nobody_comes_must_be_unlikely() -> None:
+    accounting()
+    with pytest.raises(ValueError, match="rounds in which nobody comes are too likely"):
+        DPFedAvg(clip=1.0, noise=1.0).epsilon(100, 10, Bernoulli(rate=0.3))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "clients", "delta"), [(0, 10, 0.1), (1, 0, 0.1), (1, 10, 1.0)]
+)
+def test_arguments_that_make_no_sense_are_refused(
+    rounds: int, clients: int, delta: float
+) -> None:
+    with pytest.raises(ValueError, match=r"must be at least 1|between 0 and 1"):
+        DPFedAvg(clip=1.0, noise=1.0).epsilon(rounds, clients, Full(), delta)
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'raysafl\[dp\]'"):
+        DPFedAvg(clip=1.0, noise=1.0).epsilon(1, 10, Full())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Absent(s=2, m=3), Snapshot(base=Uniform(m=2), uniform=Uniform(m=2), q=0.5)],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_a_policy_without_an_expected_cohort_needs_one_from_the_user(
+    policy: Participation, tiny: Run
+) -> None:
+    run = tiny.replace(participation=Uniform(m=3), algorithm=DPFedAvg(clip=1, noise=1))
+    with pytest.raises(ValueError, match=r"does not tell.*give DPFedAvg\(cohort="):
+        run.replace(participation=policy)
+    fixed = DPFedAvg(clip=1, noise=1, cohort=3)
+    assert run.replace(participation=policy, algorithm=fixed).algorithm == fixed
+
+
+@pytest.mark.parametrize(
+    ("policy", "cohort"),
+    [
+        (Uniform(m=3), 3),
+        (Full(), 10),
+        (Bernoulli(rate=0.25), 2.5),
+        (Bernoulli(rate=0.25, m=2), None),
+        (Bernoulli(rate=[0.25] * 10), None),
+        (Absent(s=2, m=3), None),
+    ],
+    ids=str,
+)
+def test_policies_that_treat_all_alike_tell_their_expected_cohort(
+    policy: Participation, cohort: float | None
+) -> None:
+    sampling = policy.sampling(10)
+    assert (sampling and sampling.cohort) == cohort
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DPFedAvg(clip=0.0, noise=1.0),
+        lambda: DPFedAvg(clip=1.0, noise=-1.0),
+        lambda: DPFedAvg(clip=1.0, noise=1.0, cohort=0),
+    ],
+)
+def test_fields_out_of_range_are_refused(make: Callable[[], DPFedAvg]) -> None:
+    with pytest.raises(ValueError, match="Input should be greater than"):
+        make()

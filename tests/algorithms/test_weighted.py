@@ -1,0 +1,167 @@
+"""Means that are weighted by the clients' numbers of samples, McMahan et al. 2017."""
+
+import pytest
+import torch
+from helpers.quadratics import SAMPLES, START, play, train_locally
+
+from raysafl import (
+    Algorithm,
+    CountSamples,
+    Dirichlet,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    Federation,
+    FedProx,
+    FedYogi,
+    Key,
+    LocalTraining,
+    Run,
+    State,
+    TrainMean,
+    Uniform,
+)
+from raysafl.core.algorithm import Round
+from raysafl.core.problem import EVERYONE, SERVER
+from raysafl.runtime import Worker
+from raysafl.simulation.simulation import Simulation
+
+COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
+KINDS = [FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi]
+
+
+def final(run: Run) -> torch.Tensor:
+    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
+    while not sim.done:
+        sim.step()
+    return sim.replicates[0].state.w_P
+
+
+def test_fedavg_weighs_clients_by_their_samples() -> None:
+    w = START
+    for ids in COHORTS:
+        n = SAMPLES[ids].double()
+        ends = torch.stack([train_locally(i, w) for i in ids])
+        # w_{t+1} = sum_k n_k / n w^k_{t+1}, as the paper writes it
+        w = (n[:, None] / n.sum() * ends).sum(0)
+    torch.testing.assert_close(play(FedAvg(weighted=True), COHORTS).w_P, w)
+
+
+def test_fedadam_takes_the_weighted_mean_for_its_gradient() -> None:
+    w, m, v = START, torch.zeros(2), torch.full((2,), 1e-6)
+    for ids in COHORTS:
+        n = SAMPLES[ids].double()
+        change = torch.stack([train_locally(i, w) - w for i in ids])
+        delta = (n[:, None] / n.sum() * change).sum(0)
+        m = 0.9 * m + 0.1 * delta
+        v = 0.99 * v + 0.01 * delta**2
+        w = w + 0.1 * m / (v.sqrt() + 1e-3)
+    torch.testing.assert_close(play(FedAdam(lr=0.1, weighted=True), COHORTS).w_P, w)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unbalanced_clients_make_a_difference_and_balanced_ones_none(
+    kind: type[Algorithm], tiny: Run
+) -> None:
+    def results(data: Federation) -> list[torch.Tensor]:
+        run = tiny.replace(data=data, replicates=1, participation=Uniform(m=4))
+        return [final(run.replace(algorithm=kind(weighted=w))) for w in (False, True)]
+
+    plain, weighted = results(tiny.data.replace(partition=Dirichlet(alpha=1.0)))
+    assert torch.equal(plain, weighted)
+    skewed = Dirichlet(alpha=0.1, balanced=False)
+    plain, weighted = results(tiny.data.replace(partition=skewed))
+    assert not torch.allclose(plain, weighted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_weights_the_json_is_that_of_before(kind: type[Algorithm]) -> None:
+    assert "weighted" not in kind().to_json()
+    weighted = kind(weighted=True)
+    assert Algorithm.from_json(weighted.to_json()) == weighted
+
+
+class Counting(Algorithm):
+    """Keeps the numbers of samples that it is told."""
+
+    def init(self, w_P: torch.Tensor, num_clients: int) -> State:
+        return State(w_P, {"counts": torch.zeros(4, dtype=torch.int64)})
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        counts = yield CountSamples([3, 0, SERVER, EVERYONE])
+        yield TrainMean(state.w_P, ids)
+        return State(state.w_P, {"counts": counts})
+
+
+def test_an_algorithm_is_told_how_many_samples_clients_hold(tiny: Run) -> None:
+    run = tiny.replace(algorithm=Counting(), rounds=1)
+    worker = Worker(run.cells, run.data.load(), run.model)
+    sim = Simulation(run, worker)
+    sim.step()
+    for cell, replicate in enumerate(sim.replicates):
+        sizes, server = worker.sizes(cell)
+        expected = [sizes[3], sizes[0], server, sum(sizes)]
+        assert replicate.state.server["counts"].tolist() == expected
+
+
+class Asking(Algorithm):
+    """Asks for the samples of a client."""
+
+    client: int = 10
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        yield CountSamples([self.client])
+        yield TrainMean(state.w_P, ids)
+        return state
+
+
+class Weighing(Algorithm):
+    """Gives the cohort's clients weights."""
+
+    weights: list[float]
+
+    def round(self, state: State, ids: list[int], key: Key) -> Round:
+        yield TrainMean(state.w_P, ids, weight_M=torch.tensor(self.weights))
+        return state
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        (Asking(), r"Asking\.round.*asked for client 10, but ids go from 0 to 9"),
+        (
+            Weighing(weights=[1, 2]),
+            r"Weighing\.round.*weight_M is .* one finite number",
+        ),
+        (Weighing(weights=[1, -1, 2]), "weight_M is"),
+        (Weighing(weights=[0, 0, 0]), "weight_M is"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_explained(
+    algorithm: Algorithm, text: str, tiny: Run
+) -> None:
+    run = tiny.replace(algorithm=algorithm)
+    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
+    with pytest.raises(ValueError, match=text):
+        sim.step()
+
+
+def test_a_weighted_mean_follows_the_weights_that_an_algorithm_gives(
+    tiny: Run,
+) -> None:
+    local = LocalTraining(lr=0.1, batch_size=32, steps=2)
+    run = tiny.replace(local=local, replicates=1, participation=Uniform(m=2))
+
+    class OnlyFirst(FedAvg):
+        def round(self, state: State, ids: list[int], key: Key) -> Round:
+            update = yield TrainMean(state.w_P, ids, weight_M=torch.tensor([1, 0]))
+            return State(state.w_P - update.delta_P)
+
+    class First(FedAvg):
+        def round(self, state: State, ids: list[int], key: Key) -> Round:
+            update = yield TrainMean(state.w_P, ids[:1])
+            return State(state.w_P - update.delta_P)
+
+    both = (final(run.replace(algorithm=kind())) for kind in (OnlyFirst, First))
+    torch.testing.assert_close(*both, rtol=0, atol=1e-6)

@@ -1,0 +1,245 @@
+"""Parquet in the layout of Hugging Face: what is found, what identifies it, what is refused."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import raysafl as fl
+
+NAMES = ["cat", "dog", "fox"]
+
+
+def pixels(count: int, seed: int = 0, tail: tuple[int, ...] = ()) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (count, 4, 5, *tail), dtype=np.uint8)
+
+
+def png(image: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def images_of(column: str, kind: str = "Image") -> dict[str, Any]:
+    """The metadata that Hugging Face writes into the schema."""
+    features = {
+        column: {"_type": kind},
+        "fine": {"names": NAMES, "_type": "ClassLabel"},
+        "writer": {"dtype": "string", "_type": "Value"},
+    }
+    return {"huggingface": json.dumps({"info": {"features": features}})}
+
+
+def write(file: Path, images: Any, labels: Any, **columns: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    rows = [{"bytes": png(image), "path": f"{i}.png"} for i, image in enumerate(images)]
+    table = pa.table({"img": pa.array(rows, kind), "fine": labels, **columns})
+    pq.write_table(table.replace_schema_metadata(images_of("img")), file)
+
+
+def write_all(folder: Path, **changes: Any) -> Path:
+    """Two shards of training images and one of test images, in `data/`."""
+    for part, count, seed in (
+        ("train-00000-of-00002", 5, 1),
+        ("train-00001-of-00002", 4, 2),
+        ("test-00000-of-00001", 3, 3),
+    ):
+        labels = [i % 2 for i in range(count)]
+        writers = [f"w{i % 3}" for i in range(count)]
+        file = folder / "data" / f"{part}.parquet"
+        write(file, pixels(count, seed), labels, writer=writers, **changes)
+    return folder
+
+
+def refused(make: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises(ValueError) as caught:
+        make(*args, **options)
+    return str(caught.value)
+
+
+def test_shards_are_read_in_order_with_the_columns_and_names_of_the_metadata(
+    tmp_path: Path,
+) -> None:
+    source = fl.from_parquet(write_all(tmp_path / "animals"), client="writer")
+    assert isinstance(source, fl.ParquetImages)
+    dataset = source.load()
+    expected = np.concatenate([pixels(5, 1), pixels(4, 2)])[:, None]
+    assert np.array_equal(dataset.train.x, expected)
+    assert np.array_equal(dataset.test.x, pixels(3, 3)[:, None])
+    assert dataset.train.y.tolist() == [0, 1, 0, 1, 0, 0, 1, 0, 1]
+    assert dataset.names == tuple(NAMES) and dataset.num_classes == 3
+    assert dataset.name == "animals" and source.num_classes == 3
+    assert dataset.train.columns["writer"].values == ("w0", "w1", "w2")
+
+
+def test_the_same_files_elsewhere_are_the_same_run_and_a_changed_image_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = fl.from_parquet(write_all(tmp_path / "one"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    two = fl.from_parquet(write_all(Path("here") / "two"))
+    assert one.to_json() == two.to_json() and str(tmp_path) not in one.to_json()
+    file = tmp_path / "one" / "data" / "test-00000-of-00001.parquet"
+    write(file, pixels(3, 4), [0, 1, 0], writer=["a"] * 3)
+    assert "have changed since the source was made" in refused(one.load)
+    assert two.load().name == "two"
+    assert fl.from_parquet(tmp_path / "one").digest() != one.digest()
+    file.unlink()
+    assert "is missing; put it back" in refused(one.load)
+
+
+def test_a_configuration_finds_files_that_this_session_knows(tmp_path: Path) -> None:
+    source = fl.from_parquet(write_all(tmp_path / "known"), standardise=True)
+    again = fl.Source.from_json(source.to_json())
+    assert np.array_equal(again.load().train.x, source.load().train.x)
+    unknown = source.to_json().replace(source.content, "0" * 64)
+    assert "give fl.from_parquet(...) their folder" in refused(
+        fl.Source.from_json, unknown
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train.parquet", "test.parquet"],
+        ["train/0000.parquet", "test/0000.parquet"],
+        ["en/train-00000-of-00001-ab12cd.parquet", "en/test-00000-of-00001.parquet"],
+    ],
+)
+def test_other_layouts_are_found(names: list[str], tmp_path: Path) -> None:
+    for name, count in zip(names, (4, 2), strict=True):
+        write(tmp_path / name, pixels(count), [0, 1] * (count // 2))
+    dataset = fl.from_parquet(tmp_path).load()
+    assert (len(dataset.train), len(dataset.test)) == (4, 2)
+
+
+def test_files_are_given_one_by_one_or_by_split(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write(tmp_path / f"{name}.parquet", pixels(4, ord(name)), [0, 1, 0, 1])
+    a, b, c = (tmp_path / f"{name}.parquet" for name in "abc")
+    by_split = fl.from_parquet({"train": [a, b], "test": c}).load()
+    assert (len(by_split.train), len(by_split.test)) == (8, 4)
+    alone = fl.from_parquet(a, test_share=0.25).load()
+    assert (len(alone.train), len(alone.test)) == (3, 1)
+    assert "no files of the split 'test'" in refused(fl.from_parquet, a)
+    assert "no files of the split 'train'" in refused(fl.from_parquet, [a, b])
+
+
+def test_validation_is_the_test_set_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", pixels(4), [0, 1, 0, 1])
+    write(tmp_path / "validation.parquet", pixels(2), [0, 1])
+    text = refused(fl.from_parquet, tmp_path)
+    assert "test.parquet is missing" in text and "has: train, validation" in text
+    assert len(fl.from_parquet(tmp_path, test="validation").load().test) == 2
+
+
+def test_images_may_be_bytes_alone_or_paths_of_files(tmp_path: Path) -> None:
+    images = pixels(4, tail=(3,))
+    for i, image in enumerate(images):
+        (tmp_path / f"{i}.png").write_bytes(png(image))
+    paths = [f"{i}.png" for i in range(4)]
+    forms = {
+        "bytes": pa.array([png(image) for image in images]),
+        "path": pa.array(paths),
+        "both": pa.array([{"bytes": None, "path": path} for path in paths]),
+    }
+    for form, column in forms.items():
+        table = pa.table({"img": column, "label": ["x", "y", "x", "y"]})
+        for part in ("train", "test"):
+            (tmp_path / form).mkdir(exist_ok=True)
+            pq.write_table(table, tmp_path / form / f"{part}.parquet")
+        for path in tmp_path.glob("*.png"):
+            (tmp_path / form / path.name).write_bytes(path.read_bytes())
+        source = fl.from_parquet(tmp_path / form, image="img")
+        dataset = source.load()
+        assert np.array_equal(dataset.train.x, images.transpose(0, 3, 1, 2))
+        assert dataset.names == ("x", "y")
+        if form != "bytes":
+            (tmp_path / form / "0.png").write_bytes(png(images[1]))
+            assert "have changed" in refused(source.load)
+
+
+def test_a_table_in_parquet_is_the_same_run_as_its_data_frame(tmp_path: Path) -> None:
+    columns = {"a": [1.5, 2, 3, 4], "b": [4, 3, 2, 1], "label": [0, 1, 1, 0]}
+    table = pa.table(columns)
+    for part in ("train", "test"):
+        pq.write_table(table, tmp_path / f"{part}.parquet")
+    frame = table.to_pandas()
+    expected = fl.from_pandas(frame, label="label", test=frame)
+    assert fl.from_parquet(tmp_path) == expected
+    text = refused(fl.from_parquet, tmp_path, standardise=(0, 1))
+    assert "standardise must be True or False for a table" in text
+
+
+def test_fractions_as_labels_are_numbers_to_predict(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write(tmp_path / f"{part}.parquet", pixels(3), [0.5, 1.5, 2.0])
+    source = fl.from_parquet(tmp_path, label="fine")
+    assert source.num_classes == 0
+    assert source.load().train.y.tolist() == [0.5, 1.5, 2.0]
+
+
+def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
+    folder = write_all(tmp_path / "one")
+    assert "did you mean 'writer'?" in refused(fl.from_parquet, folder, client="writr")
+    assert "did you mean 'img'?" in refused(fl.from_parquet, folder, image="imgs")
+    (folder / "data" / "train-00001-of-00002.parquet").unlink()
+    assert "has 1 shard of a split of 2" in refused(fl.from_parquet, folder)
+    for name in ("en", "fr"):
+        write_all(tmp_path / "two" / name)
+    text = refused(fl.from_parquet, tmp_path / "two")
+    assert "holds several datasets, in en/data, fr/data" in text
+    assert "is missing; looked for" in refused(fl.from_parquet, tmp_path / "tow")
+    write(tmp_path / "three" / "train.parquet", pixels(2), [0, 5])
+    write(tmp_path / "three" / "test.parquet", pixels(2), [0, 1])
+    text = refused(fl.from_parquet, tmp_path / "three")
+    assert "there is the label 5, but its metadata name 3 classes" in text
+
+
+def test_the_only_columns_of_images_and_classes_are_needed(tmp_path: Path) -> None:
+    picture = [{"bytes": png(image)} for image in pixels(2)]
+    for part in ("train", "test"):
+        table = pa.table({"a": picture, "b": picture, "c": [0, 1]})
+        pq.write_table(table, tmp_path / f"{part}.parquet")
+    assert "several columns of images (a, b); say which one by image=" in refused(
+        fl.from_parquet, tmp_path
+    )
+    assert "say which one is the target by label=" in refused(
+        fl.from_parquet, tmp_path, image="a"
+    )
+    assert fl.from_parquet(tmp_path, image="b", label="c").load().num_classes == 2
+
+
+def test_runs_that_name_a_folder_keep_their_ids() -> None:
+    text = '{"high":1.0,"kind":"ParquetImages","low":0.0,"path":"cifar10"}'
+    assert fl.ParquetImages(path="cifar10").to_json() == text
+
+
+def test_images_with_a_client_per_writer_are_trained(tmp_path: Path) -> None:
+    from raysafl.runtime import Worker
+    from raysafl.simulation.simulation import Simulation
+
+    source = fl.from_parquet(write_all(tmp_path), client="writer", standardise=True)
+    run = fl.Run(
+        data=fl.Federation(
+            dataset=source, clients=3, partition=fl.ByColumn(column="writer")
+        ),
+        model=fl.Logistic(),
+        algorithm=fl.FedAvg(),
+        participation=fl.Full(),
+        local=fl.LocalTraining(lr=0.1, batch_size=4, epochs=1),
+        rounds=3,
+    )
+    work = Worker(run.cells, run.data.load(), run.model, engine="loop")
+    simulation = Simulation(run, work)
+    losses = [simulation.step()[0].train_loss for _ in range(3)]
+    assert losses[2] < losses[0]

@@ -1,0 +1,51 @@
+"""The code in docs/howto-tools.md runs as it is printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "howto-tools.md").read_text()
+SECTIONS = {
+    title: body
+    for title, _, body in (part.partition("\n") for part in TEXT.split("\n## ")[1:])
+}
+# Packages that are no dependencies; without them the section is not run.
+NEEDED = {"Weights & Biases, offline": "wandb", "Hydra and OmegaConf": "hydra"}
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+CODE = {
+    title: found[1]
+    for title, body in SECTIONS.items()
+    if (found := PYTHON.search(body))
+}
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("title", CODE)
+def test_the_code_of_a_section_runs(title: str, tmp_path: Path) -> None:
+    if title in NEEDED:
+        pytest.importorskip(NEEDED[title])
+    script = tmp_path / "script.py"
+    script.write_text(CODE[title])
+    if configuration := re.search(r"```yaml\n(.*?)```", SECTIONS[title], re.DOTALL):
+        (tmp_path / "conf").mkdir()
+        (tmp_path / "conf" / "config.yaml").write_text(configuration[1])
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results"
+    if "sweep = fl.Sweep(" in CODE[title]:
+        assert "Results, table and curves: results/" in done.stdout
+    if title == "TensorBoard":
+        assert list(results.glob("in_tensorboard/logs/s=0_*/events.out.tfevents.*"))
+    if title == "Weights & Biases, offline":
+        assert list(results.glob("in_wandb/logs/s=0_*/wandb/offline-run-*/*.wandb"))
+
+
+def test_every_section_is_in_the_list_at_the_top() -> None:
+    listed = re.findall(r"^- \[(.*?)\]\(#", TEXT, re.MULTILINE)
+    assert listed == list(SECTIONS)

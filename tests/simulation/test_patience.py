@@ -1,0 +1,275 @@
+"""Runs that stop early: when, each replicate by itself, after kills, and in the folder."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.compute as pc
+import pytest
+import torch
+
+from raysafl import LocalTraining, Patience, Run
+from raysafl.core.record import Record
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import _checksum, dump, progress, restore
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.integrity import faults
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.runs_table import make_runs_table
+from raysafl.storage.store import Store
+from raysafl.storage.verify import verify
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.session import Session, run_in_process
+
+
+@pytest.fixture
+def patient(tiny: Run) -> Run:
+    """A run whose three replicates stop in different rounds, long before round 40."""
+    return tiny.replace(
+        rounds=40,
+        replicates=3,
+        eval_every=2,
+        local=LocalTraining(lr=0.5, batch_size=32, epochs=1),
+        stop=Patience(metric="test_accuracy", rounds=6, min_delta=0.02),
+    )
+
+
+def work(run: Run) -> Worker:
+    return Worker(run.cells, run.data.load(), run.model)
+
+
+def finish(sim: Simulation) -> list[Record]:
+    records = []
+    while not sim.done:
+        records += sim.step()
+    return records
+
+
+def last_round(values: Mapping[int, float], patience: Patience, sign: int) -> int:
+    """The round after which a replicate stops, by the definition."""
+    best, since = -math.inf, -1
+    for t, value in values.items():
+        if sign * value > best + patience.min_delta:
+            best, since = sign * value, t
+        elif t - since >= patience.rounds:
+            return t
+    return max(values)
+
+
+@pytest.mark.parametrize(
+    ("stop", "sign"),
+    [
+        (Patience(metric="test_accuracy", rounds=4, min_delta=0.02), 1),
+        (Patience(metric="test_loss", rounds=3), -1),
+        (Patience(metric="train_loss", rounds=1), -1),
+        (Patience(metric="train_accuracy", rounds=5, min_delta=0.01), 1),
+    ],
+    ids=str,
+)
+def test_each_replicate_stops_after_the_rounds_that_the_definition_says(
+    stop: Patience, sign: int, patient: Run
+) -> None:
+    whole = finish(Simulation(patient.replace(stop=None), work(patient)))
+    run = patient.replace(stop=stop)
+    sim = Simulation(run, work(run))
+    records = finish(sim)
+    ends = set()
+    for r in range(3):
+        all_of_it = [record for record in whole if record.replicate == r]
+        mine = [record for record in records if record.replicate == r]
+        values = {record.round: getattr(record, stop.metric) for record in all_of_it}
+        end = last_round(values, stop, sign)
+        assert mine[-1].round == end
+        # up to there, nothing is different
+        assert [m.test_loss for m in mine] == [
+            w.test_loss for w in all_of_it if w.round <= end
+        ]
+        stopped = sim.replicates[r].stopped
+        assert stopped.startswith(f"stopped after round {end}: {stop.metric} has not")
+        ends.add(end)
+    assert sim.round == max(ends) + 1 < 40
+
+
+def test_replicates_stop_by_themselves(patient: Run) -> None:
+    records = finish(Simulation(patient, work(patient)))
+    ends = {
+        r: max(rec.round for rec in records if rec.replicate == r) for r in (0, 1, 2)
+    }
+    assert len(set(ends.values())) > 1
+    alone = patient.replace(replicates=1, seed=1)
+    assert finish(Simulation(alone, work(alone)))[-1].round == ends[1]
+
+
+def test_a_run_that_is_interrupted_after_any_round_equals_the_undisturbed_one(
+    patient: Run,
+) -> None:
+    machine = work(patient)
+    whole = Simulation(patient, machine)
+    expected = finish(whole)
+    sim = Simulation(patient, machine)
+    records = []
+    while not sim.done:
+        records += sim.step()
+        content = dump(sim)
+        sim = Simulation(patient, machine)
+        restore(sim, content)
+    assert [(r.replicate, r.round, r.test_loss) for r in records] == [
+        (r.replicate, r.round, r.test_loss) for r in expected
+    ]
+    for a, b in zip(sim.replicates, whole.replicates, strict=True):
+        assert torch.equal(a.state.w_P, b.state.w_P)
+        assert (a.stopped, a.best, a.best_round) == (b.stopped, b.best, b.best_round)
+
+
+def test_checkpoints_of_earlier_versions_are_used(tiny: Run) -> None:
+    import safetensors
+    import safetensors.torch
+
+    sim = Simulation(tiny, work(tiny))
+    sim.step()
+    content = dump(sim)
+    tensors = safetensors.torch.load(content)
+    size = int.from_bytes(content[:8], "little")
+    saved = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["raysafl"])
+    for replicate in saved["replicates"]:
+        del replicate["best"], replicate["best_round"], replicate["stopped"]
+    text = json.dumps(saved)
+    metadata = {"raysafl": text, "sha256": _checksum(text, tensors)}
+    other = Simulation(tiny, work(tiny))
+    restore(other, safetensors.torch.save(tensors, metadata=metadata))
+    assert [r.test_loss for r in finish(other)] == [r.test_loss for r in finish(sim)]
+
+
+def test_a_run_without_patience_has_the_json_of_before(tiny: Run, patient: Run) -> None:
+    assert "stop" not in tiny.to_json()
+    assert Run.from_json(patient.to_json()) == patient
+
+
+@pytest.mark.parametrize(
+    ("value", "best", "higher", "expected"),
+    [
+        (0.5, None, True, True),
+        (math.nan, None, True, False),
+        (math.nan, 0.5, False, False),
+        (0.6, 0.5, True, False),
+        (0.61, 0.5, True, True),
+        (0.4, 0.5, False, False),
+        (0.39, 0.5, False, True),
+        (math.inf, 0.5, False, False),
+    ],
+)
+def test_an_improvement_is_more_than_min_delta(
+    value: float, best: float | None, higher: bool, expected: bool
+) -> None:
+    patience = Patience(min_delta=0.1 + 1e-9)
+    assert patience.improves(value, best, higher) == expected
+
+
+@pytest.mark.parametrize("metric", ["test_acuracy", "bytes_up", "val_loss"])
+def test_a_metric_that_the_run_does_not_measure_is_refused(
+    metric: str, tiny: Run
+) -> None:
+    with pytest.raises(ValueError, match=f"measures no single number '{metric}'"):
+        tiny.replace(stop=Patience(metric=metric))
+
+
+@pytest.fixture
+def sweep(patient: Run) -> Sweep:
+    """The patient run beside one that goes through all of its rounds."""
+    runs = {"patient": patient, "plain": patient.replace(stop=None, rounds=10)}
+    return Sweep("patience", runs=runs, axes=("which",))
+
+
+def folder(path: Path, sweep: Sweep) -> Store:
+    store = Store(path)
+    store.create()
+    store.write_manifest(sweep.manifest())
+    return store
+
+
+def session(sweep: Sweep, store: Store) -> Session:
+    ended = store.ledger()
+    runs = [run for run in sweep.labelled().values() if run.id not in ended]
+    cells = [cell for run in runs for cell in run.cells]
+    return Session(runs, store, Worker(cells, runs[0].data.load(), runs[0].model), {})
+
+
+def entry_of(store: Store, run: Run) -> LedgerEntry:
+    return store.ledger()[run.id]
+
+
+def assert_same_rows(one: Store, other: Store, run: Run) -> None:
+    """Check that the rows of a run are equal but for the wall time."""
+    first, second = (
+        table[table["run_id"] == run.id]
+        .sort_values(["replicate", "round"])
+        .drop(columns="seconds")
+        .reset_index(drop=True)
+        for table in (one.rounds(), other.rounds())
+    )
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_a_run_that_stopped_leaves_its_pack_and_is_finished_with_its_reason(
+    sweep: Sweep, patient: Run, tmp_path: Path
+) -> None:
+    store = folder(tmp_path / "pack", sweep)
+    session(sweep, store).advance(math.inf)
+    alone = folder(tmp_path / "alone", sweep)
+    run_in_process(patient, alone, work(patient))
+
+    entry, reference = entry_of(store, patient), entry_of(alone, patient)
+    assert entry.status is Status.FINISHED and entry.status.decided
+    assert "test_accuracy has not improved since round" in entry.reason
+    for end in entry.replicates:
+        assert end.status is Status.FINISHED and end.reason.startswith("stopped after")
+    assert_same_rows(store, alone, patient)
+    assert entry.metrics == reference.metrics
+    assert verify(store, progress) == [] and verify(alone, progress) == []
+    assert {entry.status for entry in store.ledger().values()} == {Status.FINISHED}
+
+    table = make_runs_table(store)
+    mine = table[table["run_id"] == patient.id]
+    rounds = store.rounds()
+    for row in mine.itertuples():
+        own = rounds[
+            (rounds.run_id == patient.id) & (rounds.replicate == row.replicate)
+        ]
+        assert row.rounds == own["round"].max() + 1
+        assert row.final == own.sort_values("round").test_accuracy.iloc[-1]
+
+
+def test_kills_change_neither_rows_nor_the_ledger(
+    sweep: Sweep, patient: Run, tmp_path: Path
+) -> None:
+    undisturbed = folder(tmp_path / "undisturbed", sweep)
+    session(sweep, undisturbed).advance(math.inf)
+    store = folder(tmp_path / "killed", sweep)
+    for _ in range(100):
+        attempt = session(sweep, store)
+        attempt.advance(0.0)  # up to the next evaluated round
+        attempt.flush()
+        if attempt.done or patient.id in store.ledger():
+            break
+    mine, theirs = entry_of(store, patient), entry_of(undisturbed, patient)
+    assert_same_rows(store, undisturbed, patient)
+    assert (mine.metrics, mine.reason) == (theirs.metrics, theirs.reason)
+    for a, b in zip(mine.replicates, theirs.replicates, strict=True):
+        assert (a.rows, a.reason, a.status) == (b.rows, b.reason, b.status)
+
+
+def test_entries_without_digests_may_have_stopped_after_any_evaluated_round(
+    sweep: Sweep, patient: Run, tmp_path: Path
+) -> None:
+    store = folder(tmp_path / "old", sweep)
+    run_in_process(patient, store, work(patient))
+    fields = entry_of(store, patient).content()
+    for end in fields["replicates"]:
+        del end["rows"], end["digest"]
+    old = {patient.id: LedgerEntry.from_json(json.dumps(fields))}
+    rows = store.table([patient.id])
+    assert faults(old, rows) == {}
+    first = pc.and_(pc.equal(rows["replicate"], 0), pc.equal(rows["round"], 1))
+    assert "rows instead of" in faults(old, rows.filter(pc.invert(first)))[patient.id]

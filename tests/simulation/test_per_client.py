@@ -1,0 +1,362 @@
+"""Who is served: scores and statistics of single clients, against values by hand."""
+
+import re
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.four_clients import FOUR, HELD, TESTS, FourUsers
+
+from raysafl import (
+    Dataset,
+    Federation,
+    Iid,
+    LocalTraining,
+    NextToken,
+    Overlapping,
+    PerClient,
+    Regression,
+    Run,
+    Synthetic,
+)
+from raysafl.core.record import Record
+from raysafl.core.work import Task
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.per_client import served
+from raysafl.simulation.simulation import Simulation
+from raysafl.sweep.client_rows import client_rows
+from raysafl.sweep.runner import prepare
+
+
+def simulation(run: Run) -> Simulation:
+    return Simulation(run, Worker(run.cells, run.data.load(), run.model))
+
+
+def played(run: Run, stop: int | None = None) -> tuple[Simulation, list[Record]]:
+    """A run to its end; with `stop`, it goes on from a checkpoint after that round."""
+    own, records = simulation(run), []
+    while not own.done:
+        records += own.step()
+        if own.round == stop:
+            content = dump(own)
+            own = simulation(run)
+            restore(own, content)
+    return own, records
+
+
+def hits(w_P: Any, dataset: Dataset) -> Any:
+    """Whether logistic regression classifies each test sample correctly, by hand."""
+    w = np.asarray(w_P, np.float64)
+    scores = dataset.test.x @ w[:16].reshape(4, 4).T + w[16:]
+    return scores.argmax(1) == dataset.test.y
+
+
+def last(run: Run, stop: int | None = None) -> tuple[Any, dict[str, float], Any]:
+    """Of replicate 0: its last rows of clients/, its last metrics, its parameters."""
+    own, records = played(run, stop)
+    table = client_rows(own).to_pandas()
+    table = table[(table["replicate"] == 0) & (table["round"] == run.rounds - 1)]
+    metrics = [record.metrics for record in records if record.replicate == 0][-1]
+    return table, dict(metrics), own.replicates[0].state.w_P
+
+
+def test_statistics_of_four_clients_equal_those_by_hand() -> None:
+    came = np.array([4, 2, 0, 0])
+    quality = np.array([0.9, 0.5, 0.3, 0.1])
+    found = served(came, quality, personal_N=np.array([1.0, 0.6, 0.8, 0.4]), absent=0.2)
+    assert found == pytest.approx(
+        {
+            "mean": 0.45,
+            # The squares of 0.45, 0.05, -0.15 and -0.35 have the mean 0.0875.
+            "std": 0.0875**0.5,
+            "weighted": (4 * 0.9 + 2 * 0.5) / 6,
+            "never": 0.2,
+            # The two that never came share the one place.
+            "rarest10": 0.2,
+            "worst10": 0.1,
+            "absent_classes": 0.2,
+            "mean_personal": 0.7,
+            "never_personal": 0.6,
+        }
+    )
+
+
+def test_where_a_lower_metric_is_better_the_worst_clients_have_the_highest() -> None:
+    found = served(np.array([1, 0]), np.array([3.0, 2.0]), higher_is_better=False)
+    assert found["worst10"] == 3.0 and found["never"] == 2.0
+
+
+def test_clients_that_came_equally_often_share_the_last_places_of_the_rarest() -> None:
+    # Of 20 clients, the tenth are two: the one that came once, and one of three.
+    came = np.array([1, 2, 2, 2, *[5] * 16])
+    quality = np.array([0.8, 0.0, 0.3, 0.6, *[1.0] * 16])
+    assert served(came, quality)["rarest10"] == pytest.approx((0.8 + 0.3) / 2)
+
+
+def test_what_does_not_exist_is_left_out() -> None:
+    nobody = served(np.zeros(4, int), np.full(4, 0.5))
+    assert "weighted" not in nobody and nobody["never"] == 0.5
+    everybody = served(np.ones(4, int), np.full(4, 0.5))
+    assert "never" not in everybody and "absent_classes" not in everybody
+
+
+def test_by_labels_a_client_is_served_as_the_classes_that_it_holds() -> None:
+    table, metrics, w_P = last(FOUR)
+    dataset = FourUsers().load()
+    hit = hits(w_P, dataset)
+    of_class = np.array([hit[dataset.test.y == c].mean() for c in range(4)])
+    share = HELD / HELD.sum(1, keepdims=True)
+    quality = share @ of_class
+    assert table["quality"].tolist() == pytest.approx(quality.tolist())
+    assert table["participations"].tolist() == [4, 2, 0, 0]
+    assert table["samples"].tolist() == HELD.sum(1).tolist()
+    tests = [TESTS.sum(0)[HELD[i] > 0].sum() for i in range(4)]
+    assert table["test_samples"].tolist() == tests
+    assert table["personal_quality"].isna().all()
+    # Classes 2 and 3 are held by clients that never came, class 0 by client 0 too.
+    absent = hit[np.isin(dataset.test.y, [2, 3])].mean()
+    assert metrics["clients_absent_classes_accuracy"] == pytest.approx(absent)
+    assert metrics["clients_never_accuracy"] == pytest.approx(quality[2:].mean())
+    assert metrics["clients_worst10_accuracy"] == pytest.approx(quality.min())
+    assert metrics["clients_weighted_accuracy"] == pytest.approx(
+        (4 * quality[0] + 2 * quality[1]) / 6
+    )
+    # Nobody who holds class 3 has trained, and the model never names it.
+    assert quality[3] == 0 < quality[2] < quality[1] < quality[0]
+    scores = torch.from_numpy(dataset.test.x) @ w_P[:16].view(4, 4).T + w_P[16:]
+    targets = torch.from_numpy(dataset.test.y)
+    losses = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+    loss_of_class = np.array([losses[targets == c].mean().item() for c in range(4)])
+    assert table["loss"].tolist() == pytest.approx((share @ loss_of_class).tolist())
+
+
+def test_test_samples_that_users_hold_are_their_clients_own() -> None:
+    table, metrics, w_P = last(FOUR.replace(eval_clients=PerClient(every=2, on="own")))
+    dataset = FourUsers().load()
+    hit = hits(w_P, dataset)
+    quality = [hit[dataset.test.users == user].mean() for user in range(4)]
+    assert table["quality"].tolist() == pytest.approx(quality)
+    assert table["test_samples"].tolist() == TESTS.sum(1).tolist()
+    absent = hit[np.isin(dataset.test.y, [2, 3])].mean()
+    assert metrics["clients_absent_classes_accuracy"] == pytest.approx(absent)
+
+
+def test_clients_are_the_users_that_were_taken_also_if_some_were_not() -> None:
+    run = FOUR.replace(
+        {
+            "data": Federation(dataset=Synthetic(users=9), clients=5).replace(
+                partition=FOUR.data.partition
+            )
+        },
+        eval_clients=PerClient(every=4, on="own"),
+    )
+    worker = Worker(run.cells, run.data.load(), run.model)
+    dataset = run.data.load()
+    assert dataset.train.users is not None and dataset.test.users is not None
+    split = worker.population.splits[0]
+    for i, tests in enumerate(worker.client_tests(0, "own")[1]):
+        (user,) = np.unique(dataset.train.users[split.clients[i]])
+        assert tests == (dataset.test.users == user).sum()
+
+
+def test_own_tests_are_held_out_of_a_clients_samples_and_nobody_trains_on_them() -> (
+    None
+):
+    run = FOUR.replace(
+        {"data.own_tests": 0.5}, eval_clients=PerClient(every=4, on="own")
+    )
+    before = FOUR.data.split(FourUsers().load(), 0)
+    split = run.data.split(FourUsers().load(), 0)
+    assert split.tests is not None
+    for i in range(4):
+        own, kept = split.tests[i], split.clients[i]
+        assert len(own) == HELD.sum(1)[i] // 2
+        assert sorted([*own, *kept]) == sorted(before.clients[i])
+    table, _, w_P = last(run)
+    dataset = FourUsers().load()
+    hit = hits(w_P, replace(dataset, test=dataset.train))
+    quality = [hit[split.tests[i]].mean() for i in range(4)]
+    assert table["quality"].tolist() == pytest.approx(quality)
+
+
+def test_a_personal_model_is_the_global_one_after_k_local_steps() -> None:
+    run = FOUR.replace(eval_clients=PerClient(every=4, personal_steps=3))
+    table, metrics, w_P = last(run)
+    dataset = FourUsers().load()
+    # The same local steps as training of a run whose local training they are, in the
+    # same round and with the same batches.
+    few = LocalTraining(lr=0.5, batch_size=2, steps=3)
+    worker = Worker(run.cells, dataset, run.model)
+    tasks = [Task(0, i, w_P.float(), few, 0, 3, 0, None, 0.0) for i in range(4)]
+    deltas = worker.trainer.train(tasks).delta_MP
+    for i in range(4):
+        hit = hits(w_P - deltas[i], dataset)
+        of_class = np.array([hit[dataset.test.y == c].mean() for c in range(4)])
+        quality = HELD[i] / HELD[i].sum() @ of_class
+        assert table["personal_quality"].iloc[i] == pytest.approx(quality)
+    assert metrics["clients_never_personal_accuracy"] == pytest.approx(
+        table["personal_quality"].iloc[2:].mean()
+    )
+    # Client 3 holds one class, which its own model knows better than the global one.
+    assert table["personal_quality"].iloc[3] > table["quality"].iloc[3]
+
+
+@pytest.mark.parametrize("on", ["labels", "own"])
+def test_nothing_else_changes_by_a_bit_where_clients_are_evaluated(on: Any) -> None:
+    asked = FOUR.replace(eval_clients=PerClient(every=2, on=on, personal_steps=2))
+    with_clients, records = played(asked)
+    without, plain = played(FOUR.replace(eval_clients=None))
+    for one, other in zip(records, plain, strict=True):
+        same = {name: getattr(one, name) for name in asdict(other)}
+        assert {**same, "metrics": {}, "seconds": 0} == {
+            **asdict(other),
+            "metrics": {},
+            "seconds": 0,
+        }
+        due = one.round % 2 == 1
+        assert bool(one.metrics) == due
+        assert one.metrics.keys() <= asked.columns().keys()
+    for one_r, other_r in zip(with_clients.replicates, without.replicates, strict=True):
+        assert torch.equal(one_r.state.w_P, other_r.state.w_P)
+
+
+def test_the_default_is_left_out_of_the_json_so_that_old_ids_stay() -> None:
+    assert "eval_clients" not in FOUR.replace(eval_clients=None).to_json()
+    assert "own_tests" not in FOUR.to_json()
+    assert Run.from_json(FOUR.to_json()) == FOUR
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_run_resumed_from_a_checkpoint_knows_its_clients_as_before(stop: int) -> None:
+    run = FOUR.replace(eval_clients=PerClient(every=2, on="own", personal_steps=1))
+    whole, records = played(run)
+    again, resumed = played(run, stop)
+    assert client_rows(again).equals(client_rows(whole))
+    assert [record.metrics for record in resumed] == [r.metrics for r in records]
+
+
+def test_the_columns_are_declared_with_the_objectives_metric() -> None:
+    columns = FOUR.columns()
+    assert columns["clients_never_accuracy"].is_fraction
+    assert columns["clients_mean_accuracy"].higher_is_better
+    assert not columns["clients_std_accuracy"].higher_is_better
+    assert "clients_mean_personal_accuracy" not in columns
+    personal = FOUR.replace(eval_clients=PerClient(personal_steps=1)).columns()
+    assert "clients_never_personal_accuracy" in personal
+
+
+class LastIsEmpty(Iid):
+    """The last client holds nothing."""
+
+    def spread(self, *arguments: Any) -> Any:
+        """Take from the last client what it holds."""
+        *parts, last = super().spread(*arguments)
+        return [*parts, last[:0]]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another rhythm": (
+        {"eval_every": 3, "rounds": 9, "eval_clients": PerClient(every=4)},
+        "eval_clients.every=4 is no multiple of eval_every=3, and only evaluated rounds "
+        "have a row; give every=3",
+    ),
+    "too many rows": (
+        {"rounds": 1_000_000, "eval_clients": PerClient(every=1)},
+        "a table with 8,000,000 rows (4 clients, 2 replicates, 1,000,000 rounds); at most "
+        "2,000,000 are allowed",
+    ),
+    "no users": (
+        {
+            "data": Federation(clients=10),
+            "participation": {"kind": "Full"},
+            "eval_clients": PerClient(on="own"),
+        },
+        "does not say whose its samples are; give Federation(own_tests=0.2)",
+    ),
+    "users at several clients": (
+        {"data.partition": Iid(), "eval_clients": PerClient(on="own")},
+        "needs users whose samples are at one client, and clients",
+    ),
+    "an empty client": (
+        {"data.partition": LastIsEmpty()},
+        "judges every client, but client 3 holds no samples",
+    ),
+    "overlapping clients": (
+        {"data.partition": Overlapping(samples=8), "data.own_tests": 0.5},
+        "under this partition two clients hold the same one",
+    ),
+    "too few to hold out": (
+        {"data": Federation(clients=1200, own_tests=0.2)},
+        "no test sample beside one to train on: it holds 1 samples, and needs 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_refused_before_anything_runs(name: str) -> None:
+    changes, message = REFUSED[name]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        prepare([FOUR.replace(changes)])
+
+
+class TwoClasses(FourUsers):
+    """Four users, and a test set without the classes that only users 2 and 3 hold."""
+
+    def load(self) -> Dataset:
+        """Test samples of classes 0 and 1."""
+        full = super().load()
+        some = full.test.y < 2
+        users = None if full.test.users is None else full.test.users[some]
+        few = replace(full.test, x=full.test.x[some], y=full.test.y[some], users=users)
+        return replace(full, test=few)
+
+
+def test_a_client_without_test_samples_is_named() -> None:
+    with pytest.raises(
+        ValueError, match="no test samples for client 3: the test set has none of"
+    ):
+        prepare([FOUR.replace({"data.dataset": TwoClasses()})])
+
+
+class Numbers(FourUsers):
+    """Four users, and a number to predict for each sample."""
+
+    def load(self) -> Dataset:
+        """The class as a number."""
+        full = super().load()
+        parts = (replace(p, y=p.y.astype(np.float32)) for p in (full.train, full.test))
+        return Dataset(full.name, *parts, 0)
+
+
+def test_clients_of_a_regression_are_compared_by_its_metric() -> None:
+    run = FOUR.replace(
+        {"data.dataset": Numbers()},
+        objective=Regression(),
+        local=LocalTraining(lr=0.05, batch_size=2, epochs=1),
+        eval_clients=PerClient(every=2, on="own"),
+    )
+    own = Simulation(
+        run,
+        Worker(run.cells, run.data.load(), run.model, objective=run.objective),
+    )
+    records = []
+    while not own.done:
+        records += own.step()
+    table = client_rows(own).to_pandas()
+    table = table[(table["replicate"] == 0) & (table["round"] == 3)]
+    dataset = run.data.load()
+    w = own.replicates[0].state.w_P.double().numpy()
+    outputs = dataset.test.x @ w[:4] + w[4]
+    gaps = np.abs(outputs - dataset.test.y)
+    name = run.objective.metric
+    assert name == "mae"
+    mae = [gaps[dataset.test.users == user].mean() for user in range(4)]
+    assert table["quality"].tolist() == pytest.approx(mae, rel=1e-5)
+    metrics = [r.metrics for r in records if r.replicate == 0][-1]
+    assert metrics["clients_worst10_mae"] == pytest.approx(max(mae), rel=1e-5)
+    with pytest.raises(ValueError, match="on='labels' needs samples with one class"):
+        prepare([run.replace(eval_clients=PerClient())])
+    assert NextToken().metric == "accuracy"

@@ -1,0 +1,335 @@
+"""Runs with different objectives in one folder: rows, digests and statistics."""
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers.objectives import DETAILED, PLAIN, REGRESSION, carried_out
+
+from raysafl.core.record import Column, further_column, further_of
+from raysafl.simulation.checkpoint import progress
+from raysafl.storage.checked import read_checked
+from raysafl.storage.compaction import compact
+from raysafl.storage.integrity import row_hashes, row_sums
+from raysafl.storage.rows import ROUNDS, joined, schema_of, table_of
+from raysafl.storage.runs_table import make_runs_table, write_runs_table
+from raysafl.storage.statistics import STATISTICS, statistics_of, summarise_each
+from raysafl.storage.store import Store
+from raysafl.storage.verify import verify
+from raysafl.sweep.definition import Sweep
+
+RUNS = {"plain": PLAIN, "detailed": DETAILED, "regression": REGRESSION}
+PER_CLASS = ["test_accuracy_of_0", "test_accuracy_of_1"]
+
+
+def sweep() -> Sweep:
+    return Sweep("two", {(k,): run for k, run in RUNS.items()}, axes=("what",))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return carried_out(tmp_path_factory.mktemp("two") / "two", sweep()).path
+
+
+@pytest.fixture(params=["packs", "compacted"])
+def store(folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    """A copy of the folder whose rows lie in three files, or in one."""
+    for file in folder.glob("**/*"):
+        if file.is_file():
+            copy = tmp_path / "two" / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    made = Store(tmp_path / "two")
+    if request.param == "compacted":
+        assert compact(made).compacted == 3
+    return made
+
+
+def of(frame: pd.DataFrame, what: str) -> pd.DataFrame:
+    return frame[frame["run_id"] == RUNS[what].id]
+
+
+def test_a_column_that_a_run_does_not_have_is_empty_in_its_rows(store: Store) -> None:
+    rows = store.rounds()
+    assert list(rows)[: len(ROUNDS)] == ROUNDS.names
+    further = {"test_f1", *PER_CLASS, "test_confusion", "test_mae", "test_rmse"}
+    assert set(rows) - set(ROUNDS.names) == further | {"test_r2"}
+    assert of(rows, "regression")["test_mae"].notna().all()
+    assert of(rows, "regression")["test_accuracy"].isna().all()
+    assert of(rows, "detailed")[["test_f1", *PER_CLASS]].notna().all(axis=None)
+    assert of(rows, "detailed")["test_confusion"].map(sum).eq(20).all()
+    assert of(rows, "plain")[sorted(further)].isna().all(axis=None)
+    alone = store.rounds({PLAIN.id}).drop(
+        columns=[*further, "test_r2"], errors="ignore"
+    )
+    assert list(alone) == ROUNDS.names
+
+
+def test_pandas_and_duckdb_read_all_columns_of_all_files(store: Store) -> None:
+    files = sorted(store.rounds_path.glob("*.parquet"))
+    mine = store.rounds().drop(columns=["cohort", "test_confusion"])
+    by_pandas = pd.concat(map(pd.read_parquet, files))
+    by_duckdb = duckdb.sql(
+        f"SELECT * FROM read_parquet('{store.rounds_path}/*.parquet', "
+        "union_by_name = true)"
+    ).df()
+    for other in (by_pandas, by_duckdb):
+        read = other.sort_values(["run_id", "replicate", "round"], ignore_index=True)
+        pd.testing.assert_frame_equal(read[list(mine)], mine, check_dtype=False)
+
+
+def test_the_digest_of_a_row_does_not_change_with_columns_that_others_have() -> None:
+    plain = [{"replicate": 0, "seed": 1, "round": 2, "test_accuracy": 0.5}]
+    more = [{**plain[0], "metrics": {"test_mae": 1.0, "test_confusion": [1.0, 2.0]}}]
+    alone, other = table_of("a", plain), table_of("b", more)
+    together = row_sums(joined([alone, other]))
+    assert together == row_sums(alone) | row_sums(other)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"test_mae": 1.5, "test_list": [1.0, 2.0]},
+        {"test_mae": 1.0, "test_list": [2.0, 1.0]},
+        {"test_mae": 1.0, "test_list": [1.0, 2.0, 0.0]},
+        {"test_mae": 1.0, "test_list": [1.0, float("nan")]},
+        {"test_mae": 1.0, "test_list": []},
+        {"test_mae": 1.0},
+        {"test_list": [1.0, 2.0]},
+        {"test_rmse": 1.0, "test_list": [1.0, 2.0]},
+    ],
+)
+def test_the_digest_of_a_row_depends_on_each_further_column(
+    metrics: dict[str, Any],
+) -> None:
+    def hashes(own: dict[str, Any]) -> list[int]:
+        row = {"replicate": 0, "seed": 1, "round": 2, "metrics": own}
+        return row_hashes(table_of("a", [row])).tolist()  # type: ignore[no-any-return]
+
+    assert hashes(metrics) != hashes({"test_mae": 1.0, "test_list": [1.0, 2.0]})
+    assert hashes(metrics) == hashes(dict(metrics))
+
+
+@pytest.mark.parametrize("column", ["test_mae", "test_confusion", "test_f1"])
+def test_verify_finds_a_damaged_further_column(store: Store, column: str) -> None:
+    write_runs_table(store)
+    assert verify(store, progress) == []
+    damaged = next(
+        file
+        for file in sorted(store.rounds_path.glob("*.parquet"))
+        if column in pq.read_schema(file).names
+        and pq.read_table(file)[column].null_count < len(pq.read_table(file))
+    )
+    table = pq.read_table(damaged, schema=schema_of(pq.read_schema(damaged)))
+    values = table[column].to_pylist()
+    place = next(i for i, value in enumerate(values) if value is not None)
+    values[place] = [1.0] * 4 if isinstance(values[place], list) else 0.125
+    index = table.column_names.index(column)
+    array = pa.array(values, table.schema.field(column).type)
+    pq.write_table(table.set_column(index, column, array), damaged)
+    (finding, *others) = verify(store, progress)
+    assert "are not those that it wrote" in finding.what
+    assert all("runs.parquet" in str(other) for other in others)
+    assert set(read_checked(store).faults) == {table["run_id"][place].as_py()}
+
+
+def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> None:
+    from raysafl.runtime import Worker
+    from raysafl.sweep.session import Session
+
+    store = Store(tmp_path / "s")
+    store.create()
+    run = REGRESSION
+
+    def session() -> Session:
+        work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
+        return Session([run], store, work, {})
+
+    first = session()
+    for _ in range(2):
+        first.advance(0.0)
+    first.flush()
+    last = store.rounds().query("round == 1")
+    assert list(first.metrics())[:3] == ["round", "test_mae", "test_loss"]
+    for name in ("test_mae", "test_loss", "test_rmse", "test_r2"):
+        assert first.metrics()[name] == pytest.approx(last[name].mean())
+    assert first.quality() == pytest.approx(last["test_mae"].mean())
+    assert len(store.rounds()) == 4 and store.rounds()["test_mae"].notna().all()
+    second = session()
+    assert not second.begun_anew
+    second.advance(float("inf"))
+    (end,) = second.take_ends()
+    assert end.quality == "test_mae"
+    assert end.value == store.rounds().query("round == 5")["test_mae"].mean()
+    whole = carried_out(tmp_path / "whole", Sweep("whole", [run])).rounds()
+    pd.testing.assert_frame_equal(
+        store.rounds().drop(columns="seconds"), whole.drop(columns="seconds")
+    )
+
+
+@pytest.mark.parametrize("name", ["mae", "test_MAE", "best_mae", "test_", "run"])
+def test_a_file_with_a_column_that_no_run_can_have_is_refused(
+    name: str, store: Store
+) -> None:
+    file = next(iter(store.rounds_path.glob("*.parquet")))
+    table = pq.read_table(file)
+    pq.write_table(table.append_column(name, pa.array([1.0] * len(table))), file)
+    with pytest.warns(
+        UserWarning, match=f"a column '{name}', which is not one of ours"
+    ):
+        store.table()
+
+
+def test_a_further_column_of_another_type_is_refused() -> None:
+    schema = pa.schema([*ROUNDS, pa.field("test_mae", pa.string())])
+    with pytest.raises(ValueError, match="'test_mae' has the type string"):
+        schema_of(schema)
+
+
+def test_a_metric_that_is_a_number_here_and_a_list_there_is_refused() -> None:
+    row = {"replicate": 0, "seed": 1, "round": 2}
+    number = table_of("a", [{**row, "metrics": {"test_x": 1.0}}])
+    several = table_of("b", [{**row, "metrics": {"test_x": [1.0]}}])
+    with pytest.raises(ValueError, match="a number in some and a list in others"):
+        joined([number, several])
+
+
+def test_the_name_and_the_type_of_a_further_column_are_checked() -> None:
+    assert further_of({"test_mae": further_column("m"), "round": Column("int32", "")})
+    with pytest.raises(ValueError, match=r"called 'mae'; give a name such as test_mae"):
+        further_of({"mae": further_column("m")})
+    with pytest.raises(ValueError, match="has the type int32"):
+        further_of({"test_mae": Column("int32", "m")})
+
+
+def rows(**columns: list[float]) -> pd.DataFrame:
+    n = len(next(iter(columns.values())))
+    fixed: dict[str, Any] = {"round": range(n), "kind": "client", "server_rounds": 0}
+    fixed |= {"test_accuracy": np.nan, "test_loss": np.arange(n) + 0.5}
+    return pd.DataFrame({**fixed, **columns})
+
+
+COLUMNS = {
+    "test_mae": further_column("mean absolute error", higher_is_better=False),
+    "test_r2": further_column("R^2"),
+    "val_mae": further_column("error on validation data", higher_is_better=False),
+    "test_list": further_column("a list", is_list=True),
+}
+
+
+def test_the_statistics_of_further_columns_by_hand() -> None:
+    frame = rows(
+        test_mae=[9.0, 3.0, 5.0, 4.0, 7.0, 6.0],
+        test_r2=[0.0, 0.5, 0.9, 0.7, 0.1, 0.2],
+        val_mae=[8.0, 2.0, 1.0, 1.0, 3.0, 4.0],
+    )
+    found = summarise_each(frame, np.array([6]), COLUMNS, "test_mae")
+    further = found.drop(columns=list(STATISTICS)).iloc[0].to_dict()
+    assert further == pytest.approx(
+        {
+            "final_mae": 6.0,
+            "last5_mae": (3 + 5 + 4 + 7 + 6) / 5,
+            "best_mae": 3.0,
+            "final_r2": 0.2,
+            "last5_r2": (0.5 + 0.9 + 0.7 + 0.1 + 0.2) / 5,
+            "best_r2": 0.9,
+            "final_val_mae": 4.0,
+            "best_val_mae": 1.0,
+            # Validation is best in round 2, and again in round 3.
+            "at_best_val": 5.0,
+        }
+    )
+    assert np.isnan(found["final"].iloc[0]) and found["final_loss"].iloc[0] == 5.5
+
+
+def test_runs_without_a_column_have_none_of_its_statistics() -> None:
+    one = rows(test_mae=[2.0, 1.0])
+    other = rows(test_mae=[np.nan] * 3)
+    found = summarise_each(pd.concat([one, other]), np.array([2, 3, 0]), COLUMNS)
+    assert found["best_mae"].tolist()[0] == 1.0
+    assert found[["final_mae", "best_mae", "last5_mae"]].iloc[1:].isna().all(axis=None)
+    assert "final_r2" not in found and "at_best_val" not in found
+    alone = summarise_each(other, np.array([3]), COLUMNS)
+    assert list(alone) == list(STATISTICS)
+
+
+def test_the_best_round_on_validation_data_gives_the_accuracy_on_the_test_set() -> None:
+    columns = {"val_accuracy": further_column("validation accuracy", True)}
+    frame = rows(val_accuracy=[0.1, 0.9, np.nan, 0.5])
+    frame["test_accuracy"] = [0.2, 0.6, 0.8, 0.7]
+    found = summarise_each(frame, np.array([4]), columns).iloc[0]
+    assert (found["at_best_val"], found["best"]) == (0.6, 0.8)
+    assert found["best_val_accuracy"] == 0.9
+
+
+def test_runs_judged_by_their_loss_have_its_best_value() -> None:
+    found = summarise_each(rows(test_mae=[1.0, 2.0]), np.array([2]), {}, "test_loss")
+    further = found.drop(columns=list(STATISTICS)).iloc[0].to_dict()
+    assert further == {"best_loss": 0.5, "last5_loss": 1.0}
+
+
+def test_columns_of_classes_that_were_not_declared_are_like_those_of_others() -> None:
+    columns = {"test_accuracy_of_0": further_column("accuracy of class 0", True)}
+    found = statistics_of(columns, measured=["test_accuracy_of_12", "test_f1"])
+    assert found["best_accuracy_of_12"].meaning.startswith("accuracy of class 12")
+    assert found["best_accuracy_of_12"].is_fraction and "final_f1" not in found
+
+
+@pytest.mark.parametrize("name", ["test_std", "test_round", "test_val_mae"])
+def test_a_metric_whose_statistic_has_another_meaning_is_refused(name: str) -> None:
+    columns = COLUMNS | {name: further_column("something else")}
+    with pytest.raises(ValueError, match="give the metric another name"):
+        statistics_of(columns)
+
+
+def test_runs_parquet_has_the_statistics_that_some_run_has(store: Store) -> None:
+    runs = make_runs_table(store).set_index("label.what")
+    further = ["final_f1", "best_accuracy_of_1", "final_mae", "best_rmse", "last5_r2"]
+    assert set(further) <= set(runs) and "final_confusion" not in runs
+    assert runs.loc["plain", further].isna().all(axis=None)
+    last = store.rounds().query("round == 5 and replicate == 1")
+    expected = of(last, "regression")["test_mae"].item()
+    assert runs.loc["regression", "final_mae"].iloc[1] == expected
+    assert runs.loc["regression", "final"].isna().all()
+    assert runs.loc["detailed", "final"].notna().all()
+    order = list(runs)
+    assert order.index("total_bytes") < order.index("final_f1") < order.index("chance")
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ([1, 2, 10], "int64"),
+        ([0.5, 1, 10], "float64"),
+        ([True, False], "bool"),
+        (["a", "b"], "object"),
+        ([1, "b"], "object"),
+        ([1, None], "object"),
+        ([1, True + 1, 2**63], "object"),
+    ],
+)
+def test_labels_that_are_numbers_stay_numbers(
+    labels: list[Any], kind: str, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "s")
+    store.create()
+    runs = {(x,): PLAIN.replace(seed=i) for i, x in enumerate(labels)}
+    store.write_manifest(Sweep("s", runs, axes=("p",)).manifest())
+    for run in runs.values():
+        from helpers.made import ended
+
+        store.write_bundle(f"{run.seed:012x}", *ended([run]))
+    read = write_runs_table(store)
+    stored = store.runs()
+    assert str(stored["label.p"].dtype).replace("str", "object") == kind
+    assert read["label.p"].tolist() == stored["label.p"].tolist()
+    if kind in ("int64", "float64"):
+        assert sorted(set(stored["label.p"])) == sorted(labels)
+    else:
+        texts = {str(x) for x in stored["label.p"]}
+        assert texts == {str(x) for x in labels}

@@ -1,0 +1,167 @@
+"""The table clients/: written when a run ends, once, and checked like its rows."""
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from raysafl import PerClient, Run, Sweep
+from raysafl.report.write import write_report
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import progress
+from raysafl.storage.client_tables import CLIENT_COLUMNS
+from raysafl.storage.compaction import compact
+from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.store import Store
+from raysafl.storage.verify import repair, verify
+from raysafl.sweep.session import Session, run_in_process
+
+
+def runs_of(tiny: Run) -> list[Run]:
+    """Two runs that evaluate their clients, and one that does not."""
+    asked = tiny.replace(eval_clients=PerClient(every=2, personal_steps=1))
+    return [asked, asked.replace(seed=7), tiny.replace(seed=3)]
+
+
+def worker(run: Run) -> Worker:
+    return Worker(run.cells, run.data.load(), run.model)
+
+
+def finished(path: Path, runs: list[Run]) -> Store:
+    store = Store(path)
+    store.create()
+    sweep = Sweep("sweep", {(run.seed,): run for run in runs}, axes=("seed",))
+    store.write_manifest(sweep.manifest())
+    for run in runs:
+        run_in_process(run, store, worker(run))
+    write_runs_table(store)
+    return store
+
+
+def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = runs_of(tiny)
+    store = finished(tmp_path / "sweep", runs)
+    table = store.clients()
+    assert list(table) == list(CLIENT_COLUMNS)
+    assert set(table["run_id"]) == {run.id for run in runs[:2]}
+    assert len(table) == 2 * tiny.replicates * 2 * tiny.data.clients
+    assert sorted(table["round"].unique()) == [1, 3]
+    own = store.clients(runs[0].id)
+    assert set(own["run_id"]) == {runs[0].id}
+    assert (own["seed"] == own["replicate"] + runs[0].seed).all()
+    # A client has trained in the rounds whose cohorts hold it: all are evaluated here.
+    rounds = store.rounds(runs[0].id)
+    for (replicate, client), rows in own.groupby(["replicate", "client"]):
+        cohorts = rounds.loc[rounds["replicate"] == replicate, "cohort"]
+        came = sum(client in cohort for cohort in cohorts)
+        assert rows["participations"].iloc[-1] == came
+    # The columns of rounds/ follow from the table.
+    at_end = rounds[rounds["round"] == 3].set_index("replicate")
+    means = own[own["round"] == 3].groupby("replicate")["quality"].mean()
+    np.testing.assert_allclose(at_end["clients_mean_accuracy"], means)
+    assert at_end["clients_mean_personal_accuracy"].notna().all()
+    assert rounds.loc[rounds["round"] == 0, "clients_mean_accuracy"].isna().all()
+    statistics = store.runs().set_index(["run_id", "replicate"])
+    assert statistics.loc[(runs[0].id, 0), "final_clients_mean_accuracy"] == means[0]
+    assert verify(store, progress) == []
+
+
+def test_an_interrupted_run_writes_the_same_table(tiny: Run, tmp_path: Path) -> None:
+    (run, *_) = runs_of(tiny)
+    whole = finished(tmp_path / "whole", [run])
+    store = Store(tmp_path / "interrupted")
+    store.create()
+    store.write_manifest(whole.manifest())
+    for _ in range(3):
+        # A session is lost without a word after its checkpoint.
+        session = Session([run], store, worker(run), {})
+        session._advance()
+        session.flush()
+        session._advance()
+    run_in_process(run, store, worker(run))
+    pd.testing.assert_frame_equal(store.clients(), whole.clients())
+    names = [file.name for file in (store.path / "clients").iterdir()]
+    assert names == [f"{run.id}.parquet"]
+    assert verify(store, progress) == []
+
+
+def test_compacted_tables_read_the_same_and_hold_each_run_once(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = runs_of(tiny)
+    store = finished(tmp_path / "sweep", runs)
+    before = store.clients()
+    left = tmp_path / "left.parquet"
+    own = store.path / "clients" / f"{runs[0].id}.parquet"
+    shutil.copy(own, left)
+    compact(store)
+    folder = store.path / "clients"
+    assert [file.name for file in folder.iterdir()] == ["clients.parquet"]
+    pd.testing.assert_frame_equal(store.clients(), before)
+    # A file that a killed process has not deleted.
+    shutil.copy(left, own)
+    pd.testing.assert_frame_equal(store.clients(), before)
+    compact(store)
+    pd.testing.assert_frame_equal(store.clients(), before)
+    assert not own.exists() and verify(store, progress) == []
+    store.forget({runs[0].id})
+    assert set(store.clients()["run_id"]) == {runs[1].id}
+    store.forget(None)
+    assert store.clients().empty and not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("damage", ["lost", "cut", "edited"])
+def test_verify_notices_a_table_that_is_not_what_the_run_wrote(
+    tiny: Run, tmp_path: Path, damage: str, compacted: bool
+) -> None:
+    runs = runs_of(tiny)[:2]
+    store = finished(tmp_path / "sweep", runs)
+    if compacted:
+        compact(store)
+    name = "clients" if compacted else runs[0].id
+    file = store.path / "clients" / f"{name}.parquet"
+    if damage == "lost":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:-30])
+    else:
+        table = pq.read_table(file)
+        frame = table.to_pandas()
+        mine = frame.index[frame["run_id"] == runs[0].id]
+        frame.loc[mine[0], "quality"] += 0.01
+        store.write_clients(name, type(table).from_pandas(frame, table.schema))
+    with pytest.warns(match="left out") if damage == "cut" else nullcontext():
+        store.clients()
+    findings = verify(store, progress)
+    texts = " ".join(map(str, findings))
+    assert "clients/" in texts
+    repaired = repair(store, findings)
+    assert repaired == findings
+    wrong = {finding.run_id for finding in findings} - {""}
+    assert runs[0].id in wrong
+    assert set(store.ledger()) == {run.id for run in runs} - wrong
+    for run in runs:
+        if run.id in wrong:
+            run_in_process(run, store, worker(run))
+    assert len(store.clients()) == 2 * tiny.replicates * 2 * tiny.data.clients
+    write_runs_table(store)
+    assert verify(store, progress) == []
+
+
+def test_the_report_shows_who_is_served_if_clients_were_evaluated(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = runs_of(tiny)
+    written = {file.name for file in write_report(finished(tmp_path / "a", runs))}
+    assert "served.png" in written
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "Who is served" in page
+    written = {file.name for file in write_report(finished(tmp_path / "b", runs[2:]))}
+    assert "served.png" not in written

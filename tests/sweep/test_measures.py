@@ -1,0 +1,187 @@
+"""What the runs of a sweep measure decides its table, its search and its checks."""
+
+from typing import Any
+
+import pytest
+from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION
+from ray import tune
+
+from raysafl import Claim, Objective, Run, Sweep, Table
+from raysafl.core.objective import mean_of
+from raysafl.core.record import further_column
+from raysafl.sweep.measures import Measures, score_text
+
+
+class Doubled(Objective):
+    """A loss, and a metric that has the name of another one of another meaning."""
+
+    metric = "mae"
+
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return (outputs - targets).abs().mean(1)
+
+    def measures(self, num_outputs: int) -> dict[str, Any]:
+        return {"mae": mean_of("share", lambda o, t: (o > t)[:, 0], is_fraction=True)}
+
+
+def manifest(*runs: Run, **fields: Any) -> Any:
+    labelled = {(i,): run for i, run in enumerate(runs)}
+    return Sweep("s", labelled, axes=("n",), **fields).manifest()
+
+
+def test_plain_runs_have_no_further_columns_and_the_table_that_they_had() -> None:
+    own = manifest(PLAIN)
+    assert (own.columns, own.quality) == ({}, "test_accuracy")
+    assert "columns" not in own.to_json().replace('"columns":[]', "")
+    assert '"quality"' not in own.to_json()
+    table = own.table
+    assert (table.statistic, table.scale, table.unit) == ("final", 100.0, "%")
+    assert table.also == ["final", "last10", "best", "after_server"]
+
+
+def test_a_table_of_regressions_shows_their_error_as_it_is() -> None:
+    own = manifest(REGRESSION, HUBER)
+    assert own.quality == "test_mae" and list(own.columns) == [
+        "test_mae",
+        "test_rmse",
+        "test_r2",
+    ]
+    assert not own.columns["test_rmse"].higher_is_better
+    table = own.table
+    assert (table.statistic, table.scale, table.unit) == ("final_mae", 1.0, "")
+    assert table.also == [
+        "final_mae",
+        "last5_mae",
+        "best_mae",
+        "final_loss",
+        "final_mae",
+        "final_rmse",
+        "final_r2",
+    ]
+
+
+def test_a_table_of_classifiers_shows_their_further_metrics_but_not_each_class() -> (
+    None
+):
+    table = manifest(DETAILED).table
+    assert (table.statistic, table.scale, table.unit) == ("final", 100.0, "%")
+    assert table.also[4:] == ["final_loss", "final_f1"]
+
+
+def test_runs_with_different_objectives_are_compared_by_their_loss() -> None:
+    own = manifest(PLAIN, REGRESSION)
+    assert own.quality == "test_loss" and "test_mae" in own.columns
+    assert own.table.statistic == "final_loss" and own.table.unit == ""
+
+
+def test_what_a_table_says_is_kept() -> None:
+    given = Table(rows=["n"], statistic="best_rmse", also=["final"], unit="m")
+    table = manifest(REGRESSION, table=given).table
+    assert (table.statistic, table.also) == ("best_rmse", ["final"])
+    assert (table.scale, table.unit) == (1.0, "m")
+    per_cent = Table(rows=["n"], statistic="final_f1")
+    assert manifest(DETAILED, table=per_cent).table.unit == "%"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"table": Table(rows=["n"], statistic="final_mea")}, "mean 'final_mae'"),
+        ({"table": Table(rows=["n"], also=["final_f1"])}, "no statistic 'final_f1'"),
+        ({"claims": [Claim(text="x", most=1.0, statistic="best")]}, None),
+        ({"claims": [Claim(text="x", most=1.0, statistic="bset_mae")]}, "'best_mae'"),
+        ({"more": {"final_r3": {(0,): (1.0, None)}}}, "mean 'final_r2'"),
+    ],
+)
+def test_statistics_that_no_run_has_are_refused(
+    given: dict[str, Any], message: str | None
+) -> None:
+    if message is None:
+        manifest(REGRESSION, **given)
+        return
+    with pytest.raises(ValueError, match=message):
+        manifest(REGRESSION, **given)
+
+
+def test_the_statistic_of_any_class_can_be_shown() -> None:
+    given = Table(rows=["n"], statistic="final_accuracy_of_7")
+    own = manifest(DETAILED, table=given)
+    assert "class 7" in own.meaning(own.table.statistic)
+
+
+def test_metrics_of_one_name_and_two_meanings_are_refused() -> None:
+    other = REGRESSION.replace(objective=Doubled())
+    with pytest.raises(ValueError, match="'test_mae', which differ in is_fraction"):
+        manifest(REGRESSION, other)
+
+
+def searched(base: Run, **fields: Any) -> Sweep:
+    space = {"local.lr": tune.uniform(0.1, 0.2)}
+    return Sweep("s", space=space, base=base, **fields)
+
+
+@pytest.mark.parametrize(
+    ("base", "given", "goal"),
+    [
+        (PLAIN, {}, ("test_accuracy", "max")),
+        (PLAIN, {"metric": "test_loss"}, ("test_loss", "min")),
+        (PLAIN, {"metric": "test_loss", "mode": "max"}, ("test_loss", "max")),
+        (REGRESSION, {}, ("test_mae", "min")),
+        (REGRESSION, {"metric": "test_r2"}, ("test_r2", "max")),
+        (DETAILED, {"metric": "test_f1"}, ("test_f1", "max")),
+    ],
+)
+def test_a_search_goes_by_what_runs_are_judged_by_in_the_better_direction(
+    base: Run, given: dict[str, Any], goal: tuple[str, str]
+) -> None:
+    assert searched(base, **given).goal == goal
+
+
+def test_a_search_goes_by_the_validation_data_where_there_are_some() -> None:
+    columns = {
+        "test_mae": further_column("error", higher_is_better=False),
+        "val_mae": further_column("error on validation data", higher_is_better=False),
+    }
+    assert Measures(columns, "test_mae").goal == ("val_mae", "min")
+    assert Measures(columns).goal == ("test_accuracy", "max")
+
+
+@pytest.mark.parametrize(
+    ("base", "metric", "message"),
+    [
+        (REGRESSION, "test_accuracy", "no run reports the metric 'test_accuracy'"),
+        (REGRESSION, "test_mea", "did you mean 'test_mae'"),
+        (DETAILED, "test_confusion", "no run reports the metric 'test_confusion'"),
+    ],
+)
+def test_a_metric_that_no_run_reports_is_refused(
+    base: Run, metric: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        searched(base, metric=metric)
+
+
+def test_of_runs_that_a_function_makes_any_metric_may_be_given() -> None:
+    def make(config: dict[str, Any]) -> Run:
+        return REGRESSION.replace(config)
+
+    space = {"local.lr": tune.uniform(0.1, 0.2)}
+    sweep = Sweep("s", space=space, make=make, metric="test_mae", mode="min")
+    assert sweep.goal == ("test_mae", "min")
+    with pytest.raises(ValueError, match="no run reports the metric 'mae'"):
+        Sweep("s", space=space, make=make, metric="mae")
+    before = sweep.manifest()
+    assert before.quality == "test_accuracy"
+    run = sweep.build({"local.lr": 0.15})
+    after = sweep.measuring(before, [run])
+    assert after.quality == "test_mae" and after.table.statistic == "final_mae"
+    entry = manifest(run).entries[0].replace(labels={"local.lr": 0.15})
+    again = sweep.continuing(before, after.extended([entry]))
+    assert again == after.extended([entry])
+
+
+def test_a_score_has_its_name_and_fractions_are_in_per_cent() -> None:
+    columns = manifest(DETAILED).columns
+    assert score_text("test_accuracy", 0.8125, {}, 1) == "test accuracy 81.2%"
+    assert score_text("test_f1", 0.5, columns) == "test f1 50.00%"
+    assert score_text("test_mae", 1 / 3, {}) == "test mae 0.3333"

@@ -1,0 +1,79 @@
+"""What a person sees of a sweep and its outcome in Python: in a terminal and in a notebook."""
+
+from pathlib import Path
+
+import pytest
+from ray import tune
+from rich.console import Console
+
+from raysafl import Outcome, Run, Sweep
+from raysafl.quickstart import BASE, SWEEP
+from raysafl.storage.store import Store
+from raysafl.sweep.progress import plain_console
+from raysafl.sweep.shown import print_outcome
+
+
+@pytest.fixture
+def outcome(real_results: Path) -> Outcome:
+    store = Store(real_results / "quickstart")
+    return Outcome(store, store.manifest(), store.runs(), 3, 0, None, 2.5)
+
+
+def test_the_outcome_is_one_line_where_a_repr_is_shown(outcome: Outcome) -> None:
+    path = outcome.store.path
+    assert repr(outcome) == f"Outcome of 'quickstart': 8 finished; in {path}"
+
+
+def test_a_notebook_shows_the_table_and_the_figure(outcome: Outcome) -> None:
+    html = outcome._repr_html_()
+    assert html.count("<tr>") == 5 and "<th" in html  # s and algorithm go down
+    assert ">SAFARI</td>" in html and "p = 1</th>" in html
+    assert "mean ± standard deviation over replicates of last10" in html
+    assert 'src="data:image/png;base64,' in html
+    assert len(html) < 500_000
+
+
+def test_html_in_labels_is_shown_and_not_interpreted(outcome: Outcome) -> None:
+    title = "<script>alert(1)</script>"
+    renamed = outcome.manifest.replace(title=title)
+    html = Outcome(outcome.store, renamed, outcome.runs, 0, 0, None, 0)._repr_html_()
+    assert title not in html and "&lt;script&gt;" in html
+
+
+def test_the_end_of_a_sweep_says_where_the_results_are(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(outcome.store.path.parents[1])
+    console = Console(record=True, width=120)
+    print_outcome(outcome, console)
+    *_, first, second = console.export_text().splitlines()
+    assert first == (
+        "3 runs finished before; 2 s. Results, table and curves: results/quickstart"
+    )
+    assert second == "Browse them: raysafl ui results"
+
+
+def test_a_sweep_shows_its_axes_and_not_its_runs() -> None:
+    assert repr(SWEEP) == "Sweep 'quickstart': 18 runs over s, algorithm, p"
+    assert repr(SWEEP.at("smoke")).endswith("over s, algorithm, p, scale smoke")
+    html = SWEEP._repr_html_()
+    assert ">algorithm</td>" in html and ">FedAvg, SAFARI</td>" in html
+    assert ">10, 2, 1</td>" in html and "FedAvg against SAFARI on digits" in html
+
+
+def test_a_sweep_that_samples_shows_its_space() -> None:
+    space = {"local.lr": tune.loguniform(0.01, 1), "seed": tune.grid_search([1, 2])}
+    sweep = Sweep("sampled", space=space, base=BASE, num_samples=20)
+    assert repr(sweep) == "Sweep 'sampled': 20 sampled runs over local.lr, seed"
+    html = sweep._repr_html_()
+    assert "(0.01, 1)" in html and ">1, 2</td>" in html
+
+
+def test_an_axis_of_very_many_labels_is_cut(tiny: Run) -> None:
+    many = {(i,): tiny.replace(seed=i) for i in range(100)}
+    assert "11, and 88 more" in Sweep("many", many, axes=["seed"])._repr_html_()
+
+
+def test_a_log_file_gets_wide_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert plain_console().width == 120

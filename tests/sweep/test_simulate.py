@@ -1,0 +1,116 @@
+"""One run in this process: the rows of a sweep, without Ray, with the user's own traceback."""
+
+import doctest
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import ray
+import torch
+
+from raysafl import Classification, FedAvg, Key, Run, simulate
+from raysafl.core.algorithm import Algorithm, Round, State
+from raysafl.runtime import Worker
+from raysafl.storage.store import Store
+from raysafl.sweep.session import run_in_process
+
+
+class Talking(Algorithm):
+    """FedAvg that prints the number of its round, and fails in the third."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        print(f"round {key.round}")
+        if key.round == 2:
+            raise RuntimeError("a user's mistake")
+        return (yield from FedAvg().round(state, ids, key))
+
+
+class Exploding(Algorithm):
+    """Makes parameters that are not finite in its second round."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        new = yield from FedAvg().round(state, ids, key)
+        return State(new.w_P * float("inf")) if key.round == 1 else new
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"eval_every": 3}, {"objective": Classification(label_smoothing=0.2)}],
+    ids=["plain", "every third round", "another objective"],
+)
+def test_the_rows_are_those_that_a_sweep_writes(
+    change: dict[str, Any],
+    tiny: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = tiny.replace(change)
+    store = Store(tmp_path / "s")
+    store.create()
+    data = run.data.load()
+    work = Worker(run.cells, data, run.model, objective=run.objective)
+    run_in_process(run, store, work)
+
+    def no_ray(*_: object, **__: object) -> None:
+        raise AssertionError("Ray is not to be started")
+
+    monkeypatch.setattr(ray, "init", no_ray)
+    rounds = simulate(run)
+    written = store.rounds().sort_values(["replicate", "round"], ignore_index=True)
+    expected = written.drop(columns=["run_id", "seconds"])
+    pd.testing.assert_frame_equal(rounds.drop(columns="seconds"), expected)
+    assert list(rounds.columns) == [c for c in written.columns if c != "run_id"]
+    assert rounds["seconds"].gt(0).all()
+
+
+def test_what_the_user_s_code_prints_and_raises_is_seen_where_it_happens(
+    tiny: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RuntimeError, match="a user's mistake") as raised:
+        simulate(tiny.replace(algorithm=Talking(), replicates=1))
+    assert raised.traceback[-1].path == Path(__file__)
+    assert capsys.readouterr().out.splitlines() == ["round 0", "round 1", "round 2"]
+
+
+def test_a_replicate_that_diverges_is_named_and_keeps_its_rows_before(
+    tiny: Run,
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        rounds = simulate(tiny.replace(algorithm=Exploding()))
+    said = [str(warning.message).partition(":")[0] for warning in warned]
+    assert said == ["replicate 0 diverged", "replicate 1 diverged"]
+    assert warned[0].filename == __file__
+    assert rounds["round"].tolist() == [0, 0]
+
+
+def test_mistakes_are_told_before_anything_runs(tiny: Run) -> None:
+    with pytest.raises(ValueError, match=r"simulate is 3.*give a Run"):
+        simulate(3)  # type: ignore[arg-type]
+    too_many = tiny.replace({"data.server.n0": 100_000})
+    with pytest.raises(ValueError, match="100000"):
+        simulate(too_many)
+
+
+def test_progress_is_shown_on_demand_and_threads_are_as_before(
+    tiny: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    brief = tiny.replace(rounds=1, replicates=1)
+    simulate(brief, threads=3)
+    assert capsys.readouterr().out == ""
+    simulate(brief, progress=True)
+    assert "Rounds" in capsys.readouterr().out
+    assert used == [3, 7, 1, 7]
+
+
+def test_the_example_in_the_documentation_prints_what_it_says() -> None:
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder(recurse=False).find(simulate):
+        runner.run(test)
+    assert runner.tries > 0 and runner.failures == 0
