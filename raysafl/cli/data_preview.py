@@ -36,6 +36,7 @@ class DataCounts:
         server: training samples of each class at the server, [classes], likewise.
         has_labels: whether each sample has one class.
         names: the names of the clients; empty if they have none.
+        validation: the number of validation samples.
     """
 
     name: str
@@ -44,6 +45,7 @@ class DataCounts:
     server: NDArray[np.int64]
     has_labels: bool = True
     names: tuple[str, ...] = ()
+    validation: int = 0
 
 
 def preview(
@@ -155,6 +157,7 @@ def _count_samples(name: str, run: Run, runs: int, dataset: Dataset) -> DataCoun
         server,
         dataset.has_labels,
         run.data.client_names(dataset, split),
+        len(split.validation),
     )
 
 
@@ -225,6 +228,9 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
         "server\nsamples",
         "server\nclasses",
     )
+    has_validation = any(item.validation for item in counted)
+    if has_validation:
+        table.add_column("validation\nsamples")
     for item in counted:
         most = np.log2(item.clients.shape[1])
         table.add_row(
@@ -238,5 +244,6 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
             else NO_CLASSES,
             str(item.server.sum()),
             str((item.server > 0).sum()) if item.has_labels else NO_CLASSES,
+            *([str(item.validation)] if has_validation else []),
         )
     return table

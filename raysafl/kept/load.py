@@ -16,6 +16,9 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import Location, parse_location
 from raysafl.storage.store import Store
 
+# A sweep's runs are named in a message if they are not more.
+MOST_NAMED = 20
+
 
 def load_model(
     folder: str | Location,
@@ -145,10 +148,12 @@ def _why_unknown(store: Store, run_id: str) -> str:
     known = {*labels, *store.ledger()}
     if not known:
         return f"{store.path} holds no runs, so there is no run {run_id}"
+    # A large sweep's ids would be a wall of text.
+    hint = nearest(run_id, known) if len(known) <= MOST_NAMED else ""
     return (
-        f"{store.path} has no run {run_id}: {nearest(run_id, known)}. The runs' "
-        "labels are in `raysafl results`, and can be given in place of the id: "
-        "run={'axis': label}"
+        f"{store.path} has no run {run_id}{': ' if hint else ''}{hint}. `raysafl results` "
+        "shows the runs with their ids and labels, which can be given in place of an "
+        "id: run={'axis': label}"
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData
+from raysafl.core.problem import EVERYONE, SERVER, Dataset, FederatedData, Split
 from raysafl.core.users_parts import method_name, users_parts
 from raysafl.core.work import Cell, Task
 from raysafl.data.partitions import Partition
@@ -39,6 +39,8 @@ class Population:
         by_key = {
             key: data.split(dataset, seed) for key, (data, seed) in distinct.items()
         }
+        for key, split in by_key.items():
+            _check_validation(distinct[key].data, split)
         self.splits = [by_key[key] for key in keys]
         # The distinct sets of validation samples, and the number of each cell's set;
         # None for a cell without validation samples.
@@ -88,6 +90,21 @@ class Population:
         """Return about how many samples a task will see."""
         samples = self.splits[task.cell].size(task.client)
         return task.local.num_steps(samples) * min(samples, task.local.batch_size)
+
+
+def _check_validation(data: FederatedData, split: Split) -> None:
+    """Refuse data that do not have the validation samples that they declare.
+
+    Raises:
+        ValueError: They declare some and have none, or the other way round.
+    """
+    has_some = len(split.validation) > 0
+    if has_some != data.has_validation:
+        raise ValueError(
+            f"{method_name(data, FederatedData, 'split')} gives {len(split.validation)} "
+            f"validation samples, but has_validation is {data.has_validation}; both must "
+            "say the same, as results have columns for validation or have none"
+        )
 
 
 def _why_empty(data: FederatedData, client: int) -> str:

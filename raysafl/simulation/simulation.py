@@ -132,6 +132,7 @@ class Replicate:
         best_round: The round of that value; -1 before the first.
         stopped: Why the replicate has stopped before the last round, by `Run.stop`;
             empty as long as it has not.
+        stopped_in: The round in which it stopped; -1 as long as it has not.
         clients: Who came how often, and how the clients were served; None unless the
             run evaluates clients one by one.
         best_model: The best model so far, if the run keeps the best one.
@@ -148,6 +149,7 @@ class Replicate:
     best: float | None = None
     best_round: int = -1
     stopped: str = ""
+    stopped_in: int = -1
     clients: ClientHistory | None = None
     best_model: Kept | None = None
 
@@ -552,6 +554,7 @@ class Simulation:
             since = "the start"
             if replicate.best is not None:
                 since = f"round {replicate.best_round} ({replicate.best:.6g})"
+            replicate.stopped_in = self.round
             replicate.stopped = (
                 f"stopped after round {self.round}: {name} has not improved since "
                 f"{since}"
@@ -619,8 +622,10 @@ class Simulation:
             if self.run.kept_by and replicate.best_model is not None:
                 found[r] = replicate.best_model
             elif self.run.keep == "last" and not replicate.diverged:
-                w_P = replicate.state.w_P.float()
-                found[r] = Kept(self.round - 1, None, w_P)
+                last = self.round - 1
+                if replicate.stopped:
+                    last = replicate.stopped_in
+                found[r] = Kept(last, None, replicate.state.w_P.float())
         return found
 
     def _record(

@@ -1,5 +1,7 @@
 """A run's kept models as an artifact that `mlflow.pyfunc.load_model` can load."""
 
+import platform
+
 from raysafl.core.text import format_bytes
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
@@ -19,16 +21,17 @@ def model_files(store: Store, run_id: str, ending: LedgerEntry) -> dict[str, byt
     """
     if not ending.kept or model_note(store, run_id, ending):
         return {}
-    # MLflow takes seconds to import, which runs without models need not pay for.
-    from mlflow import pyfunc
+    # MLflow takes seconds to import, which runs without models need not pay for. Its
+    # `pyfunc.add_to_model` does the same, and importing that raises warnings.
     from mlflow.models import Model
 
     about = Model()
-    pyfunc.add_to_model(
-        about,
+    about.add_flavor(
+        "python_function",
         loader_module=LOADER,
         data=FILE,
-        model_config={"replicate": None},
+        config={"replicate": None},
+        python_version=platform.python_version(),
     )
     return {
         "model/MLmodel": about.to_yaml().encode(),

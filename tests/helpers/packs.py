@@ -24,6 +24,7 @@ from raysafl import (
     Snapshot,
     TopK,
     Uniform,
+    Validation,
     WarmUpRate,
 )
 from raysafl.core.work import Cell, Work
@@ -32,7 +33,10 @@ from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.simulation import Simulation
 
 Played = tuple[list[dict[str, Any]], list[torch.Tensor]]
-"""The records of a run without the wall time, and each replicate's parameters."""
+"""The records of a run without the wall time, and each replicate's parameters.
+
+After these follow the parameters that the run keeps.
+"""
 
 
 def mixed(base: Run, model: Model) -> dict[str, Run]:
@@ -45,15 +49,33 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
     )
     few = {"data.clients": 6, "data.partition.p": 2, "participation": Uniform(m=2)}
     changes: dict[str, dict[str, Any]] = {
-        "FedAvg": {"algorithm": FedAvg(momentum=0.5), "eval_every": 2, "rounds": 5},
+        "FedAvg": {
+            "algorithm": FedAvg(momentum=0.5),
+            "eval_every": 2,
+            "rounds": 5,
+            "data.validation": Validation(server=0.2),
+            "keep": "best_val",
+        },
         "SAFARI": {
             "algorithm": SAFARI(client_prob=0.5),
             "data.server.n0": 30,
             "replicates": 1,
             "rounds": 3,
         },
-        "SCAFFOLD": {**few, "algorithm": SCAFFOLD(), "local": momentum, "seed": 5},
-        "FAST": {"algorithm": MIFA(), "participation": adaptive, "local": decay},
+        "SCAFFOLD": {
+            **few,
+            "algorithm": SCAFFOLD(),
+            "local": momentum,
+            "seed": 5,
+            "data.validation": Validation(server=0.2, clients=0.1),
+        },
+        "FAST": {
+            "algorithm": MIFA(),
+            "participation": adaptive,
+            "local": decay,
+            "data.validation": Validation(clients=0.1),
+            "keep": "best",
+        },
         "FedProx": {"algorithm": FedProx(mu=0.1), "local": adam, "eval_every": 3},
         "shared": {"data.share": 0.5, "replicates": 3, "rounds": 2},
     }
@@ -124,7 +146,8 @@ def played(records: Sequence[Any], simulation: Simulation) -> Played:
     rows = [asdict(record) for record in records]
     for row in rows:
         del row["seconds"]
-    return rows, [replicate.state.w_P for replicate in simulation.replicates]
+    kept = [own.w_P for own in simulation.kept().values()]
+    return rows, [*(replicate.state.w_P for replicate in simulation.replicates), *kept]
 
 
 def alone(run: Run, engine: str) -> Played:

@@ -17,6 +17,7 @@ from raysafl import (
     Run,
     Sweep,
     Table,
+    Validation,
 )
 from raysafl.cli.catalogue import FAMILIES
 from raysafl.core.component import Component
@@ -30,6 +31,7 @@ OTHERS: tuple[type[Component], ...] = (
     Table,
     Printed,
     Claim,
+    Validation,
 )
 
 

@@ -1,0 +1,225 @@
+"""Validation samples: who gives them, and that nobody trains or is tested on them."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysafl import (
+    SAFARI,
+    ByUser,
+    ClassesPerClient,
+    DealtClasses,
+    Dirichlet,
+    Federation,
+    FromClients,
+    Iid,
+    IidServer,
+    Overlapping,
+    Partition,
+    Run,
+    ServerData,
+    Shards,
+    StratifiedServer,
+    Synthetic,
+    Validation,
+)
+from raysafl.core.problem import Dataset, Samples, Split
+
+SAMPLES = 240
+CLIENTS = 6
+
+
+def labelled(samples: int = SAMPLES, outside: int = 0) -> Dataset:
+    """Samples of four classes by eight users, each with its own number as input."""
+    number = np.arange(samples)
+    x = number[:, None].astype(np.float32)
+    train = Samples(x, number % 4, users=number % 8)
+    test = Samples(-1 - x, number % 4)
+    return Dataset("numbers", train, test, num_classes=4, outside=outside)
+
+
+def federation(validation: Validation, **more: Any) -> Federation:
+    return Federation(clients=CLIENTS, validation=validation, **more)
+
+
+def sets_of(split: Split) -> tuple[set[int], set[int], set[int]]:
+    """The samples of all clients, of the server, and of nobody."""
+    clients = set(split.clients.concatenated().tolist())
+    return clients, set(split.server.tolist()), set(split.validation.tolist())
+
+
+PARTITIONS: list[Partition] = [
+    Iid(),
+    ClassesPerClient(p=2),
+    DealtClasses(p=2),
+    Shards(p=2),
+    Dirichlet(alpha=0.5),
+    ByUser(),
+    Overlapping(samples=20),
+]
+SERVERS: list[ServerData | None] = [
+    None,
+    IidServer(n0=40),
+    StratifiedServer(n0=40),
+    FromClients(c=3, per_client=5),
+    FromClients(c=2, per_client=4, copies=False),
+]
+
+
+@settings(max_examples=60)
+@given(
+    partition=st.sampled_from(PARTITIONS),
+    server=st.sampled_from(SERVERS),
+    shares=st.tuples(st.floats(0, 0.3), st.floats(0, 0.3)).filter(any),
+    outside=st.sampled_from([0, 30]),
+    shared=st.booleans(),
+    seed=st.integers(0, 100),
+)
+def test_nobody_trains_or_is_tested_on_a_validation_sample(
+    partition: Partition,
+    server: ServerData | None,
+    shares: tuple[float, float],
+    outside: int,
+    shared: bool,
+    seed: int,
+) -> None:
+    on_server, on_clients = shares
+    if server is None:
+        outside = 0
+    dataset = labelled(SAMPLES + outside, outside)
+    data = federation(
+        Validation(server=on_server, clients=on_clients),
+        partition=partition,
+        server=server,
+        share=0.5 if shared and server is not None else 0.0,
+        seed=seed,
+    )
+    try:
+        split = data.split(dataset, 0)
+    except ValueError as error:
+        # Small shares, and small clients whose samples others hold too, are refused.
+        assert re.search("validation|Dirichlet|samples", str(error))
+        return
+    clients, own, validation = sets_of(split)
+    assert validation and len(validation) == len(split.validation)
+    assert not validation & clients
+    assert not validation & own
+    assert validation <= set(range(len(dataset.train)))
+    # The positions are of training samples, so none is a test sample.
+    held_back = set(dataset.train.x[split.validation, 0].tolist())
+    assert not held_back & set(dataset.test.x[:, 0].tolist())
+
+
+def test_the_server_gives_its_share_of_its_own_data() -> None:
+    split = federation(Validation(server=0.1), server=IidServer(n0=40)).split(
+        labelled(), 0
+    )
+    plain = Federation(clients=CLIENTS, server=IidServer(n0=40)).split(labelled(), 0)
+    assert len(split.validation) == 4
+    assert set(split.validation) | set(split.server) == set(plain.server)
+    # Clients hold what they would hold without.
+    assert all(
+        np.array_equal(a, b) for a, b in zip(split.clients, plain.clients, strict=True)
+    )
+
+
+def test_without_server_data_the_share_is_of_the_whole_training_set() -> None:
+    split = federation(Validation(server=0.25)).split(labelled(), 0)
+    assert len(split.validation) == 60
+    assert split.clients.sizes.tolist() == [30] * CLIENTS
+    other = federation(Validation(server=0.25), partition=ByUser()).split(labelled(), 0)
+    assert np.array_equal(split.validation, other.validation)
+
+
+def test_each_client_gives_its_share_and_a_small_client_gives_none() -> None:
+    users = np.repeat([0, 1, 2], [10, 7, 1])
+    train = Samples(np.zeros((18, 1), np.float32), np.zeros(18, np.int64), users=users)
+    dataset = Dataset("users", train, train, num_classes=1)
+    data = Federation(clients=3, partition=ByUser(), validation=Validation(clients=0.3))
+    split = data.split(dataset, 0)
+    assert split.clients.sizes.tolist() == [7, 5, 1]
+    assert np.bincount(users[split.validation]).tolist() == [3, 2]
+
+
+def test_clients_do_not_train_on_samples_of_which_the_server_holds_copies_back() -> (
+    None
+):
+    server = FromClients(c=CLIENTS, per_client=10)
+    split = federation(Validation(server=0.5), server=server).split(labelled(), 0)
+    assert len(split.validation) == len(split.server) == 30
+    assert split.clients.sizes.sum() == SAMPLES - 30
+
+
+def test_replicates_share_their_validation_samples_if_they_share_their_partition() -> (
+    None
+):
+    shared = federation(Validation(clients=0.2))
+    one, other = (shared.split(labelled(), seed).validation for seed in (3, 4))
+    assert np.array_equal(one, other)
+    each = shared.replace(seed=None)
+    one, other = (each.split(labelled(), seed).validation for seed in (3, 4))
+    assert not np.array_equal(one, other)
+
+
+def test_data_without_validation_have_the_json_and_the_split_that_they_had() -> None:
+    data = Federation(clients=CLIENTS)
+    assert "validation" not in data.to_json()
+    assert len(data.split(labelled(), 0).validation) == 0 and not data.has_validation
+    held = federation(Validation(server=0.1))
+    assert Federation.from_json(held.to_json()) == held and held.has_validation
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"validation": Validation(server=0.001)}, "of the training set, which is 240"),
+        (
+            {"validation": Validation(server=0.01), "server": IidServer(n0=40)},
+            "of the server's data, which is 40 samples, is less than one sample",
+        ),
+        ({"validation": Validation(clients=0.01)}, "the largest holds 40"),
+        (
+            {
+                "validation": Validation(clients=0.9),
+                "partition": Overlapping(samples=230),
+            },
+            "leaves client [0-9] nothing to train on: all of its 230 samples",
+        ),
+        (
+            {
+                "validation": Validation(clients=0.9),
+                "server": FromClients(c=1, per_client=1),
+                "seed": 1,
+            },
+            "leaves the server nothing to train on: all of its 1 samples",
+        ),
+    ],
+)
+def test_a_share_that_does_not_fit_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Federation(clients=CLIENTS, **change).split(labelled(), 0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_share_is_at_least_0_and_below_1(share: float) -> None:
+    with pytest.raises(ValueError, match="server"):
+        Validation(server=share)
+    with pytest.raises(ValueError, match="clients"):
+        Validation(clients=share)
+
+
+def test_two_shares_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="both shares are 0"):
+        Validation()
+
+
+def test_an_algorithm_that_trains_on_server_data_still_needs_some(tiny: Run) -> None:
+    data = Federation(dataset=Synthetic(), validation=Validation(server=0.1))
+    with pytest.raises(ValueError, match="SAFARI trains on server data"):
+        tiny.replace(data=data, algorithm=SAFARI(client_prob=0.5))

@@ -1,0 +1,253 @@
+"""`load_model` gives the model that a run kept, and says what is wrong if it cannot."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.frozen import Backbone
+from torch import nn
+
+import raysafl as fl
+from raysafl.kept.content import about, load
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import progress
+from raysafl.storage.compaction import compact
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.store import Store
+from raysafl.storage.verify import repair, verify
+from raysafl.sweep.keeping import keeping_note
+from raysafl.sweep.session import run_in_process
+
+
+class Tied(fl.Model):
+    """Two names for one weight, and a frozen bias that is a part of another tensor."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build an encoder, its transpose, and a head."""
+        inputs = math.prod(input_shape)
+        whole = torch.arange(2.0 * num_classes)
+        head = nn.Linear(inputs, num_classes)
+        head.bias = nn.Parameter(whole[:num_classes], requires_grad=False)
+        first = nn.Linear(inputs, inputs, bias=False)
+        second = nn.Linear(inputs, inputs, bias=False)
+        second.weight = first.weight
+        return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second, head)
+
+
+def folder_of(path: Path, *runs: fl.Run) -> Store:
+    """A folder with these runs, which have run in this process."""
+    store = Store(path)
+    store.create()
+    labelled = {(i,): run for i, run in enumerate(runs)}
+    store.write_manifest(fl.Sweep("kept", labelled, axes=("i",)).manifest())
+    for run in runs:
+        work = Worker(run.cells, run.data.load(), run.model, objective=run.objective)
+        run_in_process(run, store, work)
+    return store
+
+
+def inputs_of(samples: fl.Samples) -> torch.Tensor:
+    return torch.from_numpy(samples.x).float() * samples.scale + samples.shift
+
+
+@pytest.mark.parametrize(
+    "model", [fl.Logistic(), fl.MLP(hidden=[8]), Backbone(), Tied()], ids=repr
+)
+def test_a_loaded_model_has_the_accuracy_of_the_round_after_which_it_was_kept(
+    model: fl.Model, tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(model=model, keep="best")
+    store = folder_of(tmp_path / "kept", run)
+    test = run.data.load().test
+    rows = store.rounds()
+    for replicate in range(2):
+        module = fl.load_model(store.path, run, replicate)
+        assert not module.training
+        with torch.no_grad():
+            hits = module(inputs_of(test)).argmax(1).numpy() == test.y
+        own = rows[rows["replicate"] == replicate]
+        assert hits.mean() == pytest.approx(own["test_accuracy"].max())
+    kept = about(store.model(run.id).read_bytes())
+    assert kept.run == run.model_dump(mode="json") and kept.run_id == run.id
+    assert [r.seed for r in kept.replicates] == run.seeds
+
+
+def test_frozen_parameters_are_in_the_file_once_and_in_the_model(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(model=Backbone(), keep="last")
+    store = folder_of(tmp_path / "kept", run)
+    _, tensors = load(store.model(run.id).read_bytes())
+    assert {name.partition("/")[0] for name in tensors} == {"0", "1", "frozen"}
+    module = fl.load_model(store.path, run)
+    frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+    assert frozen and all(
+        torch.equal(p, tensors[f"frozen/{n}"]) for n, p in frozen.items()
+    )
+
+
+def test_a_run_is_named_by_itself_by_its_id_or_by_labels(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run, other = (tiny.replace(keep="last", seed=seed) for seed in (0, 5))
+    store = folder_of(tmp_path / "kept", run, other)
+    weights = [
+        fl.load_model(where, which).state_dict()["1.weight"]
+        for where, which in (
+            (store.path, run),
+            (str(store.path), run.id),
+            (store.path, {"i": 0}),
+        )
+    ]
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+    with pytest.raises(ValueError, match=r"2 runs of .* have the labels"):
+        fl.load_model(store.path, {})
+    with pytest.raises(ValueError, match="no run has i=7"):
+        fl.load_model(store.path, {"i": 7})
+
+
+def test_what_cannot_be_loaded_is_said_with_what_to_do(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(keep="last")
+    store = folder_of(tmp_path / "kept", run, tiny)
+    wrong: list[tuple[Any, int, str]] = [
+        (run.id[:-1] + "x", 0, f"has no run .* did you mean '{run.id}'"),
+        (tiny, 0, "kept no model. Give the run keep='last'"),
+        (run, 2, "there is no replicate 2; the run has 0 to 1"),
+    ]
+    for which, replicate, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            fl.load_model(store.path, which, replicate)
+    with pytest.raises(ValueError, match="holds no runs"):
+        fl.load_model(tmp_path / "nothing", run)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (Status.STOPPED, "because a scheduler stopped it"),
+        (Status.FAILED, r"because it failed \(no memory\)"),
+        (Status.DIVERGED, "because all of its replicates diverged"),
+    ],
+)
+def test_a_run_that_ended_otherwise_says_why_it_kept_no_model(
+    status: Status, message: str, tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(keep="last")
+    store = Store(tmp_path / "kept")
+    store.create()
+    entry = LedgerEntry.now(run.model_dump(mode="json"), status, "no memory")
+    store.write_ledger(run.id, entry)
+    with pytest.raises(ValueError, match=message):
+        fl.load_model(store.path, run)
+
+
+def test_a_run_that_has_not_ended_has_no_model_yet(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(keep="last")
+    store = Store(tmp_path / "kept")
+    store.create()
+    store.write_manifest(fl.Sweep("kept", [run]).manifest())
+    with pytest.raises(ValueError, match="has not ended; its models are written when"):
+        fl.load_model(store.path, run)
+
+
+def test_a_class_that_is_not_known_here_is_named(
+    tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.replace(model=Tied(), keep="last")
+    store = folder_of(tmp_path / "kept", run)
+    known = fl.Model.kinds()
+    others = {kind: own for kind, own in known.items() if own is not Tied}
+    monkeypatch.setattr(fl.Model, "kinds", classmethod(lambda cls: others))
+    with pytest.raises(ValueError, match="class of the model, Tied, is not known here"):
+        fl.load_model(store.path, run.id)
+
+
+def test_code_that_builds_other_parameters_is_refused(
+    tiny: fl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.replace(model=Tied(), keep="last")
+    store = folder_of(tmp_path / "kept", run)
+    monkeypatch.setattr(Tied, "build", lambda self, shape, n: nn.Linear(64, n))
+    with pytest.raises(ValueError, match="builds other parameters"):
+        fl.load_model(store.path, run)
+
+
+def test_missing_and_damaged_models_are_noticed_and_forgotten(
+    tiny: fl.Run, tmp_path: Path
+) -> None:
+    runs = [tiny.replace(keep="last", seed=seed) for seed in (0, 5, 9)]
+    store = folder_of(tmp_path / "kept", *runs)
+    assert verify(store, progress) == []
+    file = store.model(runs[0].id)
+    assert isinstance(file, Path)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    store.model(runs[1].id).unlink()
+    with pytest.raises(ValueError, match="is damaged, or belongs to another attempt"):
+        fl.load_model(store.path, runs[0])
+    with pytest.raises(ValueError, match="are missing"):
+        fl.load_model(store.path, runs[1])
+
+    findings = verify(store, progress)
+    assert {finding.run_id for finding in findings} == {run.id for run in runs[:2]}
+    repair(store, findings)
+    assert set(store.ledger()) == {runs[2].id}
+    assert [own.stem for own in store.models()] == [runs[2].id]
+    assert verify(store, progress) == []
+
+
+def test_compaction_leaves_models_alone(tiny: fl.Run, tmp_path: Path) -> None:
+    run = tiny.replace(keep="last")
+    store = folder_of(tmp_path / "kept", run)
+    before = store.model(run.id).read_bytes()
+    compact(store)
+    assert store.model(run.id).read_bytes() == before
+    assert verify(store, progress) == []
+    fl.load_model(store.path, run)
+
+
+def test_a_model_of_no_run_is_noticed(tiny: fl.Run, tmp_path: Path) -> None:
+    run = tiny.replace(keep="last")
+    store = folder_of(tmp_path / "kept", run)
+    store.model("a" * 12).write_bytes(b"")
+    (finding,) = verify(store, progress)
+    assert "rows, a checkpoint or models" in finding.what
+    repair(store, [finding])
+    assert [own.stem for own in store.models()] == [run.id]
+
+
+def test_what_models_take_is_said_before_the_sweep(tiny: fl.Run) -> None:
+    datasets = {tiny.data.source_key: tiny.data.load()}
+    assert keeping_note([tiny], datasets) == ""
+    runs = [tiny.replace(keep="last", seed=seed) for seed in (0, 5)]
+    # 2 runs, 2 replicates, 650 parameters of 4 bytes
+    said = keeping_note([*runs, tiny], datasets)
+    assert said == "4 models will be kept in models/, about 10.4 kB together"
+
+
+class Exotic(fl.Model):
+    """A frozen parameter of a type that safetensors cannot write."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build a layer with a parameter that is not used."""
+        layer = nn.Sequential(
+            nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes)
+        )
+        scale = torch.zeros(2, dtype=torch.complex128)
+        layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
+        return layer
+
+
+def test_a_model_that_cannot_be_written_is_refused_before_anything_runs(
+    tiny: fl.Run,
+) -> None:
+    run = tiny.replace(model=Exotic(), keep="last")
+    with pytest.raises(ValueError, match="cannot be written as safetensors"):
+        keeping_note([run], {run.data.source_key: run.data.load()})

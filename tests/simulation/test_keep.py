@@ -1,0 +1,160 @@
+"""Which model a run keeps, whatever interrupts it."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from raysafl import Patience, Run, Validation
+from raysafl.core.work import Scores
+from raysafl.runtime import Worker
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.simulation import Simulation
+from raysafl.storage.store import Store
+from raysafl.sweep.session import Session, run_in_process
+
+NAN = math.nan
+
+
+def worker(run: Run) -> Worker:
+    return Worker(run.cells, run.data.load(), run.model)
+
+
+class Scripted(Worker):
+    """Gives the scores of a list, one evaluation after the other."""
+
+    script: Iterator[float]
+
+    def evaluate(self, w: dict[int, Tensor]) -> Scores:  # type: ignore[override]
+        """Return the next score for all cells."""
+        value = next(self.script)
+        return {cell: {"test_accuracy": value, "test_loss": 1.0} for cell in w}
+
+
+def kept_after(run: Run, *script: float) -> tuple[Simulation, list[Tensor]]:
+    """A run that is told these accuracies, and its parameters after each round."""
+    work = Scripted(run.cells, run.data.load(), run.model)
+    work.script = iter(script)
+    simulation = Simulation(run, work)
+    after = []
+    while not simulation.done:
+        simulation.step()
+        after.append(simulation.replicates[0].state.w_P.clone())
+    return simulation, after
+
+
+def test_of_equally_good_models_the_first_is_kept(tiny: Run) -> None:
+    run = tiny.replace(keep="best", replicates=1)
+    simulation, after = kept_after(run, 0.1, 0.4, 0.3, 0.4)
+    kept = simulation.kept()[0]
+    assert (kept.round, kept.value) == (1, 0.4)
+    assert torch.equal(kept.w_P, after[1])
+
+
+def test_a_model_whose_value_is_nan_is_never_the_best(tiny: Run) -> None:
+    run = tiny.replace(keep="best", replicates=1)
+    simulation, _ = kept_after(run, NAN, 0.2, NAN, 0.1)
+    assert simulation.kept()[0].round == 1
+    simulation, _ = kept_after(run, NAN, NAN, NAN, NAN)
+    assert simulation.kept() == {}
+
+
+def test_the_last_model_is_that_of_the_last_round(tiny: Run) -> None:
+    simulation, after = kept_after(tiny.replace(keep="last"), 0.4, 0.3, 0.2, 0.1)
+    kept = simulation.kept()
+    assert list(kept) == [0, 1] and kept[0].round == 3
+    assert torch.equal(kept[0].w_P, after[-1])
+
+
+def test_a_replicate_that_stops_early_keeps_the_model_of_its_last_round(
+    tiny: Run,
+) -> None:
+    patient = Patience(metric="test_accuracy", rounds=2)
+    run = tiny.replace(keep="last", stop=patient, rounds=9, replicates=1)
+    simulation, after = kept_after(run, 0.1, 0.4, 0.3, 0.2, 0.9)
+    kept = simulation.kept()[0]
+    assert kept.round == 3 == len(after) - 1
+    assert torch.equal(kept.w_P, after[3])
+
+
+def test_a_run_keeps_nothing_unless_it_is_told(tiny: Run) -> None:
+    simulation, _ = kept_after(tiny, 0.4, 0.3, 0.2, 0.1)
+    assert simulation.kept() == {}
+    assert "keep" not in tiny.to_json()
+
+
+def test_a_replicate_that_diverges_has_the_best_model_before_and_no_last_one(
+    tiny: Run,
+) -> None:
+    for keep, found in (("last", []), ("best", [0])):
+        simulation, _ = kept_after(
+            tiny.replace(replicates=1, keep=keep), 0.4, 0.3, 0.2, 0.1
+        )
+        simulation.replicates[0].diverged = "its parameters are not finite"
+        assert list(simulation.kept()) == found
+
+
+def test_the_best_by_validation_goes_by_the_validation_samples(tiny: Run) -> None:
+    run = tiny.replace({"data.validation": Validation(clients=0.2)}, keep="best_val")
+    assert run.kept_by == "val_accuracy"
+    simulation = Simulation(run, worker(run))
+    accuracies = []
+    while not simulation.done:
+        accuracies.append([r.metrics["val_accuracy"] for r in simulation.step()])
+    for r, kept in simulation.kept().items():
+        own = [values[r] for values in accuracies]
+        assert kept.value == max(own) and kept.round == own.index(max(own))
+
+
+def test_the_best_by_validation_needs_validation_samples(tiny: Run) -> None:
+    with pytest.raises(ValueError, match="keep='best_val' chooses by the validation"):
+        tiny.replace(keep="best_val")
+
+
+def test_a_checkpoint_holds_the_best_model(tiny: Run) -> None:
+    run = tiny.replace(keep="best", rounds=6)
+    work = worker(run)
+    whole = Simulation(run, work)
+    while not whole.done:
+        whole.step()
+    for interrupted in (0, 1, 3, 5):
+        before = Simulation(run, work)
+        for _ in range(interrupted):
+            before.step()
+        after = Simulation(run, work)
+        restore(after, dump(before))
+        while not after.done:
+            after.step()
+        for r, kept in whole.kept().items():
+            mine = after.kept()[r]
+            assert (mine.round, mine.value) == (kept.round, kept.value)
+            assert torch.equal(mine.w_P, kept.w_P)
+
+
+def test_packs_and_interruptions_do_not_change_a_file_of_models(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(keep="best")
+    other = run.replace(seed=9)
+    alone = Store(tmp_path / "alone")
+    run_in_process(run, alone, worker(run))
+
+    store = Store(tmp_path / "interrupted")
+    store.create()
+    session = Session([run], store, worker(run), {})
+    session.advance(0.0)
+    session.flush()
+    assert not store.models()
+    run_in_process(run, store, worker(run))
+
+    pack = Store(tmp_path / "pack")
+    together = Worker([*other.cells, *run.cells], run.data.load(), run.model)
+    Session([other, run], pack, together, {}).advance(math.inf)
+
+    expected = alone.model(run.id).read_bytes()
+    assert store.model(run.id).read_bytes() == expected
+    assert pack.model(run.id).read_bytes() == expected
+    assert len(pack.models()) == 2

@@ -1,0 +1,69 @@
+"""Searches go by the validation samples where there are some, and the report says by what."""
+
+import pandas as pd
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+from raysafl import Federation, Regression, Run, Sweep, Validation
+from raysafl.report.wording import search_note
+from raysafl.storage.manifest import Manifest
+
+LOCAL = {"local.lr": tune.loguniform(0.01, 1.0)}
+
+
+@pytest.fixture
+def validated(tiny: Run) -> Run:
+    return tiny.replace({"data.validation": Validation(server=0.2)})
+
+
+def test_a_search_goes_by_the_validation_samples_if_every_run_has_some(
+    tiny: Run, validated: Run
+) -> None:
+    def goal(base: Run, **more: object) -> tuple[str, str]:
+        return Sweep("s", space=LOCAL, base=base, **more).goal  # type: ignore[arg-type]
+
+    assert goal(tiny) == ("test_accuracy", "max")
+    assert goal(validated) == ("val_accuracy", "max")
+    assert goal(validated, metric="val_loss") == ("val_loss", "min")
+    assert goal(validated, metric="test_accuracy") == ("test_accuracy", "max")
+    assert Sweep("s", [tiny, validated]).goal == ("test_accuracy", "max")
+    number = validated.replace(objective=Regression())
+    assert goal(number)[0].startswith("val_") and goal(number)[1] == "min"
+
+
+def test_a_space_of_other_data_may_have_no_validation_samples(validated: Run) -> None:
+    space = {"data": tune.choice([validated.data, Federation()])}
+    assert Sweep("s", space=space, base=validated).goal[0] == "test_accuracy"
+
+
+def test_a_metric_of_validation_samples_is_refused_where_there_are_none(
+    tiny: Run,
+) -> None:
+    with pytest.raises(ValueError, match="no run reports the metric 'val_accuracy'"):
+        Sweep("s", space=LOCAL, base=tiny, metric="val_accuracy")
+
+
+def test_the_report_says_by_what_runs_were_chosen_or_stopped(
+    tiny: Run, validated: Run
+) -> None:
+    def note(base: Run, **more: object) -> str:
+        sweep = Sweep("s", space=LOCAL, base=base, **more)  # type: ignore[arg-type]
+        manifest = sweep.manifest()
+        assert Manifest.from_json(manifest.to_json()) == manifest
+        return search_note(manifest)
+
+    assert note(tiny) == ""
+    by_test = note(tiny, scheduler=ASHAScheduler())
+    assert "by `test_accuracy`, which is measured on the test set" in by_test
+    by_validation = note(validated, scheduler=ASHAScheduler())
+    assert "by `val_accuracy`, and not by anything" in by_validation
+    assert "searched_by" not in Sweep("s", [tiny]).manifest().to_json()
+
+
+def test_table_and_page_say_that_a_search_went_by_the_test_set(tiny: Run) -> None:
+    from raysafl.report.pages.markdown import markdown
+
+    sweep = Sweep("s", space=LOCAL, base=tiny, scheduler=ASHAScheduler())
+    text = markdown(pd.DataFrame(), sweep.manifest())
+    assert search_note(sweep.manifest()) in text
