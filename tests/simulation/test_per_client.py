@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -360,3 +361,13 @@ def test_clients_of_a_regression_are_compared_by_its_metric() -> None:
     with pytest.raises(ValueError, match="on='labels' needs samples with one class"):
         prepare([run.replace(eval_clients=PerClient())])
     assert NextToken().metric == "accuracy"
+
+
+def test_the_run_of_the_page_on_who_is_served_measures_what_the_page_lists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "who_is_served.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    columns = {name for name in names["run"].columns() if name.startswith("clients_")}
+    assert columns == set(re.findall(r"`(clients_\w+_accuracy)`", page))
+    prepare([names["run"]])
