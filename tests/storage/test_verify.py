@@ -429,7 +429,7 @@ def edit_table(store: Store) -> None:
 
 
 OTHERS = {
-    orphan: "run abcabcabcabc: it has rows or a checkpoint, but is neither in",
+    orphan: "run abcabcabcabc: it has rows, a checkpoint or models, but is neither in",
     forget_entry_of_stranger: "checkpoints/abcabcabcabc.safetensors: the checkpoint",
     damage_entry: "ledger/.*json: the entry of seed=.* cannot be read",
     exchange_entries: "seed=0: it is damaged: its ledger entry has the configuration of",

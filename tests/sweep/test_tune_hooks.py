@@ -149,7 +149,7 @@ def test_functions_stoppers_and_lists_of_them_stop_runs() -> None:
 )
 def test_a_rule_to_stop_that_cannot_be_used_is_refused(stop: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        stoppers_of(stop)
+        stoppers_of(stop, ["test_accuracy", "test_loss"])
 
 
 @pytest.mark.parametrize(
