@@ -65,7 +65,7 @@ def test_run_report_sync_and_run_again(
     assert "[2/2]" in said and "± " not in said.splitlines()[0]
     assert "results/mine-smoke" in said and "raysafl ui results" in said
     code, said = call(monkeypatch, "run", "mine.py", *options)
-    assert code == 0 and "2 runs finished before" in said and "[1/" not in said
+    assert code == 0 and "2 runs were finished before" in said and "[1/" not in said
     Path("results/mine-smoke/table.md").unlink()
     code, said = call(monkeypatch, "report", "results/mine-smoke")
     assert (
