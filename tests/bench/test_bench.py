@@ -394,7 +394,7 @@ def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
     [
         (["--only", "W1,W5"], "unknown measure 'W5': did you mean 'W"),
         (["--repeats", "0"], "repeats must be at least 1, not 0"),
-        (["--only", "W2"], "train.parquet is missing; the dataset 'cifar10' needs"),
+        (["--only", "W2"], "cifar10/train.parquet is missing"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_measured(

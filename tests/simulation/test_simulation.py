@@ -289,7 +289,7 @@ def test_a_users_round_may_ask_clients_and_server_and_an_extra_vector_doubles_wh
     assert record.steps == 3 * -(-len(held) // 32) + 2 * -(-50 // 16)
 
 
-class Compressed(Algorithm):
+class SmallUploads(Algorithm):
     """A mean of updates that weigh 100 bytes each, and one more vector."""
 
     up_bytes: int | None = 100
@@ -306,7 +306,7 @@ def test_an_update_weighs_what_the_algorithm_declares_and_nothing_else_changes(
     tiny: Run,
 ) -> None:
     dense, small, none = (
-        finish(simulation(tiny.replace(algorithm=Compressed(up_bytes=up))))
+        finish(simulation(tiny.replace(algorithm=SmallUploads(up_bytes=up))))
         for up in (None, 100, 0)
     )
     vector = 650 * 4

@@ -142,8 +142,7 @@ def test_a_search_goes_by_the_validation_data_where_there_are_some() -> None:
         "test_mae": further_column("error", higher_is_better=False),
         "val_mae": further_column("error on validation data", higher_is_better=False),
     }
-    on_val = Measures(columns, "test_mae", has_validation=True)
-    assert on_val.goal == ("val_mae", "min")
+    assert Measures(columns, "test_mae", has_validation=True).goal == ("val_mae", "min")
     assert Measures(columns, "test_mae").goal == ("test_mae", "min")
     assert Measures(columns).goal == ("test_accuracy", "max")
 

@@ -35,7 +35,7 @@ class NoRay(Exception):
 
 @pytest.fixture(autouse=True)
 def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(address: object) -> NoReturn:
+    def start(address: object, preload: str) -> NoReturn:
         raise NoRay
 
     monkeypatch.setattr(runner, "ray_session", start)
