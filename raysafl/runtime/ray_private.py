@@ -74,19 +74,24 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def no_secrets_in_logs() -> Iterator[None]:
-    """Let Tune not hand AWS's credentials to its trials as settings, which Ray logs.
+def trials_without_settings() -> Iterator[None]:
+    """Let Tune give its trials no environment variables as settings of their own.
 
-    The processes of a Ray that this one started have its environment in any case.
+    The processes of a Ray that this one started have its environment in any case. Ray
+    would log the settings, AWS's credentials among them. And a process with settings of
+    its own is a new one, so the workers that were started in advance would be in vain.
     """
     cache = _find("ray.tune.execution.class_cache")
-    name = "ENV_VARS_TO_PROPAGATE"
-    if not hasattr(cache, name):
-        _warn_once(f"class_cache.{name}", "Ray may write AWS's credentials to its logs")
-        yield
-        return
-    harmless = {v for v in getattr(cache, name) if not v.startswith("AWS_")}
-    with _replaced(cache, name, harmless):
+    with ExitStack() as changes:
+        for name in ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE"):
+            if hasattr(cache, name):
+                changes.enter_context(_replaced(cache, name, {}))
+            else:
+                _warn_once(
+                    f"class_cache.{name}",
+                    "a sweep starts some seconds later, and Ray may write AWS's "
+                    "credentials to its logs",
+                )
         yield
 
 

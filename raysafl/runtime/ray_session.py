@@ -21,7 +21,7 @@ from raysafl.runtime.ray_private import (
     head_address,
     kept_sigterm,
     lean_local_ray,
-    no_secrets_in_logs,
+    trials_without_settings,
 )
 
 # Seconds that a cluster's head node has to answer the first connection.
@@ -60,7 +60,7 @@ def ray_session(address: str | None, preload: str = "") -> Iterator[None]:
         return
     try:
         _start(address, preload)
-        with nullcontext() if address else no_secrets_in_logs():
+        with nullcontext() if address else trials_without_settings():
             yield
     finally:
         # Ctrl-C may have come when Ray had started in part.

@@ -133,8 +133,8 @@ def _a_few_steps(local: LocalTraining) -> LocalTraining:
 
 def _try(run: Run, dataset: Dataset, engine: str) -> None:
     """Run a round of one replicate, and make the checkpoint after it."""
-    # Its answers are no measurements by which a model could be kept.
-    run = run.replace(keep=None)
+    # Its answers are no measurements by which a run could stop or keep a model.
+    run = run.replace(keep=None, stop=None)
     work = BriefWorker(
         run.cells,
         dataset,

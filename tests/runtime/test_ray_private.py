@@ -38,22 +38,28 @@ def test_a_local_ray_is_kept_on_loopback_and_lean_only_inside_the_block(
     assert not caplog.records
 
 
-def test_credentials_of_aws_are_no_settings_of_trials_inside_the_block(
+def test_trials_have_no_settings_of_their_own_inside_the_block(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from ray.tune.execution import class_cache
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     # The Ray that other tests of this process may have started has taken it out.
-    before = class_cache.ENV_VARS_TO_PROPAGATE | {"AWS_SECRET_ACCESS_KEY"}
+    before = {"AWS_SECRET_ACCESS_KEY"}
     monkeypatch.setattr(class_cache, "ENV_VARS_TO_PROPAGATE", before)
-    with ray_private.no_secrets_in_logs():
-        options = class_cache._ActorClassCache().get(type("A", (), {}))._default_options
-        assert "hunter2" not in str(options) and "PL_DISABLE_FORK" in str(options)
+    monkeypatch.setattr(class_cache, "DEFAULT_ENV_VARS", {"PL_DISABLE_FORK": "1"})
+
+    def settings() -> str:
+        cache = class_cache._ActorClassCache()
+        return str(cache.get(type("A", (), {}))._default_options["runtime_env"])
+
+    with ray_private.trials_without_settings():
+        assert "hunter2" not in settings() and "PL_DISABLE_FORK" not in settings()
+    assert "hunter2" in settings() and "PL_DISABLE_FORK" in settings()
     assert class_cache.ENV_VARS_TO_PROPAGATE is before
     assert not caplog.records
     monkeypatch.delattr(class_cache, "ENV_VARS_TO_PROPAGATE")
-    with caplog.at_level(logging.WARNING), ray_private.no_secrets_in_logs():
+    with caplog.at_level(logging.WARNING), ray_private.trials_without_settings():
         assert "has no class_cache.ENV_VARS_TO_PROPAGATE" in caplog.text
 
 
