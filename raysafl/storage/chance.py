@@ -49,6 +49,9 @@ def classes_of(dataset: Any) -> int | None:
     if kind == "Emnist":
         dropped = dataset.get("drop")
         return EMNIST_CLASSES - (len(dropped) if isinstance(dropped, list) else 0)
+    if kind == "InMemory":
+        classes = dataset.get("num_classes")
+        return classes if isinstance(classes, int) else None
     if kind == "ParquetImages":
         return FOLDERS.get(str(dataset.get("path")))
     return CLASSES.get(str(kind))

@@ -234,9 +234,7 @@ class Projection:
         text = description(self.store, TEXT, self._track.note, self.view)
         counts = status_counts(self._ends.values())
         self._tag(self._parent, {NOTE: text} | counts | source_tags(manifest))
-        view = saved_view(
-            self._parent, manifest.axes, manifest.table, parent.info.start_time
-        )
+        view = saved_view(self._parent, manifest, parent.info.start_time)
         known = self._client.get_experiment(self._experiment).tags
         # The page of an experiment shows two lines, in which a heading would be too
         # large.

@@ -5,47 +5,47 @@ parent run alone.
 """
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from raysafl.storage.manifest import Table
+from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import VIEW_KEY
+from raysafl.storage.statistics import known_statistics
 from raysafl.tracking.metrics import metric_name, shown_statistics
 
 NAME = "Sweep"
 TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
-LINES = (
-    "test_accuracy",
-    "test_loss",
-    "train_accuracy",
-    "q",
-    "server_rounds",
-    "bytes_down",
-)
+# Curves besides the one by which runs are judged; MLflow hides those without points.
+LINES = ("test_loss", "train_accuracy", "q", "server_rounds", "bytes_down")
 # Largest number of runs in one chart.
 RUNS = 100
 
 
-def saved_view(parent: str, labels: Sequence[str], table: Table, created: int) -> str:
+def saved_view(parent: str, manifest: Manifest, created: int) -> str:
     """Return the content of the tag that stores the view.
 
     Args:
         parent: MLflow's id of the parent run, below which the other runs are listed.
-        labels: the axes of the sweep.
-        table: the sweep's table; the runs are ordered by its statistic.
+        manifest: what the sweep is. The runs are ordered by the statistic of its table,
+            the best one first.
         created: the time of creation, in milliseconds since 1970.
     """
     section = "raysafl-charts"
+    table = manifest.table
+    quality = manifest.quality
+    on_validation = quality.replace("test_", "val_", 1)
+    columns = dict.fromkeys([quality, on_validation, *LINES])
+    statistic = known_statistics(manifest.columns, quality, [table.statistic])
+    judged = statistic.get(table.statistic)
     charts: list[dict[str, Any]] = [
         _chart("LINE", name, section, selectedMetricKeys=[name], xAxisKey="step")
-        for name in map(metric_name, LINES)
+        for name in map(metric_name, columns)
     ]
     charts.insert(1, _chart("BAR", table.statistic, section))
     state = {
         "orderByKey": f"metrics.`{table.statistic}`",
-        "orderByAsc": False,
+        "orderByAsc": judged is not None and not judged.higher_is_better,
         "selectedColumns": [
-            *(f"params.`label.{axis}`" for axis in labels),
+            *(f"params.`label.{axis}`" for axis in manifest.axes),
             "tags.`result`",
             *(f"metrics.`{name}`" for name in shown_statistics(table)),
             "tags.`status`",

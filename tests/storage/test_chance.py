@@ -38,7 +38,7 @@ KNOWN = [
     (ParquetImages(path="images"), None),
     (ParquetImages(path="cifar10"), 10),
     (Subset(dataset=ParquetImages(path="emnist47"), classes=45), 45),
-    (from_arrays([[1], [2], [3]], ["a", "a", "a"], test_share=0.3), None),
+    (from_arrays([[1], [2], [3]], ["a", "a", "a"], test_share=0.3), 1),
 ]
 
 
