@@ -142,7 +142,7 @@ def from_csv(
 ) -> InMemory:
     """Make a dataset of a CSV file, which pandas reads.
 
-    The file is read once, now. Its values identify the data, not its name or its
+    The file is read once, in this call. Its values identify the data, not its name or its
     place: the same values, from a file or a DataFrame, are the same run.
 
     Args:

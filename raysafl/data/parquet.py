@@ -2,7 +2,7 @@
 
 A dataset is a set of files, of which each belongs to a split, such as `train`. The name
 of a file says to which: `train.parquet`, `train-00000-of-00002.parquet`, in the folder
-itself or in `data/`, or any name in a folder `train/`.
+itself or in `data/`, or a number in a folder `train/`, as in `train/0000.parquet`.
 """
 
 import hashlib
@@ -300,8 +300,8 @@ def from_parquet(
             split by its name. A relative path is looked up in the current folder, and
             then in the folder RAYSAFL_DATA.
         image: the column of the images; by default the only one that holds images.
-        label: the column of the target; by default the only one that the metadata call
-            a class, or the one with the name "label".
+        label: the column of the target; by default the one with the name "label", or
+            else the only one that the metadata call a class.
         features: of a table, the columns that the model sees, see `from_pandas`.
         client: the column that says to whom a sample belongs, or several columns.
         test: the split that is the test set; "validation" if you mean that one.

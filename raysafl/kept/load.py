@@ -171,8 +171,7 @@ def _content(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
             Status.FAILED: f"it failed ({entry.reason})",
         }.get(entry.status, f"all of its replicates diverged ({entry.reason})")
         raise ValueError(
-            f"{where} kept no model, because {why}; only a run whose rounds have all "
-            "been run keeps models"
+            f"{where} kept no model, because {why}; only a finished run keeps models"
         )
     try:
         content = store.model(run_id).read_bytes()

@@ -179,7 +179,8 @@ class Run(Component):
         known = {
             name: declared.higher_is_better
             for name, declared in columns.items()
-            if not declared.is_list
+            # Clients are evaluated when it has been decided whether a replicate stops.
+            if not declared.is_list and not name.startswith("clients_")
         }
         known["train_loss"] = False
         if self._has_accuracy():

@@ -26,9 +26,10 @@ def trainable(base: Run, *, engine: str = "auto") -> type[tune.Trainable]:
 
     The configuration that Tune gives a trial names fields by dotted paths, and the
     trial's run is `base.replace(config)`. All clients are simulated in the trial's own
-    process. Every evaluated round is reported: its number `round` from 1, and
-    `test_accuracy` and `test_loss`, the means over replicates. If all replicates
-    diverge, the last report has NaN instead.
+    process. Every evaluated round is reported: its number `round` from 1, and the means
+    over replicates of `test_loss`, of the objective's metric (`test_accuracy` for
+    classes) and of the other numbers that are measured on test or validation data. If
+    all replicates diverge, the last report has NaN instead.
 
     A trial has one CPU unless `tune.with_resources` gives it more; torch uses as many
     threads, and the GPU if it has one. Schedulers that pause a trial, and trials that
@@ -36,8 +37,8 @@ def trainable(base: Run, *, engine: str = "auto") -> type[tune.Trainable]:
     changes the configuration of a trial that has begun, as population based training
     does, is refused: it would be another run.
 
-    Nothing is stored but what Tune stores. `Sweep` and `Runner` do that, and tables,
-    replicates in packs and the going on after a crash besides.
+    Nothing is stored but what Tune stores. `Sweep` and `Runner` also write rows, tables
+    and a report, train many runs in one trial, and continue after a crash.
 
     Example:
         >>> import raysafl as fl
