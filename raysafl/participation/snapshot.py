@@ -82,9 +82,10 @@ class Snapshot(Participation):
 
     @property
     def uses_accuracy(self) -> bool:
-        """Whether q adapts to the training accuracy, or one of the two policies does."""
+        """Whether an accuracy is measured for q, or one of the two policies needs one."""
         return (
             self.adapt is not None
+            or self.accuracy != "local"
             or self.base.uses_accuracy
             or self.uniform.uses_accuracy
         )

@@ -143,6 +143,16 @@ class Run(Component):
                     f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
                     "list; let its `metric` be another one"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_a_model_that_can_be_chosen(self) -> "Run":
+        if self.kept_by and self.quality.is_list:
+            raise ValueError(
+                f"keep='{self.keep}' chooses by a number, and the metric "
+                f"'{self.objective.metric}' of {type(self.objective).__name__} is a list; "
+                "let its `metric` be another one, or take keep='last'"
+            )
         if self.keep == "best_val" and not self.data.has_validation:
             raise ValueError(
                 "keep='best_val' chooses by the validation samples, but there are none; "

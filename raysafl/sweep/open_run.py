@@ -305,6 +305,10 @@ def metrics_of(run: Run, records: Sequence[Record]) -> dict[str, float | int]:
         column by which the run is judged comes first.
     """
     values: dict[str, list[float]] = {quality_of(run): [], "test_loss": []}
+    # Tune ends a sweep at a report that lacks the metric that the sweep goes by.
+    for name, column in run.columns().items():
+        if not column.is_list:
+            values.setdefault(name, [])
     for record in records:
         scores = {
             "test_accuracy": record.test_accuracy,

@@ -131,7 +131,9 @@ class LineDisplay(QuietDisplay):
         state = self.state
         state.add(status)
         if state.total <= MOST_LINES or status.bad:
-            told = ", ".join(filter(None, [status.value, reason or result]))
+            told = ", ".join(
+                filter(None, [status.value, reason, "" if status.bad else result])
+            )
             self._print(
                 f"[{state.done}/{state.total}] {label_text}: {told} "
                 f"({state.failed} failed, {state.seconds_left:.0f} s left)"

@@ -8,6 +8,7 @@ from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
 
 from raysafl.core.problem import Dataset
+from raysafl.core.record import Record
 from raysafl.runtime.client_actor import own_device
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
@@ -111,14 +112,19 @@ class RunTrainable(tune.Trainable):
             run.objective,
         )
         self.simulation = Simulation(run, work)
+        # The last record of each replicate, also of those that have stopped.
+        self.latest: dict[int, Record] = {}
 
     def step(self) -> dict[str, Any]:
         """Run rounds up to the next one that is evaluated, and report it."""
         records = self.simulation.step()
         while not records and not self.simulation.done:
             records = self.simulation.step()
+        replicates = self.simulation.replicates
+        stopped = {r: own for r, own in self.latest.items() if replicates[r].stopped}
+        self.latest = stopped | {own.replicate: own for own in records}
         return {
-            **metrics_of(self.simulation.run, records),
+            **metrics_of(self.simulation.run, list(self.latest.values())),
             "round": self.simulation.round,
             # TensorBoard draws curves over this number.
             TIMESTEPS_TOTAL: self.simulation.round,
@@ -127,8 +133,13 @@ class RunTrainable(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write the whole state of the simulation."""
-        Path(checkpoint_dir, CHECKPOINT).write_bytes(dump(self.simulation))
+        latest = [vars(record) for record in self.latest.values()]
+        content = dump(self.simulation, latest=latest)
+        Path(checkpoint_dir, CHECKPOINT).write_bytes(content)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on from a state that was written for the same run."""
-        restore(self.simulation, Path(checkpoint, CHECKPOINT).read_bytes())
+        content = Path(checkpoint, CHECKPOINT).read_bytes()
+        extra = restore(self.simulation, content)
+        records = [Record(**own) for own in extra["latest"]]
+        self.latest = {record.replicate: record for record in records}
