@@ -33,7 +33,8 @@ def saved_view(parent: str, manifest: Manifest, created: int) -> str:
     table = manifest.table
     quality = manifest.quality
     on_validation = quality.replace("test_", "val_", 1)
-    columns = dict.fromkeys([quality, on_validation, *LINES])
+    validated = [on_validation] if on_validation in manifest.columns else []
+    columns = dict.fromkeys([quality, *validated, *LINES])
     statistic = known_statistics(manifest.columns, quality, [table.statistic])
     judged = statistic.get(table.statistic)
     charts: list[dict[str, Any]] = [
