@@ -263,11 +263,13 @@ class Model(Component):
     """
 
     abstract: ClassVar[bool] = True
-    precision: Literal["float32", "bfloat16"] = Field(
+    precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32",
         description="Type in which layers compute. bfloat16, where torch's autocast "
         "uses it, makes convolutions about twice as fast on a CPU that has "
-        "instructions for it; parameters, gradients and averages stay float32.",
+        "instructions for it; tf32 lets a GPU round the factors of products and "
+        "convolutions to 10 bits, and is float32 on a CPU. Parameters, gradients and "
+        "averages stay float32.",
     )
 
     @abstractmethod

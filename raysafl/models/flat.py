@@ -65,6 +65,7 @@ class FlatModel:
         num_classes: int,
         output_shape: tuple[int, ...] | None = None,
     ) -> None:
+        self.precision = model.precision
         self.is_bfloat16 = model.precision == "bfloat16"
         self._recipe = model
         self._arguments = (input_shape, num_classes)

@@ -26,6 +26,7 @@ from raysafl.core.randomness import Key
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
+from raysafl.training.device import prepare_device
 from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.engines import Engine
 from raysafl.training.evaluation import Evaluator
@@ -69,7 +70,7 @@ class LocalTrainer:
     ) -> None:
         check_targets(objective, dataset)
         self.objective = objective
-        self.device = torch.device(device)
+        self.device = prepare_device(device, model.precision)
         self.model = model
         model.module.to(self.device)
         self.inputs = Inputs(dataset.train, self.device)

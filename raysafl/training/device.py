@@ -1,0 +1,46 @@
+"""The device that trains: how it computes, how data reach it, and how much it holds."""
+
+import os
+
+import torch
+from torch import Tensor
+
+# cuBLAS reads this when it is first used. With a workspace of its own for each stream, it
+# adds in the same order every time.
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def prepare_device(name: str, precision: str) -> torch.device:
+    """Return a device, after torch was told how this process computes on it.
+
+    On a GPU, products and convolutions round their factors to TF32 only if the model's
+    precision asks for it; by default torch lets convolutions do so. And operators are
+    those that give the same bits every time; where torch has none, it warns. On a CPU
+    nothing needs to be set.
+
+    Args:
+        name: "cpu" or "cuda".
+        precision: the `precision` of the model that is trained next.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":
+        os.environ.setdefault(CUBLAS_WORKSPACE, ":4096:8")
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        # New memory need not be filled: nothing here reads it before it is written.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    return device
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on a device, without waiting for a GPU to copy it.
+
+    The GPU copies from pinned memory while this process goes on; whatever it computes
+    afterwards sees the copy.
+    """
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
