@@ -44,3 +44,17 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def download(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, without waiting for a GPU to copy it.
+
+    The copy may be read after `wait_for_downloads`.
+    """
+    return tensor.to("cpu", non_blocking=True)
+
+
+def wait_for_downloads(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was asked for, copies included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
