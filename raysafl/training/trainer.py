@@ -30,9 +30,10 @@ from raysafl.training.device import prepare_device
 from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.engines import Engine
 from raysafl.training.evaluation import Evaluator
-from raysafl.training.inputs import Inputs, batch_width, draw_batches
+from raysafl.training.inputs import batch_width, draw_batches
 from raysafl.training.linear import Fused, as_fused
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
+from raysafl.training.resident import Resident
 
 # Samples of a task in one pass of `LocalTrainer.gradients`.
 GRADIENT_BATCH = 250
@@ -53,6 +54,8 @@ class LocalTrainer:
             "auto" for the one that is fastest here.
         batch_size: the usual number of samples in a batch, for which "auto" chooses.
         objective: what gives each sample its loss, and what is measured.
+        resident: what is on the device already, from one trainer to the next; None if
+            nothing is.
 
     Raises:
         ValueError: the targets of the dataset do not fit the objective.
@@ -67,14 +70,15 @@ class LocalTrainer:
         engine: str = "auto",
         batch_size: int = 32,
         objective: Objective = PLAIN,
+        resident: Resident | None = None,
     ) -> None:
         check_targets(objective, dataset)
         self.objective = objective
         self.device = prepare_device(device, model.precision)
         self.model = model
         model.module.to(self.device)
-        self.inputs = Inputs(dataset.train, self.device)
-        self.test = Inputs(dataset.test, self.device)
+        self.resident = Resident() if resident is None else resident
+        self.inputs, self.test = self.resident.samples(dataset, self.device)
         self.indices_of = indices_of
         self._requested_engine = engine
         self._batch_size = batch_size
