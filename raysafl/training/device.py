@@ -9,6 +9,9 @@ from torch import Tensor
 # adds in the same order every time.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
+# The bytes that CUDA and its libraries are taken to need on a GPU for each process.
+CONTEXT_BYTES = 2**29
+
 
 def prepare_device(name: str, precision: str) -> torch.device:
     """Return a device, after torch was told how this process computes on it.
@@ -33,6 +36,22 @@ def prepare_device(name: str, precision: str) -> torch.device:
         # New memory need not be filled: nothing here reads it before it is written.
         torch.utils.deterministic.fill_uninitialized_memory = False
     return device
+
+
+def keep_to_share(share: float) -> None:
+    """Let torch take no more than a share of a GPU's memory in this process.
+
+    A share that is exceeded is an error of this process (`torch.OutOfMemoryError`), not
+    of the others on the GPU. CUDA takes memory for each process that torch does not
+    count; it is taken off the share.
+
+    Args:
+        share: The share, above 0 and at most 1. With 1 nothing is limited.
+    """
+    if share < 1:
+        total = torch.cuda.get_device_properties(0).total_memory
+        fraction = max(share - CONTEXT_BYTES / total, share / 2)
+        torch.cuda.set_per_process_memory_fraction(fraction)
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
