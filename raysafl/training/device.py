@@ -1,6 +1,8 @@
-"""The device that trains: how it computes, how data reach it, and how much it holds."""
+"""The device that trains: how it computes, how data reach it, and what it records."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,3 +79,57 @@ def wait_for_downloads(device: torch.device) -> None:
     """Wait until a GPU has done all that it was asked for, copies included."""
     if device.type == "cuda":
         torch.cuda.synchronize()
+
+
+def upload_into(fixed: Tensor, tensor: Tensor) -> None:
+    """Copy a tensor of the CPU into one of a device, as `upload` does.
+
+    Args:
+        fixed: the tensor that is overwritten, of the same shape and type.
+        tensor: a contiguous tensor on the CPU.
+    """
+    source = tensor.pin_memory() if fixed.is_cuda else tensor
+    fixed.copy_(source, non_blocking=True)
+
+
+def record(work: Callable[[], Any], pool: Any = None) -> Any:
+    """Return the operators of a function as a CUDA graph, whose `replay` repeats them.
+
+    A replay reads and writes the same memory as the function did, and nothing that the
+    function has read from Python changes. So the function must work on tensors that
+    stay where they are, and must not wait for the GPU.
+
+    The function is called once before, on a side stream: libraries set themselves up in
+    their first call, which must not be recorded.
+
+    Args:
+        work: the function.
+        pool: the pool of memory of another graph that is alive, which this one shares;
+            None for one of its own. Graphs can share if they leave no results in it.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        work()
+    return graph
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the device has no memory left.
+
+    CUDA's libraries say so by an error of no class of its own.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(w in str(error) for w in words)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, for messages."""
+    return str(error).partition("\n")[0]

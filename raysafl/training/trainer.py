@@ -231,7 +231,7 @@ class LocalTrainer:
 
         start_TP = torch.stack([task.w_P for task in tasks]).to(self.device)
         w_TP = start_TP.clone()
-        optimizer = StackedOptimizer(tasks, start_TP)
+        optimizer = StackedOptimizer.of(tasks, start_TP)
         seed_KT = self._dropout_seeds(tasks, plans)
         loss_KTB = torch.zeros(index_KTB.shape, device=self.device)
         correct_KTB = torch.full_like(valid_KTB, **self._no_hits)
