@@ -161,7 +161,7 @@ class Clients:
 def own_share() -> float:
     """Return the share of its GPU that Ray gave this actor: 1 if it is whole."""
     resources = ray.get_runtime_context().get_assigned_resources()
-    return min(1.0, resources.get("GPU", 1.0))
+    return min(1.0, float(resources.get("GPU", 1.0)))
 
 
 def own_device() -> str:

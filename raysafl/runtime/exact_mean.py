@@ -235,7 +235,8 @@ class ReducedOnGpu:
             norm_T = torch.linalg.vector_norm(delta_TP, dim=1, dtype=torch.float64)
             shorter_T = scale_T * (limit_T / norm_T)
             scale_T = torch.where(norm_T > limit_T, shorter_T, scale_T)
-        return delta_TP * scale_T.float().unsqueeze(1)
+        scaled_TP: Tensor = delta_TP * scale_T.float().unsqueeze(1)
+        return scaled_TP
 
     def _add(self, sent_TP: Tensor, cells: Sequence[int]) -> None:
         """Add rows to the sums of their cells, in units of 2^-40.

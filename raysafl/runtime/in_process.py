@@ -50,7 +50,7 @@ class Worker:
         objective: What the model is trained for, and by what it is judged.
         resident: What this process keeps on the device from one worker to the next;
             None keeps nothing.
-        memory_share: The part of a GPU's memory that this process may take.
+        device_share: The part of a GPU's memory that this process may take.
 
     Raises:
         ValueError: The partition, the server data, the model or the objective does not
@@ -73,7 +73,7 @@ class Worker:
         batch_size: int = 32,
         objective: Objective = PLAIN,
         resident: Resident | None = None,
-        memory_share: float = 1.0,
+        device_share: float = 1.0,
     ) -> None:
         keep_freed_memory()
         self.population = Population(cells, dataset)
