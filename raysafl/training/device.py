@@ -57,12 +57,12 @@ def keep_to_share(share: float) -> None:
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on a device, without waiting for a GPU to copy it.
+    """Return a tensor on a device, without waiting for a GPU to copy it.
 
     The GPU copies from pinned memory while this process goes on; whatever it computes
-    afterwards sees the copy.
+    afterwards sees the copy. A tensor that is there already is returned as it is.
     """
-    if device.type == "cpu":
+    if tensor.device.type == device.type:
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
 
