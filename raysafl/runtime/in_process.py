@@ -93,6 +93,7 @@ class Worker:
             batch_size,
             objective,
             resident,
+            device_share,
         )
 
     def init(self, cell: int) -> Tensor:

@@ -142,14 +142,19 @@ class StackedOptimizer:
         offset_TP = _stacked_offsets(tasks, start_TP)
         return cls(StepKind.of(tasks), numbers_5T, start_TP, offset_TP)
 
+    @property
+    def moments(self) -> list[Tensor]:
+        """The buffers [T, P] that are kept from one step to the next."""
+        if self.is_adam:
+            return [self.first_moment_TP, self.second_moment_TP]
+        return [] if self.momentum_T1 is None else [self.first_moment_TP]
+
     def restart(self) -> None:
         """Set the moments and the number of steps to zero, in place, for new tasks."""
         assert isinstance(self.steps_taken, Tensor)
         self.steps_taken.zero_()
-        if self.is_adam or self.momentum_T1 is not None:
-            self.first_moment_TP.zero_()
-        if self.is_adam:
-            self.second_moment_TP.zero_()
+        for moment_TP in self.moments:
+            moment_TP.zero_()
 
     def step(
         self, w_TP: Tensor, g_TP: Tensor, finished_T1: Tensor | None = None
