@@ -28,6 +28,8 @@ from helpers.emulated_device import (
 __all__ = ["GIB", "Counts", "EmulatedCuda", "ForbiddenSync", "emulated_cuda"]
 
 NAME = "Emulated GPU"
+# The class of torch's compiled code that torch.Tensor extends.
+BASE = torch._C.TensorBase
 
 
 @contextmanager
@@ -42,10 +44,11 @@ def emulated_cuda(
     """
     device = EmulatedCuda(total_memory, largest_allocation, count)
     with pytest.MonkeyPatch.context() as patch, _settings_restored():
-        _replace_tensor_methods(patch, device)
-        _replace_factories(patch, device)
-        _replace_cuda_functions(patch, device)
         patch.setattr(EmulatedCuda, "_current", device)
+        for name, method in TENSOR_METHODS.items():
+            patch.setattr(torch.Tensor, name, method)
+        _replace_factories(patch)
+        _replace_cuda_functions(patch, device)
         with device:
             yield device
 
@@ -72,88 +75,89 @@ def _settings_restored() -> Iterator[None]:
             torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
-def _replace_tensor_methods(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> None:
-    """Let tensors say where they are, and move."""
-    memory = device.memory
-    base = torch._C.TensorBase
+def _is_cuda(tensor: Tensor) -> bool:
+    return tensor in EmulatedCuda.current().memory
 
-    def is_cuda(tensor: Tensor) -> bool:
-        return tensor in memory
 
-    def where(tensor: Tensor) -> torch.device:
-        if tensor in memory:
-            return torch.device("cuda", 0)
-        return base.device.__get__(tensor)
+def _device_of(tensor: Tensor) -> torch.device:
+    if _is_cuda(tensor):
+        return torch.device("cuda", 0)
+    device: torch.device = BASE.device.__get__(tensor)
+    return device
 
-    def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if args and isinstance(args[0], Tensor):
-            args = (args[0].device, args[0].dtype, *args[1:])
-        copy = kwargs.pop("copy", False) or (len(args) > 3 and args[3])
-        target, dtype, non_blocking, memory_format = torch._C._nn._parse_to(
-            *args[:3], **kwargs
+
+def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """In place of `Tensor.to`, whose compiled code believes that all is on the CPU."""
+    if args and isinstance(args[0], Tensor):
+        args = (args[0].device, args[0].dtype, *args[1:])
+    copy = kwargs.pop("copy", False) or (len(args) > 3 and args[3])
+    target, dtype, non_blocking, memory_format = torch._C._nn._parse_to(
+        *args[:3], **kwargs
+    )
+    options: dict[str, Any] = {"non_blocking": non_blocking}
+    if memory_format is not None:
+        options["memory_format"] = memory_format
+    if target is not None and (target.type == "cuda") != _is_cuda(tensor):
+        name = "cuda:0" if target.type == "cuda" else target
+        return BASE.to(tensor, name, dtype or tensor.dtype, copy=True, **options)
+    if dtype is None and memory_format is None and not copy:
+        return tensor
+    return BASE.to(tensor, dtype or tensor.dtype, copy=copy, **options)
+
+
+def _cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
+    return _to(tensor, "cuda", non_blocking=non_blocking)
+
+
+def _cpu(tensor: Tensor, memory_format: Any = None) -> Tensor:
+    return _to(tensor, "cpu", memory_format=memory_format)
+
+
+def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
+    if _is_cuda(tensor):
+        raise RuntimeError("only memory of the CPU can be pinned, not that of cuda:0")
+    pinned = EmulatedCuda.current().pinned
+    if tensor in pinned:
+        return tensor
+    copied = tensor.clone()
+    pinned.add(copied)
+    return copied
+
+
+def _numpy(tensor: Tensor, *, force: bool = False) -> Any:
+    if _is_cuda(tensor) and not force:
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to "
+            "copy the tensor to host memory first."
         )
-        options: dict[str, Any] = {"non_blocking": non_blocking}
-        if memory_format is not None:
-            options["memory_format"] = memory_format
-        if target is not None and (target.type == "cuda") != (tensor in memory):
-            name = "cuda:0" if target.type == "cuda" else target
-            return base.to(tensor, name, dtype or tensor.dtype, copy=True, **options)
-        # Without a device: torch's compiled code believes that all is on the CPU.
-        if dtype is None and not copy and memory_format is None:
-            return tensor
-        return base.to(tensor, dtype or tensor.dtype, copy=copy, **options)
-
-    def cuda(tensor: Tensor, to_device: Any = None, non_blocking: bool = False) -> Any:
-        return to(tensor, "cuda", non_blocking=non_blocking)
-
-    def cpu(tensor: Tensor, memory_format: Any = None) -> Tensor:
-        return to(tensor, "cpu", memory_format=memory_format)
-
-    def pin_memory(tensor: Tensor, to_device: Any = None) -> Tensor:
-        if tensor in memory:
-            raise RuntimeError("only dense CPU tensors can be pinned")
-        if tensor in device.pinned:
-            return tensor
-        pinned = tensor.clone()
-        device.pinned.add(pinned)
-        return pinned
-
-    def numpy(tensor: Tensor, *, force: bool = False) -> Any:
-        if tensor in memory and not force:
-            raise TypeError(
-                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to "
-                "copy the tensor to host memory first."
-            )
-        return base.numpy(cpu(tensor), force=force)
-
-    def tolist(tensor: Tensor) -> Any:
-        return base.tolist(cpu(tensor))
-
-    def new_tensor(tensor: Tensor, data: Any, **kwargs: Any) -> Tensor:
-        target = kwargs.pop("device", None) or tensor.device
-        kwargs.setdefault("dtype", tensor.dtype)
-        return to(torch.tensor(data, **kwargs), target)
-
-    methods = {
-        "to": to,
-        "cuda": cuda,
-        "cpu": cpu,
-        "pin_memory": pin_memory,
-        "is_pinned": lambda tensor, to_device=None: tensor in device.pinned,
-        "numpy": numpy,
-        "tolist": tolist,
-        "new_tensor": new_tensor,
-        "get_device": lambda tensor: 0 if tensor in memory else -1,
-        "record_stream": lambda tensor, stream: None,
-        "device": property(where),
-        "is_cuda": property(is_cuda),
-        "is_cpu": property(lambda tensor: tensor not in memory),
-    }
-    for name, method in methods.items():
-        patch.setattr(torch.Tensor, name, method)
+    return BASE.numpy(_cpu(tensor), force=force)
 
 
-def _replace_factories(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> None:
+def _new_tensor(tensor: Tensor, data: Any, **kwargs: Any) -> Tensor:
+    target = kwargs.pop("device", None) or tensor.device
+    kwargs.setdefault("dtype", tensor.dtype)
+    return torch.tensor(data, **kwargs).to(target)
+
+
+# What takes the place of the methods and properties of torch.Tensor.
+TENSOR_METHODS: dict[str, Any] = {
+    "to": _to,
+    "cuda": _cuda,
+    "cpu": _cpu,
+    "pin_memory": _pin_memory,
+    "is_pinned": lambda tensor, device=None: tensor in EmulatedCuda.current().pinned,
+    "numpy": _numpy,
+    "tolist": lambda tensor: BASE.tolist(_cpu(tensor)),
+    "new_tensor": _new_tensor,
+    "get_device": lambda tensor: 0 if _is_cuda(tensor) else -1,
+    "record_stream": lambda tensor, stream: None,
+    "device": property(_device_of),
+    "is_cuda": property(_is_cuda),
+    "is_cpu": property(lambda tensor: not _is_cuda(tensor)),
+}
+
+
+def _replace_factories(patch: pytest.MonkeyPatch) -> None:
     """Let the functions that read data of Python upload them, and `_like` obey.
 
     The other factories reach the device as operators.

@@ -47,7 +47,8 @@ SIZED_BY_DATA = {
     aten.bincount,
 }
 # Operators that wait for the device because they return a number.
-RETURN_NUMBERS = {aten._local_scalar_dense, aten.equal, aten.is_nonzero}
+COMPARED = {aten.equal, aten.allclose}
+RETURN_NUMBERS = {aten._local_scalar_dense, *COMPARED}
 # Operators whose new memory is not filled.
 UNFILLED = {
     aten.empty,
@@ -339,8 +340,9 @@ class record_graph:
         self.pool = pool
 
     def __enter__(self) -> None:
-        # As torch does.
-        self.graph.device.synchronize()
+        # torch waits here too. It does so once a graph, so that it is never forbidden.
+        with self.graph.device.no_sync(False):
+            self.graph.device.wait("the beginning of a recording")
         self.graph.capture_begin(self.pool)
 
     def __exit__(self, *_: object) -> None:
@@ -413,10 +415,10 @@ class EmulatedCuda(TorchDispatchMode):
         vars(found).update(vars(self.counts.since(before)))
 
     @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self, forbidden: bool = True) -> Iterator[None]:
         """Raise `ForbiddenSync` if the host waits for the device in the block."""
         before = self._forbids_sync
-        self._forbids_sync = True
+        self._forbids_sync = forbidden
         try:
             yield
         finally:
@@ -542,7 +544,7 @@ class EmulatedCuda(TorchDispatchMode):
         if func.overloadpacket in UNFILLED:
             for part in fresh:
                 _spoil(part)
-        elif fresh or _computes(func) or func.overloadpacket is aten.equal:
+        elif fresh or _computes(func) or func.overloadpacket in COMPARED:
             self.launch(func, args, kwargs, out)
         return out
 
@@ -579,8 +581,6 @@ class EmulatedCuda(TorchDispatchMode):
                 f"devices, cuda:0 and cpu! ({func}: "
                 f"{[(tuple(p.shape), str(p.device)) for p in operands]})"
             )
-        if others:
-            raise RuntimeError(f"{func} makes a tensor on cuda:0 from ones on the cpu")
 
     def _wait_if_needed(
         self, func: Any, args: Any, kwargs: Any, operands: list[Tensor]
@@ -588,7 +588,7 @@ class EmulatedCuda(TorchDispatchMode):
         """Wait for the device if an operator needs to know numbers that lie there."""
         packet = func.overloadpacket
         if packet in RETURN_NUMBERS:
-            self._download_count(1 if packet is aten.equal else operands[0].nbytes)
+            self._download_count(1 if packet in COMPARED else operands[0].nbytes)
             self.wait(str(func))
         elif packet in SIZED_BY_DATA or (
             packet is aten.repeat_interleave and kwargs.get("output_size") is None
