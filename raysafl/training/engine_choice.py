@@ -279,8 +279,8 @@ def _timed_in_memory(
     engine = ENGINES[name](model, objective)
     tasks = most_tasks
     while True:
-        call = functools.partial(engine.gradients, *batches.of(tasks))
         try:
+            call = functools.partial(engine.gradients, *batches.of(tasks))
             if engine.can_record:
                 call = _recorded(call)
             seconds, result = _timed(call)

@@ -181,7 +181,7 @@ def test_recorded_steps_are_bounded_and_the_least_recently_used_goes_first(
         torch.testing.assert_close(found, expected[:count], **TOLERANCE)
         assert kept.num_steps <= 3
     kept.most_bytes = 1
-    local.train(some[:3])
+    local.train(some[:2])
     assert kept.num_steps == 3
     local.train([*some, *some])
     assert kept.num_steps == 1
@@ -228,9 +228,9 @@ def test_a_stack_that_does_not_fit_is_halved_and_trained_all_the_same(
     model: Model, engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     flat = FlatModel(model, (1, 8, 8), 4)
-    asked = [task for task in 4 * tasks(flat, BASE) if task.client == 0]
-    # Two rows of parameters fit, those of the stack of 8 do not.
-    limit = max(2 * 4 * flat.num_parameters, 4 * 120 * 64, 4 * 64 * 40)
+    asked = [task for task in 32 * tasks(flat, BASE) if task.client == 0]
+    # The samples fit, and the parameters of 8 tasks; those of all 64 do not.
+    limit = max(8 * 4 * flat.num_parameters, DATASET.train.x.nbytes, 30_000)
     with emulated_cuda(largest_allocation=limit):
         local = trainer(model, engine)
         found = local.train(asked).delta_MP
@@ -277,12 +277,12 @@ def test_evaluation_halves_the_models_that_do_not_fit(
 ) -> None:
     model = MLP(hidden=[50])
     flat = FlatModel(model, (1, 8, 8), 4)
-    w_RP = torch.stack([flat.init(Key(r)) for r in range(9)])
+    w_RP = torch.stack([flat.init(Key(r)) for r in range(30)])
     expected = trainer(model, "vmap", device="cpu").evaluator.evaluate(w_RP)
-    # 120 samples: the activations of 4 models fit.
-    with emulated_cuda(largest_allocation=4 * 4 * 120 * 50 + w_RP.nbytes):
+    # The parameters fit, the activations for 120 samples do not.
+    with emulated_cuda(largest_allocation=w_RP.nbytes):
         local = trainer(model, "vmap")
-        assert local.evaluator.most_models > 9
+        assert local.evaluator.most_models > 30
         found = local.evaluator.evaluate(w_RP)
     assert "models are evaluated together" in caplog.text
     for own, other in zip(found, expected, strict=True):
