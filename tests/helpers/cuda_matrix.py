@@ -1,7 +1,7 @@
 """Small runs on several kinds of models, and their comparison between two devices."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,8 @@ from raysafl import (
 from raysafl.data.sources import Source
 from raysafl.runtime import Worker
 from raysafl.simulation.simulation import Simulation
-from raysafl.training.engines import Graph, Loop, Vmap
+from raysafl.training.engines import Loop, Vmap
+from raysafl.training.gpu_training import GpuTraining
 from raysafl.training.linear import Linear
 
 CLASSES = 4
@@ -125,17 +126,23 @@ def play(run: Run, device: str, engine: str) -> Played:
 
 
 @contextmanager
-def no_sync_in_steps(device: EmulatedCuda) -> Iterator[None]:
-    """Forbid that a local step waits for the device."""
+def no_sync_in_training(device: EmulatedCuda) -> Iterator[None]:
+    """Forbid that the local training of a stack, or an engine, waits for the device."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Loop, Vmap, Graph, Linear):
-
-            def gradients(*args: Any, original: Any = kind.gradients) -> Any:
-                with device.no_sync():
-                    return original(*args)
-
-            patch.setattr(kind, "gradients", gradients)
+        patch.setattr(GpuTraining, "train", _no_sync(device, GpuTraining.train))
+        for engine in (Loop, Vmap, Linear):
+            patch.setattr(engine, "gradients", _no_sync(device, engine.gradients))
         yield
+
+
+def _no_sync(device: EmulatedCuda, act: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that must not wait for the device."""
+
+    def acting(*args: Any) -> Any:
+        with device.no_sync():
+            return act(*args)
+
+    return acting
 
 
 def assert_equal_in_float32(found: Played, expected: Played) -> None:

@@ -217,8 +217,13 @@ class RecordedGraph:
     While it is recorded, operators run, since their results' shapes are needed. But a
     GPU computes nothing meanwhile: so afterwards the memory that was there before holds
     again what it held, and the graph's own memory is filled with NaN (integers with -1).
+    Waiting and copies between host and device are refused meanwhile; CUDA would record
+    copies of pinned memory, which the project does not use.
+
     A replay runs the operators again on the same memory. What was a number of Python, or
-    a tensor of the CPU without dimensions, is what it was at the recording.
+    a tensor of the CPU without dimensions, is what it was at the recording. Memory that
+    the graph did not allocate is not kept alive by it: a replay after it was freed, for
+    which a GPU would read what lies there now, is an error here.
 
     Graphs of one pool share memory: a replay may write to the memory of the graphs that
     were recorded later in its pool, and fills theirs with NaN.

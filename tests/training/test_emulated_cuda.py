@@ -1,6 +1,6 @@
 """The emulated device says, refuses, counts and computes what a CUDA device does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ CUDA = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def device() -> EmulatedCuda:
+def device() -> Iterator[EmulatedCuda]:
     with emulated_cuda() as device:
         yield device
 
@@ -112,12 +112,13 @@ def test_memory_that_is_reused_is_not_taken_for_the_device(
 
 
 def test_torch_is_as_before_after_the_block() -> None:
+    had_device = torch.cuda.is_available()
     with emulated_cuda() as device:
         kept = ones(2)
         assert torch.cuda.is_available() and torch.cuda.device_count() == 1
         torch.backends.cudnn.deterministic = True
         torch.use_deterministic_algorithms(True, warn_only=True)
-    assert not torch.cuda.is_available()
+    assert torch.cuda.is_available() == had_device
     assert not {"device", "is_cuda", "to", "numpy"} & set(vars(torch.Tensor))
     assert not torch.backends.cudnn.deterministic
     assert not torch.are_deterministic_algorithms_enabled()
@@ -295,7 +296,12 @@ def test_allocated_memory_is_counted_and_new_memory_holds_nothing(
     device: EmulatedCuda,
 ) -> None:
     x = torch.empty(1000, device="cuda")
-    assert x.isnan().all() and (torch.empty(2, dtype=torch.int64).to("cuda")).is_cuda
+    assert x.isnan().all()
+    for dtype in (torch.int64, torch.int32):
+        new = torch.empty(2, dtype=dtype, device="cuda")
+        assert new.tolist() == [-1, -1]
+    assert torch.empty_like(x, dtype=torch.uint8).tolist() == [255] * 1000
+    del new
     assert torch.cuda.memory_allocated() == 4000
     free, total = torch.cuda.mem_get_info()
     assert total - free == 4000

@@ -1,6 +1,8 @@
 """Every algorithm on every kind of model by every engine, on the emulated device."""
 
+import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from helpers.cuda_matrix import (
     ENGINES,
     assert_equal_in_float32,
-    no_sync_in_steps,
+    no_sync_in_training,
     play,
     small_run,
 )
@@ -20,12 +22,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysafl import MLP, Algorithm, FedAvg, Logistic, Model, Run, Samples
+from raysafl.core.work import Task
 from raysafl.runtime import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.training.engine_choice import cache_file
 from raysafl.training.engines import Gradients, Vmap
 from raysafl.training.inputs import Inputs
 from raysafl.training.linear import Linear
+from raysafl.training.local_step import LocalStep
 
 EVERY = [*ALGORITHMS, *(wrap(FedAvg()) for wrap in WRAPPERS.values())]
 
@@ -38,7 +42,7 @@ def test_every_engine_on_the_device_equals_the_loop_on_the_cpu(
     run = small_run(model, algorithm)
     expected = play(run, "cpu", "loop")
     for engine in ENGINES[model]:
-        with emulated_cuda() as device, no_sync_in_steps(device):
+        with emulated_cuda() as device, no_sync_in_training(device):
             found = play(run, "cuda", engine)
         assert_equal_in_float32(found, expected)
 
@@ -52,7 +56,7 @@ def test_a_pack_of_runs_that_differ_in_all_they_can_equals_each_alone_on_the_cpu
 ) -> None:
     base = tiny.replace(model=model)
     runs = {**mixed(base, model), **judged(base, model), **fair(base)}
-    with emulated_cuda() as device, no_sync_in_steps(device):
+    with emulated_cuda() as device, no_sync_in_training(device):
         dataset = base.data.load()
         work = Worker(cells_of(runs), dataset, model, device="cuda", engine=engine)
         results, failed = together(runs, Lockstep[str](work))
@@ -110,20 +114,57 @@ def test_targets_that_were_left_on_the_cpu_are_found(
         play(small_run("logistic"), "cuda", "linear")
 
 
-@pytest.mark.parametrize("engine", [Linear, Vmap])
+@pytest.mark.parametrize("engine", ["linear", "vmap", "graph"])
 def test_a_local_step_that_waits_for_the_device_is_found(
-    engine: type[Linear] | type[Vmap], monkeypatch: pytest.MonkeyPatch
+    engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = engine.gradients
-
-    def waiting(self: Any, w_TP: Tensor, *args: Any) -> Gradients:
+    def waiting(self: Any, w_TP: Tensor, *args: Any, original: Any) -> Gradients:
         assert float(w_TP.sum()) < 1e9
         return original(self, w_TP, *args)
 
-    monkeypatch.setattr(engine, "gradients", waiting)
+    for kind in (Linear, Vmap):
+        one = functools.partialmethod(waiting, original=kind.gradients)
+        monkeypatch.setattr(kind, "gradients", one)
     with (
         emulated_cuda() as device,
-        no_sync_in_steps(device),
+        no_sync_in_training(device),
         pytest.raises(ForbiddenSync, match="_local_scalar_dense"),
     ):
-        play(small_run("logistic"), "cuda", engine.__name__.lower())
+        play(small_run("logistic"), "cuda", engine)
+
+
+def test_a_number_of_python_that_changes_from_step_to_step_is_found_in_a_recorded_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Vmap.gradients
+    calls = 0
+
+    def fading(*args: Any) -> Gradients:
+        nonlocal calls
+        calls += 1
+        found = original(*args)
+        return found._replace(g_TP=found.g_TP / calls)
+
+    monkeypatch.setattr(Vmap, "gradients", fading)
+    run = small_run("logistic")
+    with emulated_cuda():
+        one_by_one = play(run, "cuda", "vmap")
+    calls = 0
+    with emulated_cuda():
+        recorded = play(run, "cuda", "graph")
+    with pytest.raises(AssertionError):
+        assert_equal_in_float32(recorded, one_by_one)
+
+
+def test_parameters_that_moved_after_a_step_was_recorded_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = LocalStep.begin
+
+    def moving(self: LocalStep, tasks: Sequence[Task]) -> None:
+        begin(self, tasks)
+        self.w_TP = self.w_TP.clone()
+
+    monkeypatch.setattr(LocalStep, "begin", moving)
+    with emulated_cuda(), pytest.raises(RuntimeError, match="memory that was freed"):
+        play(small_run("logistic"), "cuda", "graph")
