@@ -11,6 +11,9 @@ from torch import Tensor
 # adds in the same order every time.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
+# The bytes that CUDA and its libraries are taken to need on a GPU for each process.
+CONTEXT_BYTES = 2**29
+
 
 def prepare_device(name: str, precision: str) -> torch.device:
     """Return a device, after torch was told how this process computes on it.
@@ -37,15 +40,45 @@ def prepare_device(name: str, precision: str) -> torch.device:
     return device
 
 
+def keep_to_share(share: float) -> None:
+    """Let torch take no more than a share of a GPU's memory in this process.
+
+    A share that is exceeded is an error of this process (`torch.OutOfMemoryError`), not
+    of the others on the GPU. CUDA takes memory for each process that torch does not
+    count; it is taken off the share.
+
+    Args:
+        share: The share, above 0 and at most 1. With 1 nothing is limited.
+    """
+    if share < 1:
+        total = torch.cuda.get_device_properties(0).total_memory
+        fraction = max(share - CONTEXT_BYTES / total, share / 2)
+        torch.cuda.set_per_process_memory_fraction(fraction)
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on a device, without waiting for a GPU to copy it.
+    """Return a tensor on a device, without waiting for a GPU to copy it.
 
     The GPU copies from pinned memory while this process goes on; whatever it computes
-    afterwards sees the copy.
+    afterwards sees the copy. A tensor that is there already is returned as it is.
     """
-    if device.type == "cpu":
+    if tensor.device.type == device.type:
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def download(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, without waiting for a GPU to copy it.
+
+    The copy may be read after `wait_for_downloads`.
+    """
+    return tensor.to("cpu", non_blocking=True)
+
+
+def wait_for_downloads(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was asked for, copies included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def upload_into(fixed: Tensor, tensor: Tensor) -> None:

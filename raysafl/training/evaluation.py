@@ -91,7 +91,7 @@ class Measures:
                     self.metrics.items(), self.sizes.values(), stops, strict=True
                 )
             }
-            for sums_N in sums_NR.numpy().T
+            for sums_N in sums_NR.cpu().numpy().T
         ]
 
 
@@ -195,7 +195,8 @@ class Evaluator:
             rows: which of the samples: a slice with start and stop, or positions.
 
         Returns:
-            [N, R] float64 on the CPU: for each of `measures` its sums, in order.
+            [N, R] float64 on the device, not waited for: for each of `measures` its
+            sums, in order.
         """
         if self._fused:
             some = rows if isinstance(rows, slice) else as_tensor(rows)
@@ -212,7 +213,7 @@ class Evaluator:
             for first in range(0, len(w_RP), stack):
                 some = slice(first, first + stack)
                 sums_NR[:, some] += self._sums_in_memory(w_RP[some], x_B, y_B)
-        return sums_NR.cpu()
+        return sums_NR
 
     def _batches(
         self, samples: Inputs, rows: slice | NDArray[np.int64]
