@@ -95,10 +95,10 @@ def reduce_share(
     share: ReducedOnCpu | ReducedOnGpu | None = None
     for positions, update in stacks:
         if share is None:
-            where = ReducedOnGpu if update.delta_MP.is_cuda else ReducedOnCpu
-            share = where(tasks, counts)
+            kind = ReducedOnGpu if update.delta_MP.is_cuda else ReducedOnCpu
+            share = kind(tasks, counts)
         share.add(positions, update)
-        # The next stack is trained while this loop waits for it.
+        # The next stack is trained when the loop asks for it. It may need the memory.
         del update
     assert share is not None
     return share.result()
@@ -151,10 +151,9 @@ class ReducedOnCpu:
 class ReducedOnGpu:
     """The sums and rows of a share whose updates lie on a GPU.
 
-    A stack is added by a few operators, however many tasks and cells it has. The GPU
-    copies rows of cells that are not averaged to the CPU while the next stack is
-    trained, and everything else once, at the end, which is when this process first
-    waits for it.
+    A stack is added by a few operators, however many tasks and cells it has. The rows
+    of cells that are not averaged are copied to the CPU after each stack, everything
+    else at the end, and only then does this process wait for the GPU.
 
     It gives the bits of `ReducedOnCpu`, unless an update is longer than its largest
     norm. On tensors of the CPU it works as well, so that this can be tested.

@@ -48,8 +48,8 @@ class Worker:
         engine: The engine's name, or "auto" to measure which is the fastest.
         batch_size: The usual batch size, for which an engine is chosen with "auto".
         objective: What the model is trained for, and by what it is judged.
-        resident: What this process keeps on the device from one worker to the next;
-            None keeps nothing.
+        resident: What is on the device already, from one worker to the next; None if
+            nothing is.
         device_share: The part of a GPU's memory that this process may take.
 
     Raises:
@@ -131,7 +131,7 @@ class Worker:
     def span_sums(self, models: Sequence[Tensor], spans: Sequence[Span]) -> Tensor:
         """Return the sums over spans, of the models that each of them names.
 
-        They are copied from the device at once.
+        A GPU is waited for once, when all of them are copied to the CPU.
 
         Args:
             models: The parameters [P] of all models of the evaluation.
@@ -231,8 +231,11 @@ class Worker:
     ) -> Floats:
         """Return the metric of each task's model; only one stack is in memory."""
         quality_T = np.empty(len(tasks))
-        # The tasks of a cell have one start, which is on the device once.
-        starts = {id(task.w_P): upload(task.w_P, self.trainer.device) for task in tasks}
+        # The tasks of a cell have one start, which is uploaded once.
+        distinct = {id(task.w_P): task.w_P for task in tasks}
+        starts = {
+            name: upload(w_P, self.trainer.device) for name, w_P in distinct.items()
+        }
         for positions, update in self.trainer.train_stacks(tasks):
             for i, delta_P in zip(positions, update.delta_MP, strict=True):
                 task = tasks[i]

@@ -280,9 +280,11 @@ def _timed_in_memory(
     tasks = most_tasks
     while True:
         try:
-            call = functools.partial(engine.gradients, *batches.of(tasks))
+            call: Callable[[], Gradients] = functools.partial(
+                engine.gradients, *batches.of(tasks)
+            )
             if engine.can_record:
-                call = _recorded(call)
+                call = _Recorded(call)
             seconds, result = _timed(call)
             return seconds / tasks, result.g_TP
         except RuntimeError as error:
@@ -293,16 +295,20 @@ def _timed_in_memory(
         tasks //= 2
 
 
-def _recorded(call: Callable[[], Gradients]) -> Callable[[], Gradients]:
-    """Return the replay of a function that was recorded as a CUDA graph."""
-    results: list[Gradients] = []
-    graph = record(lambda: results.append(call()))
+class _Recorded:
+    """A call of an engine that was recorded as a CUDA graph, and is replayed.
 
-    def replay() -> Gradients:
-        graph.replay()
-        return results[-1]
+    It holds the call, with its arguments, since the graph reads them where they lie.
+    """
 
-    return replay
+    def __init__(self, call: Callable[[], Gradients]) -> None:
+        self._call = call
+        self._results: list[Gradients] = []
+        self._graph = record(lambda: self._results.append(call()))
+
+    def __call__(self) -> Gradients:
+        self._graph.replay()
+        return self._results[-1]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ loops work on whole blocks, and the extra rows hold zeros. See `raysafl.kernels.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -48,8 +48,8 @@ class Linear:
         objective: one with plain cross-entropies (`has_plain_losses`).
     """
 
-    is_stacked = True
-    can_record = True
+    is_stacked: ClassVar[bool] = True
+    can_record: ClassVar[bool] = True
 
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         assert model.linear_shape is not None

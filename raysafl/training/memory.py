@@ -126,13 +126,14 @@ def _saved_bytes(
     seed = torch.zeros((), dtype=torch.int64, device=device)
     saved = [x_B.nbytes]
 
-    def note(tensor: Tensor) -> Tensor:
+    # It keeps nothing: an output that is saved for its own gradient would otherwise hold
+    # itself, and never be freed. Gradients are not computed here.
+    def note(tensor: Tensor) -> None:
         saved.append(tensor.nbytes)
-        return tensor
 
     with (
         torch.enable_grad(),
-        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda nothing: nothing),
     ):
         objective.losses(model.forward(leaves, x_B, seed, stacked=True), y_B)
     return sum(saved)

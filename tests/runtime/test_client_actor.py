@@ -1,8 +1,6 @@
 """The code of a client actor, run in this process, and the messages that it gets."""
 
-import gc
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -105,15 +103,6 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     assert clients.count_correct({0: [3]}, 0, 1, w[0].numpy()) == [
         reference.count_correct(0, w[0], [3])
     ]
-
-
-@pytest.fixture
-def no_gc() -> Iterator[None]:
-    """Python frees only what nothing refers to, circles of references stay."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def parts_of(worker: Worker) -> list[weakref.ref[Any]]:

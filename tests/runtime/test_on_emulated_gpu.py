@@ -13,6 +13,7 @@ from raysafl.core.algorithm import Update
 from raysafl.core.work import Scores, Task, TestsOn
 from raysafl.runtime import Worker
 from raysafl.runtime.exact_mean import count_averaged, reduce_share
+from raysafl.training.resident import Resident
 
 LOCAL = LocalTraining(lr=0.1, batch_size=32, epochs=1)
 P = 1000
@@ -144,3 +145,31 @@ def test_an_evaluation_on_a_gpu_is_copied_to_the_host_once(tiny: Run) -> None:
         worker.evaluate(w)
         found = device.counts.since(before)
     assert (found.uploads, found.downloads, found.syncs) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap", "graph"])
+def test_packs_one_after_the_other_leave_a_gpu_with_no_more_than_the_first(
+    tiny: Run, engine: str, no_gc: None
+) -> None:
+    """What stays is the dataset's samples and the recorded steps, once."""
+    dataset = tiny.data.load()
+    resident = Resident()
+    held = []
+    with emulated_cuda() as device:
+        for _ in range(5):
+            worker = Worker(
+                tiny.cells,
+                dataset,
+                MLP(hidden=[8]),
+                "cuda",
+                engine,
+                resident=resident,
+            )
+            w_P = worker.init(0)
+            worker.train([Task(0, 3, w_P, LOCAL, 0, 0, 1, None, 0.0)], [0])
+            worker.evaluate({0: w_P})
+            uploaded = device.counts.upload_bytes
+            held.append(device.memory.bytes)
+            del worker
+    assert len(set(held[1:])) == 1
+    assert uploaded < 2 * dataset.train.x.nbytes

@@ -14,7 +14,16 @@ from test_trainer_dropout import Dropping
 from test_trainer_optimizer import BASE
 from torch import Tensor, nn
 
-from raysafl import CNN, MLP, Dataset, Key, LocalTraining, Logistic, Model
+from raysafl import (
+    CNN,
+    MLP,
+    Classification,
+    Dataset,
+    Key,
+    LocalTraining,
+    Logistic,
+    Model,
+)
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
 from raysafl.training import engine_choice, evaluation, resident
@@ -317,7 +326,7 @@ def choose(model: Model, most_tasks: int = 16) -> str:
     return choose_engine(flat, X_NB.to("cuda"), Y_NB.to("cuda"), most_tasks=most_tasks)
 
 
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_every_engine_is_measured_on_a_gpu(
     own_cache: None, gpu: EmulatedCuda, precision: str
 ) -> None:
@@ -325,6 +334,20 @@ def test_every_engine_is_measured_on_a_gpu(
     assert '"graph"' in engine_choice.cache_file().read_text()
     assert '"vmap"' in engine_choice.cache_file().read_text()
     assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_the_rounding_of_bfloat16_is_no_reason_to_refuse_an_engine() -> None:
+    """What is done on a GPU, on a CPU, where the engine "graph" cannot be recorded."""
+    flat = FlatModel(CNN(channels=[4], hidden=8, precision="bfloat16"), (1, 8, 8), 4)
+    objective = Classification()
+    times = engine_choice._measure_on_gpu(
+        flat, engine_choice.Batches(flat, X_NB, Y_NB), objective, most_tasks=16
+    )
+    assert {"loop", "vmap"} <= set(times) and flat.is_bfloat16
+    on_cpu = engine_choice._measure(
+        flat, engine_choice.Batches(flat, X_NB, Y_NB), objective
+    )
+    assert "vmap" not in on_cpu
 
 
 def test_an_engine_is_measured_with_fewer_tasks_where_memory_runs_out(
