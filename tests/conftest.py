@@ -43,12 +43,12 @@ HERE = Path(__file__).parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of tests/acceptance/test_chaos.py and test_faults.py."""
-    parser.addoption("--chaos", type=int, default=12, help="kills in the chaos test")
+    parser.addoption("--chaos", type=int, default=8, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
     parser.addoption(
-        "--many", type=int, default=1000, help="runs that are killed in packs"
+        "--many", type=int, default=500, help="runs that are killed in packs"
     )
-    parser.addoption("--faults", type=int, default=2000, help="faults in folders")
+    parser.addoption("--faults", type=int, default=1000, help="faults in folders")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -53,7 +53,7 @@ Root = Annotated[str, typer.Argument(help="Folder or URI of a sweep, or of sever
 Actors = Annotated[int, typer.Option(help="Number of client actors of each trial.")]
 Cpus = Annotated[float, typer.Option(help="Number of CPUs of each client actor.")]
 Gpus = Annotated[
-    float, typer.Option(help="GPUs of each client actor: 1, 0.5, 0.25, ...")
+    float, typer.Option(help="GPU of each client actor: 0, 1, 0.5, 0.25, ...")
 ]
 Trials = Annotated[
     int | None, typer.Option(help="Maximum number of trials at the same time.")

@@ -1,16 +1,26 @@
 """`raysafl doctor`: check what works on this machine, and say how to mend what does not."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import ray
 
+from raysafl.cli.device_check import check_gpu
 from raysafl.core.text import redacted
 from raysafl.data import data_root
+from raysafl.runtime.gpus import in_words, why_unseen
 from raysafl.runtime.ray_session import ray_session
 from raysafl.storage.paths import Location
 from raysafl.tracking import default_uri, ping
+
+# The variable that chooses the GPUs which programs see.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# How long nvidia-smi has to answer; it takes seconds if the driver has to be loaded.
+SMI_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -37,11 +47,57 @@ def check_torch() -> str:
 
 
 def check_devices() -> str:
-    """Name the CPU cores and GPUs of this machine."""
+    """Name the CPU cores and GPUs of this machine, and what torch needs of a driver.
+
+    Raises:
+        ValueError: the machine has GPUs, and torch sees none.
+    """
     import torch
 
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return f"{os.cpu_count()} CPU cores, {len(gpus)} GPUs {', '.join(gpus)}".strip()
+    gpus = [torch.cuda.get_device_name(i) for i in range(num_gpus())]
+    has = f"{os.cpu_count()} CPU cores, {in_words(len(gpus))} {', '.join(gpus)}".strip()
+    cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+    built = f"torch is built {cuda}"
+    drivers, complaint = driver_versions()
+    if gpus:
+        return f"{has}; driver {drivers[0] if drivers else 'unknown'}, {built}"
+    hidden = os.environ.get(VISIBLE)
+    if drivers and hidden is None:
+        raise ValueError(
+            f"nvidia-smi finds {in_words(len(drivers))} with driver {drivers[0]}, but torch "
+            f"sees none ({why_unseen()}): the driver and torch do not fit; {built}"
+        )
+    notes = [f"{VISIBLE} is {hidden!r}"] if hidden is not None else []
+    notes += [f"nvidia-smi finds none either: {complaint}"] if complaint else []
+    return "; ".join([has, f"torch sees no GPU, {built}", *notes])
+
+
+def num_gpus() -> int:
+    """Return how many GPUs torch sees, and can reach."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def driver_versions() -> tuple[list[str], str]:
+    """Return the driver's version for each GPU that nvidia-smi finds, and its complaint.
+
+    Both are empty where there is no nvidia-smi, which comes with the driver.
+    """
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return [], ""
+    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            query, capture_output=True, text=True, timeout=SMI_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], str(error)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    if done.returncode:
+        return [], lines[0] if lines else f"exit code {done.returncode}"
+    return lines, ""
 
 
 def check_data() -> str:
@@ -85,7 +141,19 @@ def checks(root: Location) -> dict[str, tuple[Callable[[], str], str]]:
             check_torch,
             "reinstall both at once: pip install --force-reinstall torch torchvision",
         ),
-        "devices": (check_devices, "reinstall torch for this machine"),
+        "devices": (
+            check_devices,
+            "install the driver that this torch needs, or the torch that fits this "
+            f"driver, see docs/cluster.md; {VISIBLE}='' hides the GPUs",
+        ),
+        **{
+            f"GPU {index}": (
+                partial(check_gpu, index),
+                "update the driver, and see that this torch has kernels for this "
+                f"compute capability; or leave it out with {VISIBLE}",
+            )
+            for index in range(num_gpus())
+        },
         "data": (check_data, "set RAYSAFL_DATA to the folder that holds the datasets"),
         "results": (
             lambda: check_results(root),

@@ -3,7 +3,6 @@
 An actor hosts all clients of a pack's runs, not one of them.
 """
 
-import os
 import platform
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +12,7 @@ import torch
 from raysafl.core.problem import Dataset
 from raysafl.core.work import TestsOn
 from raysafl.runtime.client_tests import Job
+from raysafl.runtime.gpus import are_logical, unseen_message, why_unseen
 from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import (
     Array,
@@ -25,8 +25,6 @@ from raysafl.runtime.messages import (
 from raysafl.runtime.spans import Span
 from raysafl.training.device import keep_to_share
 from raysafl.training.resident import Resident
-
-LOGICAL_GPUS = "RAYSAFL_LOGICAL_GPUS"
 
 
 class Clients:
@@ -172,14 +170,10 @@ def own_device() -> str:
             without saying so, would waste the GPU.
     """
     given = ray.get_gpu_ids()
-    if not given or os.environ.get(LOGICAL_GPUS) == "1":
+    if not given or are_logical():
         return "cpu"
-    if not torch.cuda.is_available():
-        raise ValueError(
-            f"Ray gave GPU {', '.join(map(str, given))} of {platform.node()} to a "
-            f"client actor, but torch {torch.__version__} sees no CUDA device there; "
-            "install a driver and a torch that fit each other, or run with --gpus 0 "
-            "(or, if the GPUs are only numbers to Ray, as in tests, set "
-            f"{LOGICAL_GPUS}=1 on every node to train on the CPU)"
-        )
+    if why := why_unseen():
+        gpu = ", ".join(map(str, given))
+        gave = f"Ray gave GPU {gpu} of {platform.node()} to a client actor"
+        raise ValueError(unseen_message(gave, why))
     return "cuda"

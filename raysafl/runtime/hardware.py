@@ -1,5 +1,6 @@
 """What a trial runs on; no part of a `Run`, as results do not depend on it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ class Hardware(Component):
     The trial's coordinator needs no core of its own, since it mostly waits for actors.
 
     Raises:
-        ValueError: `gpus` is neither a whole number nor a share 1/n of one GPU.
+        ValueError: `gpus` is neither 0 nor 1 nor a share 1/n of one GPU.
 
     Example:
         >>> Hardware(actors=2, cpus=1, gpus=0.5).describe()
@@ -31,8 +32,8 @@ class Hardware(Component):
     gpus: float = Field(
         default=0.0,
         ge=0,
-        description="GPUs of one client actor: a whole number, or a share 1/n of one "
-        "GPU (Ray only counts the shares; an actor may still use more GPU memory)",
+        description="GPU of one client actor: 0, 1, or a share 1/n of one GPU (Ray "
+        "only counts the shares; an actor may still use more GPU memory)",
     )
     trials: int | None = Field(
         default=None,
@@ -53,8 +54,13 @@ class Hardware(Component):
     @field_validator("gpus")
     @classmethod
     def _share(cls, gpus: float) -> float:
-        if gpus > 1 and gpus != int(gpus):
-            raise ValueError("more than one GPU per actor must be a whole number")
+        if gpus > 1:
+            count = math.ceil(gpus)
+            raise ValueError(
+                "a client actor trains on one GPU; for one trial on "
+                f"{count} GPUs give --actors {count} --gpus 1, and for {count} trials "
+                "at once, on a GPU each, --gpus 1"
+            )
         # 0.33 is meant as 1/3, hence the tolerance.
         if 0 < gpus < 1 and abs(round(1 / gpus) * gpus - 1) > 0.02:
             raise ValueError("a GPU is shared as 1/n: 0.5, 0.33, 0.25, ...")

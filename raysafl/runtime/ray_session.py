@@ -15,6 +15,7 @@ import psutil
 import ray
 
 from raysafl.runtime import Hardware
+from raysafl.runtime.gpus import check_seen
 from raysafl.runtime.ray_private import (
     CONNECT_SECONDS,
     environment,
@@ -170,14 +171,21 @@ def _why_lost(address: str, local: bool) -> str:
 
 
 def check_fits(hardware: Hardware) -> None:
-    """Check that a trial fits the machines of the running Ray.
+    """Check that a trial fits the machines of the running Ray, and can use their GPUs.
 
     Raises:
         ValueError: the machines have too few cores or GPUs for one trial, which would
-            wait for ever.
+            wait for ever. Or the trials need GPUs, and torch sees none on a machine
+            where Ray counts some.
     """
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    hardware.check([node["Resources"] for node in alive])
+    hardware.check(resources_of_nodes())
+    if hardware.gpus:
+        check_seen()
+
+
+def resources_of_nodes() -> list[dict[str, float]]:
+    """Return the resources of each live node of the running Ray, by Ray's names."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _shut_down() -> None:

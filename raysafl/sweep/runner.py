@@ -23,8 +23,9 @@ from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
 from raysafl.runtime import Hardware
 from raysafl.runtime.client_tests import ClientTests
+from raysafl.runtime.gpus import idle_note
 from raysafl.runtime.population import Population
-from raysafl.runtime.ray_session import check_fits, ray_session
+from raysafl.runtime.ray_session import check_fits, ray_session, resources_of_nodes
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
 from raysafl.storage.compaction import put_together_if_undamaged
@@ -401,6 +402,8 @@ class Runner:
             with ray_session(self.address, preload=Coordinator.__module__):
                 check_fits(self.hardware)
                 datasets = ready()
+                if note := idle_note(self.hardware, resources_of_nodes()):
+                    self._note(note)
                 conclude = partial(_write_all, self.store, None)
                 tracker = self._tracker(todo)
                 conclude = partial(_write_all, self.store, tracker)

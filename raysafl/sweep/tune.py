@@ -24,7 +24,7 @@ from raysafl.core.text import format_bytes
 from raysafl.runtime import Hardware
 from raysafl.runtime.provenance import commit, provenance
 from raysafl.runtime.ray_private import environment
-from raysafl.runtime.ray_session import watched_head
+from raysafl.runtime.ray_session import resources_of_nodes, watched_head
 from raysafl.simulation.run import Run
 from raysafl.storage.locks import lock
 from raysafl.storage.manifest import Entry, Label
@@ -197,7 +197,7 @@ class Tuning:
         """Form packs for the cores and the memory of Ray's machines."""
         if self._is_one_by_one:
             return [Pack((run,)) for run in runs]
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = resources_of_nodes()
         at_once = self.hardware.trials_at_once(nodes)
         memory = self.hardware.memory_of_trial(nodes) * MEMORY_OF_PACK
         packs = form_packs(runs, datasets, self.hardware, at_once, memory)

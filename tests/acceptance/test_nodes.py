@@ -19,6 +19,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.commands import RAYSAFL
+from helpers.folders import contents
 
 from raysafl.runtime import Worker
 from raysafl.storage.store import Store
@@ -53,7 +55,7 @@ def own_ray() -> Iterator[Env]:
 class Nodes:
     """A cluster, see cluster/nodes.py."""
 
-    def __init__(self, env: Env, nodes: list[dict[str, int]]) -> None:
+    def __init__(self, env: Env, nodes: list[dict[str, Any]]) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "nodes.py")],
             env=env,
@@ -77,7 +79,7 @@ class Nodes:
 
 
 @contextmanager
-def cluster(*nodes: dict[str, int], **more: str) -> Iterator[Nodes]:
+def cluster(*nodes: dict[str, Any], **more: str) -> Iterator[Nodes]:
     with own_ray() as env:
         made = Nodes(env | more, list(nodes))
         try:
@@ -168,19 +170,95 @@ def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
     assert [len(gangs[i]) for i in range(4)] == [3] * 4  # three GPUs each, none twice
 
 
-def test_without_logical_gpus_a_gpu_that_torch_does_not_see_fails_the_run(
+FOUR_RUNS = """
+from raysafl import *
+BASE = Run(
+    data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Absent(s=4, m=3),
+    local=LocalTraining(lr=0.1, batch_size=32, epochs=1),
+    rounds=3,
+)
+RUNS = {(m, s): BASE.replace({"participation.s": s, "participation.m": m})
+        for m in (2, 3) for s in (0, 4)}
+SWEEP = Sweep(name="mine", runs=RUNS, axes=("m", "s"))
+"""
+
+
+def run_four(nodes: Nodes, folder: Path, *options: str) -> tuple[int, str]:
+    """Return the exit code of `raysafl run` on a cluster, and what it said, as one line."""
+    (folder / "mine.py").write_text(FOUR_RUNS)
+    shared = ("--address", nodes.address, "--cpus", "0.5", "--track", "none")
+    done = subprocess.run(
+        [*RAYSAFL, "run", "mine.py", "--out", "results", *shared, *options],
+        cwd=folder,
+        env=nodes.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=180,
+    )
+    return done.returncode, " ".join(done.stdout.split())
+
+
+def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    """One node's GPUs are only numbers; another node's should be real, and are not."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a GPU here")
+    broken = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
+    with cluster({"num_gpus": 2}) as nodes:
+        code, said = run_four(nodes, tmp_path, "--gpus", "1", "--only", "m=2")
+        assert code == 0 and "[2/2]" in said, said
+        before = contents(tmp_path / "results")
+        added = nodes.tell(f"add {json.dumps(broken)}")
+        code, said = run_four(nodes, tmp_path, "--gpus", "1")
+        assert code == 2 and "Traceback" not in said, said
+        assert said.count("Ray counts 2 GPUs on") == 1
+        assert said.startswith("Error:") and "--gpus 0" in said
+        assert contents(tmp_path / "results") == before
+        nodes.tell(f"kill {added}")
+        code, said = run_four(nodes, tmp_path, "--gpus", "1")
+        assert code == 0 and "2 runs were finished before" in said, said
+    assert len(Store(tmp_path / "results").ledger()) == 4
+
+
+ASK_FOR_A_DEVICE = """
+import sys, ray
+from raysafl.runtime.client_actor import own_device
+ray.init(sys.argv[1], log_to_driver=False)
+print(ray.get(ray.remote(num_cpus=0)(own_device).remote()))
+try:
+    ray.get(ray.remote(num_cpus=0, num_gpus=1)(own_device).remote())
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_without_logical_gpus_idle_ones_are_told_once_and_actors_refuse_unseen_ones(
     tmp_path: Path,
 ) -> None:
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("torch sees a GPU here")
-    with cluster({"num_gpus": 1}, RAYSAFL_LOGICAL_GPUS="0") as nodes:
-        with Driver(
-            nodes.env, "gang", tmp_path, nodes.address, cpus=0.5, gpus=1
-        ) as driver:
-            said = driver.end()
-    assert "Ray gave GPU 0 of" in said and "--gpus 0" in said and "exit code 1" in said
+    with cluster({"num_gpus": 2}, {"num_gpus": 1}, RAYSAFL_LOGICAL_GPUS="0") as nodes:
+        code, said = run_four(nodes, tmp_path)
+        assert code == 0 and said.count("Ray counts 3 GPUs, and this sweep") == 1, said
+        assert said.index("Ray counts 3 GPUs") < said.index("[1/4]")
+        answer = subprocess.run(
+            [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
+            env=nodes.env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+    assert answer.startswith("cpu\n")
+    assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 
 
 def check_rows(out: Path, name: str) -> None:
@@ -277,6 +355,40 @@ def test_a_pack_whose_node_is_lost_goes_on_elsewhere_and_no_row_of_four_packs_ch
         assert driver.end().endswith("exit code 0")
     hosts = {n for n, own in packs_by_process(tmp_path).values() if own >= runs}
     assert lost in hosts and len(hosts) > 1
+    check_rows(tmp_path, "lasting")
+
+
+def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_them(
+    tmp_path: Path,
+) -> None:
+    """Four packs on two nodes of two GPUs; those of the lost node go on on the other."""
+    rounds = tmp_path / "results/rounds"
+    with (
+        cluster({"num_gpus": 2}, {"num_gpus": 2}) as nodes,
+        Driver(
+            nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_NODE
+        ) as driver,
+    ):
+        eventually(lambda: len(list(rounds.glob("*.parquet"))) == 12)
+        first = packs_by_process(tmp_path)
+        actors = seen(tmp_path, "clients")
+        lost = actors[0]["node"]
+        nodes.tell(f"kill {lost}")
+        assert driver.end().endswith("exit code 0")
+    assert len(actors) == 4
+    assert all(a["visible"] == str(a["gpus"][0]) for a in actors)
+    assert len({(a["node"], *a["gpus"]) for a in actors}) == 4
+    packs = [(node, sorted(runs)) for node, runs in first.values()]
+    assert sorted(runs for _, runs in packs) == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7, 8],
+        [9, 10, 11],
+    ]
+    assert Counter(node for node, _ in packs) == Counter(a["node"] for a in actors)
+    kept = {node for node, _ in packs} - {lost}
+    went_on = [told for told in seen(tmp_path, "coordinator") if {told["node"]} == kept]
+    assert {told["run"] for told in went_on} == set(range(12))
     check_rows(tmp_path, "lasting")
 
 

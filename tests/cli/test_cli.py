@@ -103,6 +103,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
         ),
         (["run", "mine.py", "--only", "method=FedAgv"], "did you mean 'FedAvg'"),
         (["run", "mine.py", "--gpus", "0.4"], "a GPU is shared as 1/n"),
+        (["run", "mine.py", "--gpus", "2"], "give --actors 2 --gpus 1"),
         (["run", "broken.py"], "broken.py:2 does not import: raysafl has no 'Safary'"),
         (["run", "empty.py"], "empty.py defines no sweep: it needs SWEEP = Sweep(...)"),
         (

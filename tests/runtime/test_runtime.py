@@ -203,17 +203,29 @@ def test_equal_cells_are_not_torn_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize("gpus", [0.3, 0.7, 1.5])
+@pytest.mark.parametrize("gpus", [0.3, 0.7])
 def test_gpu_shares_that_do_not_pack_are_refused(gpus: float) -> None:
-    with pytest.raises(ValueError, match=r"1/n|whole number"):
+    with pytest.raises(ValueError, match="1/n"):
         Hardware(gpus=gpus)
+
+
+@pytest.mark.parametrize(("gpus", "count"), [(2, 2), (1.5, 2), (8, 8)])
+def test_an_actor_of_several_gpus_is_refused_and_told_how_to_use_them(
+    gpus: float, count: int
+) -> None:
+    advice = f"give --actors {count} --gpus 1, and for {count} trials at once"
+    with pytest.raises(ValueError, match=f"trains on one GPU; .* {advice}"):
+        Hardware(gpus=gpus)
+    each = Hardware(actors=count, gpus=1)
+    each.check([{"CPU": float(count), "GPU": float(count)}])
+    assert each.bundle() == {"CPU": 1.0, "GPU": 1.0}
 
 
 def test_more_gpus_than_exist_are_refused_before_anything_starts() -> None:
     with pytest.raises(
-        ValueError, match=r"1 client actor\(s\) of 1 CPU and 2 GPU .* 0 GPU; lower"
+        ValueError, match=r"2 client actor\(s\) of 1 CPU and 1 GPU .* 0 GPU; lower"
     ):
-        Hardware(gpus=2).check([CPU])
+        Hardware(actors=2, gpus=1).check([CPU])
 
 
 @pytest.mark.parametrize(

@@ -385,8 +385,8 @@ def test_optuna_proposes_runs_and_sees_their_accuracy(
 def test_infeasible_hardware_and_bad_data_are_refused_before_anything_runs(
     tiny: Run, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=r"of 1 CPU and 64 GPU .* 0 GPU; lower"):
-        go(grid(tiny), tmp_path / "s", hardware=Hardware(gpus=64))
+    with pytest.raises(ValueError, match=r"of 1 CPU and 1 GPU .* 0 GPU; lower"):
+        go(grid(tiny), tmp_path / "s", hardware=Hardware(actors=64, gpus=1))
     with pytest.raises(
         ValueError, match="p = 11 classes per client, but the data has 10"
     ):

@@ -1,0 +1,71 @@
+"""What `raysafl doctor` says of a machine's devices."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from raysafl.cli.device_check import TOLERANCE, check_training
+from raysafl.cli.doctor import check_devices, checks
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def install_nvidia_smi(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, script: str
+) -> None:
+    """Put a program of this name on the PATH, and nothing else."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_training_step_of_every_engine_agrees_with_the_cpus() -> None:
+    assert 0 <= check_training("cpu") < TOLERANCE / 10
+
+
+def test_a_device_that_computes_less_exactly_than_float32_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"by the engine loop differs from the CPU's"):
+        check_training("cpu", precision="bfloat16")
+
+
+@no_gpu
+def test_without_a_gpu_the_cores_are_named_and_torchs_cuda(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = check_devices()
+    assert re.match(r"\d+ CPU cores, 0 GPUs; torch sees no GPU, torch is built", said)
+    assert "nvidia-smi" not in said
+
+
+@no_gpu
+def test_a_driver_that_does_not_fit_torch_fails_with_a_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_nvidia_smi(monkeypatch, tmp_path, "echo 470.10; echo 470.10")
+    _, cure = checks(tmp_path)["devices"]
+    assert cure.startswith("install the driver that this torch needs")
+    with pytest.raises(
+        ValueError,
+        match=r"finds 2 GPUs with driver 470.10, .* driver and torch do not fit",
+    ):
+        check_devices()
+
+
+@no_gpu
+def test_an_nvidia_smi_without_gpus_and_gpus_that_are_hidden_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_nvidia_smi(monkeypatch, tmp_path, "echo No devices were found; exit 6")
+    assert "nvidia-smi finds none either: No devices were found" in check_devices()
+    install_nvidia_smi(monkeypatch, tmp_path, "echo 580.65.06")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert check_devices().endswith("CUDA_VISIBLE_DEVICES is ''")
