@@ -24,7 +24,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.bench import STANDARD, Plan, bench
-from raysafl.bench.child import Job
+from raysafl.bench.job import Job
 from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
 from raysafl.bench.show import bench_rows, headline
