@@ -86,21 +86,15 @@ def agreement(setting: Setting, budget: Budget) -> Iterator[Piece]:
 
     At the top stands the largest difference of each precision.
     """
+    models = setting.plan.models
+    some = setting.plan.models_a_process
     found: dict[str, Any] = {}
-    for job in _jobs_of_models(setting, "agreement"):
+    for first in range(0, len(models), some):
+        runs = list(models[first : first + some])
+        job = Job(what="agreement", runs=runs, device=setting.device)
         for piece in pieces(job, budget.left()):
             merge(found, piece)
             yield {"agreement": piece, **_largest_differences(found)}
-
-
-def _jobs_of_models(setting: Setting, what: Any) -> list[Job]:
-    """Return the jobs that train the plan's models, one for each process."""
-    models = setting.plan.models
-    some = setting.plan.models_a_process
-    return [
-        Job(what=what, runs=list(models[i : i + some]), device=setting.device)
-        for i in range(0, len(models), some)
-    ]
 
 
 def _largest_differences(found: Mapping[str, Any]) -> dict[str, float]:
@@ -116,41 +110,44 @@ def _largest_differences(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def determinism(setting: Setting, budget: Budget) -> Iterator[Piece]:
-    """Train twice, each time in fresh processes, and compare the bits of the parameters.
+    """Train in two fresh processes, and compare the bits of the parameters.
 
-    Compared are also the bits of a run alone and in a pack.
+    Compared are also the bits of a run alone and in a pack. At the top stands whether
+    all are equal.
     """
+    job = Job(what="bits", runs=list(setting.plan.models), device=setting.device)
     first: dict[str, Any] = {}
-    for job in _jobs_of_models(setting, "bits"):
-        for piece in pieces(job, budget.left()):
-            merge(first, piece)
     second: dict[str, Any] = {}
-    for job in _jobs_of_models(setting, "bits"):
-        for piece in pieces(job, budget.left()):
-            merge(second, piece)
-            yield _compared_bits(first, second)
+    both = zip(pieces(job, budget.left()), pieces(job, budget.left()), strict=True)
+    for one, other in both:
+        merge(first, one)
+        merge(second, other)
+        found = {
+            model: {
+                engine: _same_bits(first[model][engine], digests)
+                for engine, digests in engines.items()
+            }
+            for model, engines in second.items()
+        }
+        every = [same for engines in found.values() for same in engines.values()]
+        yield {
+            "determinism": found,
+            **{
+                f"same_bits_{how}": all(same.get(how, True) for same in every)
+                for how in ("twice", "in_a_pack")
+            },
+        }
 
 
-def _compared_bits(first: Mapping[str, Any], second: Mapping[str, Any]) -> Piece:
-    """Say for each model and engine whether digests are equal; at the top, whether all."""
-    found: dict[str, Any] = {}
-    for model, engines in second.items():
-        found[model] = {}
-        for engine, how in engines.items():
-            alone = how["alone"].get("digest")
-            if alone is None:
-                found[model][engine] = how["alone"]
-                continue
-            same = {"same_twice": first[model][engine]["alone"].get("digest") == alone}
-            if "in_a_pack" in how:
-                same["same_in_a_pack"] = how["in_a_pack"].get("digest") == alone
-            found[model][engine] = same
-    every = [end for engines in found.values() for end in engines.values()]
-    return {
-        "same_bits_twice": all(end.get("same_twice", True) for end in every),
-        "same_bits_in_a_pack": all(end.get("same_in_a_pack", True) for end in every),
-        "determinism": found,
-    }
+def _same_bits(first: Mapping[str, Any], second: Mapping[str, Any]) -> Piece:
+    """Compare the digests of one engine in two processes; return why there are none."""
+    digest = first["alone"].get("digest")
+    if digest is None:
+        return dict(first["alone"])
+    same: Piece = {"twice": second["alone"].get("digest") == digest}
+    if "in_a_pack" in first:
+        same["in_a_pack"] = first["in_a_pack"].get("digest") == digest
+    return same
 
 
 def workload(name: str) -> Measure:
@@ -332,6 +329,9 @@ def memory(setting: Setting, budget: Budget) -> Iterator[Piece]:
 def processes(setting: Setting, budget: Budget) -> Iterator[Piece]:
     """Run packs in several processes on the device at once, without MPS and with it."""
     yield from _in_processes(setting, budget, "without_mps", {})
+    if setting.device != "cuda":
+        yield {"processes": {"with_mps": {"skipped": "no MPS on a CPU"}}}
+        return
     try:
         with mps() as environment:
             yield from _in_processes(setting, budget, "with_mps", environment)
