@@ -134,7 +134,8 @@ def packs(job: Job) -> Iterator[Piece]:
             for piece in _pack(job, run, dataset, size):
                 yield {"packs": {str(size): piece}}
             before = (size, time.monotonic() - began)
-        except (ValueError, RuntimeError, MemoryError) as error:
+        except Exception as error:
+            # Such as too little memory; the other sizes are known by then, or follow.
             yield {"packs": {str(size): {"failed": in_short(error)}}}
 
 
@@ -188,14 +189,17 @@ def tried(compute: Callable[[], Tensor]) -> Tensor | Piece:
         return compute()
     except ValueError as error:
         return {"refused": in_short(error)}
-    except RuntimeError as error:
+    except Exception as error:
+        # Whatever breaks in one engine, the others must still be tried.
         return {"failed": in_short(error)}
 
 
 def in_short(error: BaseException) -> str:
-    """Return the first line of an error, with its type."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first[:300]}"
+    """Return the first line of an error with its type; the last one too if it explains it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    explained = lines[0].endswith(":") and len(lines) > 1
+    told = f"{lines[0]} {lines[-1]}" if explained else lines[0]
+    return f"{type(error).__name__}: {told[:500]}"
 
 
 def name_of(run: Run) -> str:

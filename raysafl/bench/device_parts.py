@@ -385,17 +385,17 @@ def _in_processes(
 def parts_of(plan: DevicePlan) -> dict[str, Part]:
     """Return all parts of a plan by name, the most informative ones first."""
     workloads = {
-        name: Part(workload(name), least=25, most=50) for name in plan.workloads
+        name: Part(workload(name), least=25, most=70) for name in plan.workloads
     }
     of_packs = {
-        f"packs-{name}": Part(packs(name), least=30, most=60) for name in plan.packed
+        f"packs-{name}": Part(packs(name), least=30, most=70) for name in plan.packed
     }
     return {
-        "agreement": Part(agreement, least=30, most=70),
-        "determinism": Part(determinism, least=30, most=70),
+        "agreement": Part(agreement, least=30, most=90),
+        "determinism": Part(determinism, least=30, most=80),
         **workloads,
         **of_packs,
-        "memory": Part(memory, least=25, most=45),
+        "memory": Part(memory, least=25, most=60),
         "S1": Part(s1, least=25, most=45),
         "processes": Part(processes, least=30, most=80),
     }

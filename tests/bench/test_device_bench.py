@@ -251,6 +251,13 @@ def test_a_part_that_breaks_keeps_what_it_has_found(
     assert found == {"a": {"b": 1, "c": 2}}
 
 
+def test_the_reason_of_a_process_that_died_is_its_last_line() -> None:
+    error = RuntimeError("the process died:\nTraceback\n  here\nTypeError: no\n")
+    assert device_jobs.in_short(error) == (
+        "RuntimeError: the process died: TypeError: no"
+    )
+
+
 def test_a_process_that_takes_longer_than_its_time_is_ended_and_named() -> None:
     with (
         pytest.raises(TimeoutError, match="'packs' took longer than the 0 s"),
