@@ -133,10 +133,10 @@ def packs(job: Job) -> Iterator[Piece]:
         try:
             for piece in _pack(job, run, dataset, size):
                 yield {"packs": {str(size): piece}}
-            before = (size, time.monotonic() - began)
         except Exception as error:
             # Such as too little memory; the other sizes are known by then, or follow.
             yield {"packs": {str(size): {"failed": in_short(error)}}}
+        before = (size, time.monotonic() - began)
 
 
 def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:

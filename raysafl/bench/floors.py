@@ -69,7 +69,7 @@ def measured_rates(device: str, sizes: Sizes) -> Iterator[dict[str, float]]:
 
     def launch() -> None:
         for _ in range(LAUNCHES):
-            one.add_(1)
+            one.add_(1.0)
 
     yield {"launch_us": 1e6 * seconds_of(launch, device) / LAUNCHES}
     if device == "cuda":
@@ -173,7 +173,6 @@ def device_calls(action: Callable[[], object], device: str) -> dict[str, Any]:
         which the device computed. On a CPU, launches and kernels are torch's operators,
         inner ones included, and there are no copies and waits.
     """
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = device == "cuda"
@@ -191,11 +190,11 @@ def device_calls(action: Callable[[], object], device: str) -> dict[str, Any]:
         return sum(
             event.count
             for event in events
-            if event.device_type == DeviceType.CPU
+            if event.device_type.name == "CPU"
             and any(part in event.key for part in parts)
         )
 
-    ran = [event for event in events if event.device_type == DeviceType.CUDA]
+    ran = [event for event in events if event.device_type.name == "CUDA"]
     return {
         "launches": calls("LaunchKernel", "GraphLaunch"),
         # Copies and fills by the device's memory are no kernels.
