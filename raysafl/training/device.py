@@ -36,7 +36,7 @@ def prepare_device(name: str, precision: str) -> torch.device:
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
         # New memory need not be filled: nothing here reads it before it is written.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return device
 
 
