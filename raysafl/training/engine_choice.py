@@ -48,10 +48,10 @@ REPEATS = 3
 # How far an engine's gradient may be from the loop's, as a fraction of the largest
 # entry. An error above it is more than float32's rounding: half precision, or a bug.
 TOLERANCE = 1e-3
-# On a GPU, gradients may be computed in TF32 or bfloat16, whose rounding differs from
-# engine to engine. So there the reference is the loop in float32, and an engine may err
-# by TOLERANCE and this many times what the loop errs in the precision of the model.
-SLACK = 4
+# On a GPU, layers may compute in TF32 (10 bits) or bfloat16 (7 bits), and engines round
+# differently. So there the reference is the loop in float32, and this is how far a
+# gradient may be from it in each precision, as a fraction of its norm.
+ALLOWED_ON_GPU = {"float32": 1e-3, "tf32": 0.03, "bfloat16": 0.1}
 
 
 def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> Engine:
@@ -228,10 +228,10 @@ def _measure_on_gpu(
     loop = ENGINES["loop"](model, objective)
     with _in_float32(model):
         exact_TP = loop.gradients(*batches.of(few)).g_TP
-    seconds, result = _timed(functools.partial(loop.gradients, *batches.of(few)))
+    seconds, _ = _timed(functools.partial(loop.gradients, *batches.of(few)))
     times = {"loop": seconds / few}
-    allowed = SLACK * (result.g_TP - exact_TP).abs().max()
-    allowed += TOLERANCE * exact_TP.abs().max()
+    # Norms, since a single entry may be far off where an input of a ReLU is about 0.
+    allowed = ALLOWED_ON_GPU[model.precision] * exact_TP.norm()
     for name in ("vmap", "graph"):
         try:
             seconds, g_TP = _timed_in_memory(
@@ -240,12 +240,12 @@ def _measure_on_gpu(
         except (ValueError, RuntimeError) as error:
             LOG.info("engine %s cannot train %s: %s", name, model.digest, error)
             continue
-        distance = (g_TP[:few] - exact_TP[: len(g_TP)]).abs().max()
+        distance = (g_TP[:few] - exact_TP[: len(g_TP)]).norm()
         if distance <= allowed:
             times[name] = seconds
         else:
             LOG.info(
-                "engine %s is not used for %s: its gradients are off by %.1e, where "
+                "engine %s is not used for %s: its gradients are %.1e away, where "
                 "%.1e is allowed",
                 name,
                 model.digest,

@@ -57,6 +57,7 @@ class GpuTraining:
         self.memory = memory
         # The maximum number of samples in a step, once memory has run out.
         self._most_samples: int | None = None
+        self._last: tuple[Hashable, LocalStep] | None = None
         self._is_recorded = engine.can_record and inputs.x.is_cuda
 
     def max_stack(self, width: int) -> int:
@@ -133,11 +134,11 @@ class GpuTraining:
         step = self._step(kind, num_tasks, width)
         step.begin(tasks)
         step.take_all(plan_KTB, seed_KT, self._taking(step))
-        delta_TP, loss_T, accuracy_T = step.results(len(tasks))
 
         steps_T = torch.tensor([len(plan) for plan in plans])
         samples_T = torch.tensor([int((plan >= 0).sum()) for plan in plans])
         rate_T = step_numbers(tasks)[0] * plain_steps(tasks, steps_T)
+        delta_TP, loss_T, accuracy_T = step.results(samples_T)
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
     def _train_if_memory_allows(
@@ -155,6 +156,7 @@ class GpuTraining:
                 raise
             reason = first_line(error)
         # Here and not above: the error holds what was computed.
+        self._last = None
         self.resident.forget_steps()
         torch.cuda.empty_cache()
         width = plans[0].shape[1]
@@ -192,15 +194,21 @@ class GpuTraining:
                 width,
                 self.model.num_parameters,
                 self.inputs.x.device,
+                counts_there=self._is_recorded,
             )
             if self._is_recorded:
                 reads = (self.model.module, self.objective)
                 step.record(self.engine, self.inputs, reads, pool)
             return step
 
+        shape = (kind, num_tasks, width)
         if not self._is_recorded:
-            return make()
-        key = (*self._key, kind, num_tasks, width)
+            # The tensors of the last stack serve the next one of the same shape.
+            if self._last is None or self._last[0] != shape:
+                self._last = None
+                self._last = (shape, make())
+            return self._last[1]
+        key = (*self._key, *shape)
         recorded: LocalStep = self.resident.step(key, make)
         return recorded
 

@@ -28,15 +28,12 @@ from raysafl.training.device import (
 )
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs
+from raysafl.training.memory import STEPS
 from raysafl.training.optimizer import (
     StackedOptimizer,
     StepKind,
     step_numbers,
 )
-
-# The number of steps whose samples are on the device at a time. It bounds memory, and
-# lets trainings of any length share one recorded step.
-STEPS = 64
 
 
 class LocalStep:
@@ -48,6 +45,8 @@ class LocalStep:
         width: the number B of samples in a batch, absent ones included.
         num_parameters: the number P of parameters.
         device: where the tensors are.
+        counts_there: whether steps are counted on the device, as a recorded program
+            must; otherwise Python counts, which saves operators.
 
     Attributes:
         graph: the recorded program; None until it is recorded.
@@ -60,14 +59,16 @@ class LocalStep:
         width: int,
         num_parameters: int,
         device: torch.device,
+        counts_there: bool,
     ) -> None:
         shape = (tasks, num_parameters)
-        # The samples of the next steps. -1 stands for an absent sample; a task without
-        # any sample in a step is finished.
-        self.plan_KTB = torch.full(
-            (STEPS, tasks, width), -1, dtype=torch.int32, device=device
-        )
+        plan = (STEPS, tasks, width)
+        # The samples of the next steps, and what each weighs in its batch: an absent
+        # one nothing. A task without any sample in a step is finished.
+        self.index_KTB = torch.zeros(plan, dtype=torch.int64, device=device)
+        self.weight_KTB = torch.zeros(plan, device=device)
         self.seed_KT = torch.zeros((STEPS, tasks), dtype=torch.int64, device=device)
+
         self.numbers_5T = torch.zeros((5, tasks), device=device)
         self.start_TP = torch.zeros(shape, device=device)
         self.offset_TP = torch.zeros(shape, device=device) if kind.has_offset else None
@@ -75,21 +76,25 @@ class LocalStep:
         self.optimizer = StackedOptimizer(
             kind, self.numbers_5T, self.start_TP, self.offset_TP
         )
-        # The counter of steps. It is float64 because Adam computes powers with it.
-        self.optimizer.steps_taken = torch.zeros((), dtype=torch.float64, device=device)
-        # Of each task: the sum of the samples' losses, the hits, the samples.
-        self.tally_3T = torch.zeros((3, tasks), dtype=torch.float64, device=device)
+        if counts_there:
+            # It is float64 because Adam computes powers with it.
+            self.optimizer.steps_taken = torch.zeros(
+                (), dtype=torch.float64, device=device
+            )
+        # Of each task: the sum of its samples' losses, and the number of hits, which is
+        # NaN if the objective has no accuracy.
+        self.tally_2T = torch.zeros((2, tasks), dtype=torch.float64, device=device)
         self.graph: Any = None
         self._reads: tuple[Any, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """The bytes of the tensors that it holds on the device."""
-        vectors = [self.start_TP, self.w_TP]
+        parts = [self.index_KTB, self.weight_KTB, self.seed_KT]
+        parts += [self.start_TP, self.w_TP, *self.optimizer.moments]
         if self.offset_TP is not None:
-            vectors.append(self.offset_TP)
-        vectors += self.optimizer.moments
-        return self.plan_KTB.nbytes + sum(part.nbytes for part in vectors)
+            parts.append(self.offset_TP)
+        return sum(part.nbytes for part in parts)
 
     def take(self, engine: Engine, inputs: Inputs) -> None:
         """Take the next step of every task that is not finished.
@@ -101,33 +106,34 @@ class LocalStep:
             engine: computes the gradients.
             inputs: the training samples.
         """
-        taken = self.optimizer.steps_taken
-        assert isinstance(taken, Tensor)
-        k_1 = (taken % STEPS).long().view(1)
-        index_TB = self.plan_KTB.index_select(0, k_1)[0].long()
-        absent_TB = index_TB < 0
-        valid_TB = ~absent_TB
-        counts_T1 = valid_TB.sum(1, keepdim=True)
-
-        # An absent sample weighs 0; the weights of the others in a batch add up to 1.
-        x_TB, y_TB = inputs.at(index_TB.clamp_min_(0))
+        index_TB, weight_TB, seed_T = self._of_this_step()
+        x_TB, y_TB = inputs.at(index_TB)
         g_TP, loss_TB, correct_TB = engine.gradients(
-            self.w_TP,
-            x_TB,
-            y_TB,
-            valid_TB / counts_T1.clamp_min(1),
-            self.seed_KT.index_select(0, k_1)[0],
+            self.w_TP, x_TB, y_TB, weight_TB, seed_T
         )
-        self.optimizer.step(self.w_TP, g_TP, finished_T1=counts_T1 == 0)
+        absent_TB = weight_TB == 0
+        # The first sample of a batch is absent only if all are.
+        self.optimizer.step(self.w_TP, g_TP, finished_T1=absent_TB[:, :1])
 
-        # What is absent is left out, not multiplied by 0, which would keep a NaN.
-        loss_T, hits_T, samples_T = self.tally_3T
-        loss_T += loss_TB.masked_fill(absent_TB, 0).sum(1, dtype=torch.float64)
-        samples_T += counts_T1[:, 0]
         if correct_TB is None:
-            hits_T.fill_(torch.nan)
+            correct_TB = torch.full_like(loss_TB, torch.nan)
+        seen_2TB = torch.stack([loss_TB, correct_TB.to(loss_TB.dtype)])
+        # What is absent is left out, not multiplied by 0, which would keep a NaN.
+        seen_2TB.masked_fill_(absent_TB, 0)
+        self.tally_2T += seen_2TB.sum(2, dtype=torch.float64)
+
+    def _of_this_step(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return this step's samples, their weights, and the tasks' dropout seeds."""
+        taken = self.optimizer.steps_taken
+        plan = (self.index_KTB, self.weight_KTB, self.seed_KT)
+        if isinstance(taken, int):
+            index_TB, weight_TB, seed_T = (part[taken % STEPS] for part in plan)
         else:
-            hits_T += correct_TB.masked_fill(absent_TB, 0).sum(1, dtype=torch.float64)
+            k_1 = (taken % STEPS).long().view(1)
+            index_TB, weight_TB, seed_T = (
+                part.index_select(0, k_1).squeeze(0) for part in plan
+            )
+        return index_TB, weight_TB, seed_T
 
     def record(self, engine: Engine, inputs: Inputs, reads: Any, pool: Any) -> None:
         """Record `take` as a CUDA graph.
@@ -179,7 +185,7 @@ class LocalStep:
         numbers_5T = torch.nn.functional.pad(step_numbers(tasks), (0, padding))
         upload_into(self.numbers_5T, numbers_5T)
         self.optimizer.restart()
-        self.tally_3T.zero_()
+        self.tally_2T.zero_()
 
     def take_all(
         self,
@@ -196,20 +202,35 @@ class LocalStep:
         """
         for first in range(0, len(plan_KTB), STEPS):
             some = slice(first, first + STEPS)
+            self._load(plan_KTB[some])
             steps = len(plan_KTB[some])
-            upload_into(self.plan_KTB[:steps], torch.from_numpy(plan_KTB[some]))
             if seed_KT is not None:
                 upload_into(self.seed_KT[:steps], torch.from_numpy(seed_KT[some]))
             for _ in range(steps):
                 take_one()
 
-    def results(self, tasks: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _load(self, plan_KTB: NDArray[np.int32]) -> None:
+        """Put the samples of the next steps, at most STEPS, onto the device."""
+        steps = len(plan_KTB)
+        plan = upload(torch.from_numpy(plan_KTB), self.w_TP.device)
+        valid_KTB = plan >= 0
+        # The weights of the samples that are there add up to 1.
+        counts_KT1 = valid_KTB.sum(2, keepdim=True).clamp_min_(1)
+        torch.div(valid_KTB, counts_KT1, out=self.weight_KTB[:steps])
+        self.index_KTB[:steps].copy_(plan.clamp_min(0))
+
+    def results(self, samples_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return start minus end, mean loss and accuracy of the first tasks.
 
         They are new tensors on the device, which the next stack does not change.
+
+        Args:
+            samples_T: the number of samples that each of these tasks has seen.
         """
+        tasks = len(samples_T)
         delta_TP = self.start_TP[:tasks] - self.w_TP[:tasks]
-        loss_T, accuracy_T = self.tally_3T[:2, :tasks] / self.tally_3T[2, :tasks]
+        seen_T = upload(samples_T, self.w_TP.device)
+        loss_T, accuracy_T = self.tally_2T[:, :tasks] / seen_T
         return delta_TP, loss_T, accuracy_T
 
 

@@ -35,6 +35,13 @@ VECTORS = 10
 
 FLOAT_BYTES = 4
 
+# The number of steps whose samples are on the device at a time. It bounds memory, and
+# lets trainings of any length share one recorded step.
+STEPS = 64
+# Bytes of a sample in such a plan: its position and its weight, and on the way there
+# its position once more, whether it is there, and a number for each batch.
+PLAN_BYTES = 24
+
 
 class GpuMemory(NamedTuple):
     """What stacks are sized by.
@@ -78,7 +85,8 @@ class GpuMemory(NamedTuple):
             width: the number of samples in a task's batch.
         """
         vectors = VECTORS * FLOAT_BYTES * self.num_parameters
-        one = BACKWARD * width * self.sample_bytes + vectors
+        plan = STEPS * PLAN_BYTES * width
+        one = BACKWARD * width * self.sample_bytes + plan + vectors
         return _stack_of(self.total * STEP_SHARE, one)
 
     def most_models(self, samples: int) -> int:

@@ -151,8 +151,10 @@ class StackedOptimizer:
 
     def restart(self) -> None:
         """Set the moments and the number of steps to zero, in place, for new tasks."""
-        assert isinstance(self.steps_taken, Tensor)
-        self.steps_taken.zero_()
+        if isinstance(self.steps_taken, Tensor):
+            self.steps_taken.zero_()
+        else:
+            self.steps_taken = 0
         for moment_TP in self.moments:
             moment_TP.zero_()
 

@@ -142,10 +142,13 @@ class LocalTrainer:
         Raises:
             ValueError: see `train_stacks`.
         """
-        stacks, updates = zip(*self.train_stacks(tasks), strict=True)
+        stacks = list[Sequence[int]]()
+        updates = list[Update]()
+        for stack, update in self.train_stacks(tasks):
+            stacks.append(stack)
+            updates.append(Update(*(column.cpu() for column in update)))
         order = np.argsort(np.concatenate(stacks))
-        columns = [torch.cat(parts).cpu() for parts in zip(*updates, strict=True)]
-        return Update(*(column[order] for column in columns))
+        return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
 
     @torch.no_grad()
     def train_stacks(
