@@ -70,17 +70,18 @@ def second_round(run: Run, engine: str) -> Counts:
 
 
 @pytest.mark.parametrize(
-    ("name", "engine", "launches", "syncs"),
+    ("name", "engine", "launches", "nodes", "syncs"),
     [
-        ("W1", "linear", 180, 3),
-        ("W2", "graph", 28, 2),
-        ("W3", "linear", 21, 2),
-        ("W4", "linear", 24, 2),
+        ("W1", "linear", 190, 3100, 3),
+        ("W2", "graph", 33, 870, 2),
+        ("W3", "linear", 26, 100, 2),
+        ("W4", "linear", 29, 200, 2),
     ],
 )
 def test_a_round_launches_and_waits_at_most_so_often(
-    name: str, engine: str, launches: int, syncs: int
+    name: str, engine: str, launches: int, nodes: int, syncs: int
 ) -> None:
     counts = second_round(RUNS[name], engine)
     assert counts.launches <= launches, counts
+    assert counts.nodes <= nodes, counts
     assert counts.syncs <= syncs, counts
