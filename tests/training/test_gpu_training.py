@@ -133,7 +133,7 @@ def test_a_recorded_step_serves_later_trainers_with_an_equal_model(
     assert kept.num_steps == 2 * steps
 
 
-class Backbone(Model):
+class SeededBackbone(Model):
     """A frozen layer before the trained one."""
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -145,10 +145,10 @@ def test_models_that_differ_in_their_frozen_parameters_share_no_recorded_step(
     gpu: EmulatedCuda,
 ) -> None:
     kept = Resident()
-    first = trainer(Backbone(), "graph", kept)
+    first = trainer(SeededBackbone(), "graph", kept)
     asked = tasks(first.model, BASE)
     before = first.train(asked).delta_MP
-    second = trainer(Backbone(), "graph", kept)
+    second = trainer(SeededBackbone(), "graph", kept)
     zeros = {name: torch.zeros_like(p) for name, p in second.model.frozen.items()}
     with torch.no_grad():
         second.model.load_frozen(zeros)
