@@ -11,7 +11,9 @@ from pathlib import Path
 
 import prediction
 
-from raysafl.bench.show import bench_rows, headline
+from raysafl.bench.device_show import device_headline, device_rows
+from raysafl.bench.show import bench_rows
+from raysafl.bench.wording import headline
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
@@ -50,6 +52,21 @@ def bench():
     ]
     return f"{headline(found)}.\n\n" + table(
         ("measure", "value", "aim", "reached", "from"), body
+    )
+
+
+def gpu():
+    found = read("gpu.json")
+    if not found:
+        return UNMEASURED.format("gpu.json")
+    if found["dry"]:
+        raise SystemExit(
+            "gpu.json is of a dry run (--dry), which measures nothing: remove it, or "
+            "write it with `raysafl bench --device cuda` on a machine with a GPU"
+        )
+    body = [[cell.replace("|", "/") for cell in row] for row in device_rows(found)]
+    return f"{device_headline(found)}.\n\n" + table(
+        ("measure", "value", "floor", "from"), body
     )
 
 
@@ -151,6 +168,7 @@ def of_scale(name):
 SECTIONS = {
     README: {
         "bench": bench,
+        "gpu": gpu,
         "rivals": rivals,
         "engines-cpu": lambda: engines("cpu"),
         "engines-cuda": lambda: engines("cuda"),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raysafl.bench.child import Job
+from raysafl.bench.job import Job
 from raysafl.bench.measure import THREADS, median, peak_memory, together
 from raysafl.bench.suite import origin
 from raysafl.bench.workloads import STANDARD, samples_per_round, steady_rounds

@@ -1,5 +1,6 @@
 """Fixtures that all tests share: small real data, one Ray, the folder of real datasets."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -112,6 +113,15 @@ def kill_actor(actor: Any) -> None:
     with pytest.raises(ray.exceptions.RayActorError):
         while True:
             ray.get(actor.__ray_ready__.remote())
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """Python frees only what nothing refers to, circles of references stay."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -11,24 +11,28 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
+from raysafl.bench.device import peak_device_mb, wait_for
+from raysafl.bench.device_jobs import PIECES
+from raysafl.bench.job import Job
+from raysafl.bench.rounds import (
+    Rounds,
+    Step,
+    accuracies,
+    cells_of,
+    mean,
+    rounds_of,
+    stepper,
+)
 from raysafl.bench.watch import driver_memory, watched_actors
-from raysafl.core.component import Component
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
-from raysafl.core.work import Cell, Work
-from raysafl.simulation.lockstep import Lockstep
-from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 
-# One round of all runs; the mean test accuracy if it was evaluated.
-Step = Callable[[], float | None]
 # What the installed command runs.
 RAYSAFL = (sys.executable, "-c", "from raysafl.cli.start import main; main()")
 # An experiment file of one run.
@@ -39,70 +43,27 @@ SWEEP = Sweep("start", runs={{(0,): Run.from_json({run!r})}}, axes=("run",))
 """
 
 
-class Job(Component):
-    """What a process measures: one of
-
-    - plain: the plain loop of the first run, as process `part` of `parts`;
-    - ours: raysafl in this process, `Simulation` with `Worker`;
-    - actors: raysafl on `actors` Ray actors;
-    - sweep: the runs as a sweep on Ray with logging, as `raysafl run` does, `trials` at a time;
-    - bare: the runs one after another in this process, without Ray or logging;
-    - start: the command `raysafl run` for the first run, in a fresh folder.
-
-    Several runs of `ours` and `actors` advance in lock-step, as one pack. In place of
-    each run, `copies` runs are measured that differ from it in their seeds.
-    """
-
-    what: Literal["plain", "ours", "actors", "sweep", "bare", "start"]
-    runs: list[Run] = Field(min_length=1)
-    copies: int = Field(default=1, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
-    part: int = 0
-    parts: int = 1
-    actors: int = Field(default=1, gt=0)
-    trials: int = Field(default=1, gt=0)
-    engine: str = "auto"
-
-    def all_runs(self) -> list[Run]:
-        """Return the runs with their copies."""
-        return [
-            run.replace(seed=run.seed + copy * run.replicates)
-            for run in self.runs
-            for copy in range(self.copies)
-        ]
-
-
 @contextmanager
-def plain_loop(job: Job) -> Iterator[Step]:
+def plain_loop(job: Job) -> Iterator[Rounds]:
     """Provide the rounds of the plain loop."""
     from raysafl.bench.plain import PlainLoop
 
     run = job.runs[0]
-    yield PlainLoop(run, run.data.load(), part=job.part, parts=job.parts).step
-
-
-@contextmanager
-def rounds_in_process(job: Job) -> Iterator[Step]:
-    """Provide the rounds of raysafl in this process."""
-    from raysafl.runtime import Worker
-
-    runs = job.all_runs()
-    first = runs[0]
-    size = first.local.batch_size
-    dataset = first.data.load()
-    work = Worker(
-        _cells(runs),
-        dataset,
-        first.model,
-        engine=job.engine,
-        batch_size=size,
-        objective=first.objective,
+    loop = PlainLoop(
+        run, run.data.load(), part=job.part, parts=job.parts, device=job.device
     )
-    yield _stepper(runs, work)
+    yield Rounds(loop.step)
 
 
 @contextmanager
-def on_actors(job: Job) -> Iterator[Step]:
+def rounds_in_process(job: Job) -> Iterator[Rounds]:
+    """Provide the rounds of raysafl in this process."""
+    runs = job.all_runs()
+    yield rounds_of(runs, runs[0].data.load(), job.device, job.engine)
+
+
+@contextmanager
+def on_actors(job: Job) -> Iterator[Rounds]:
     """Provide the rounds of raysafl on client actors, without trials or logging."""
     import ray
 
@@ -117,7 +78,7 @@ def on_actors(job: Job) -> Iterator[Step]:
         ref = ray.put(first.data.load())
         size = first.local.batch_size
         setup = PackSetup(
-            _cells(runs),
+            cells_of(runs),
             ref,
             first.model,
             job.engine,
@@ -126,50 +87,20 @@ def on_actors(job: Job) -> Iterator[Step]:
         )
         actors = start_actors(Hardware(actors=job.actors))
         work, _, _ = host_pack(actors, setup)
-        yield _stepper(runs, work)
+        yield Rounds(stepper(runs, work))
 
 
-def _cells(runs: Sequence[Run]) -> list[Cell]:
-    """Return the cells of all runs, one run after the other."""
-    return [cell for run in runs for cell in run.cells]
+def time_rounds(step: Step, count: int, device: str = "cpu") -> dict[str, Any]:
+    """Time `count` rounds; return the seconds of each, and the last accuracy.
 
-
-def _stepper(runs: Sequence[Run], work: Work) -> Step:
-    """Return a function that advances runs on the same work by one round."""
-    pack: dict[int, Simulation] = {}
-    first_cell = 0
-    for number, run in enumerate(runs):
-        pack[number] = Simulation(run, work, first_cell)
-        first_cell += run.replicates
-    lockstep = Lockstep[int](work)
-
-    def step() -> float | None:
-        records = list[Record]()
-        for outcome in lockstep.advance(pack).values():
-            if isinstance(outcome, BaseException):
-                raise outcome
-            records += outcome
-        return _mean(_accuracies(records)) if records else None
-
-    return step
-
-
-def _accuracies(records: Sequence[Record]) -> list[float]:
-    """Return the test accuracies; the workloads are classifications."""
-    return [r.test_accuracy for r in records if r.test_accuracy is not None]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def time_rounds(step: Step, count: int) -> dict[str, Any]:
-    """Time `count` rounds; return the seconds of each, and the last accuracy."""
+    A round has ended when the device has done what it was told.
+    """
     seconds = []
     accuracy = None
     for _ in range(count):
         began = time.perf_counter()
         now = step()
+        wait_for(device)
         seconds.append(time.perf_counter() - began)
         accuracy = accuracy if now is None else now
     return {"seconds": seconds, "accuracy": accuracy}
@@ -191,8 +122,8 @@ def time_bare_runs(job: Job) -> dict[str, Any]:
         records = list[Record]()
         while not simulation.done:
             records = simulation.step() or records
-        finals.append(_mean(_accuracies(records)))
-    return {"seconds": [time.perf_counter() - began], "accuracy": _mean(finals)}
+        finals.append(mean(accuracies(records)))
+    return {"seconds": [time.perf_counter() - began], "accuracy": mean(finals)}
 
 
 def time_sweep(job: Job) -> dict[str, Any]:
@@ -288,26 +219,43 @@ def do_job(job: Job, say: Callable[[Any], None]) -> None:
     """Do a job, then continue with further rounds until the input is closed.
 
     So processes that are measured at the same time keep each other busy until all are
-    done.
+    done. A job whose result comes in pieces sends each as it is known, and None after
+    the last one.
 
     Args:
         job: the job.
         say: sends an answer to the process that measures.
     """
     with ExitStack() as stack:
-        step: Step | None = None
+        rounds: Rounds | None = None
         if job.what in STEPS:
-            step = stack.enter_context(STEPS[job.what](job))
+            rounds = stack.enter_context(STEPS[job.what](job))
         say("ready")
-        sys.stdin.readline()
-        say(time_rounds(step, job.runs[0].rounds) if step else WHOLE[job.what](job))
+        for _ in range(job.turns):
+            if not sys.stdin.readline():
+                return
+            if job.what in PIECES:
+                for piece in PIECES[job.what](job):
+                    say(piece)
+                say(None)
+            else:
+                say(time_steps(job, rounds) if rounds else WHOLE[job.what](job))
         stopped = threading.Thread(target=sys.stdin.read, daemon=True)
         stopped.start()
         while stopped.is_alive():
-            if step and job.parts > 1:
-                step()
+            if rounds and job.parts > 1:
+                rounds.step()
             else:
                 stopped.join()
+
+
+def time_steps(job: Job, rounds: Rounds) -> dict[str, Any]:
+    """Time as many rounds as the job's run has; return also engine and memory."""
+    return {
+        **time_rounds(rounds.step, job.runs[0].rounds, job.device),
+        "engine": rounds.engine,
+        "device_mb": peak_device_mb(job.device),
+    }
 
 
 def run_child() -> None:

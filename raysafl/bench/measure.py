@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import IO, Any
 
 import psutil
 
-from raysafl.bench.child import Job
+from raysafl.bench.job import Job
 
 THREADS = {
     "OMP_NUM_THREADS": "1",
@@ -40,10 +41,17 @@ class Result:
 
 
 class Child:
-    """A process that does one job (see `raysafl.bench.child`) and ends with its `with` block."""
+    """A process that does one job (see `raysafl.bench.child`) and ends with its `with` block.
 
-    def __init__(self, job: Job) -> None:
+    Args:
+        job: the job.
+        seconds: how long the process may live; None: as long as it takes.
+    """
+
+    def __init__(self, job: Job, seconds: float | None = None) -> None:
         self.job = job
+        self.seconds = seconds
+        self.late = False
         self.errors: IO[str] = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "raysafl.bench.child"],
@@ -53,7 +61,15 @@ class Child:
             text=True,
             env={**os.environ, **THREADS, **job.env},
         )
+        self._alarm = threading.Timer(seconds or 0, self._end_late)
+        if seconds is not None:
+            self._alarm.start()
         self.tell(job.to_json())
+
+    def _end_late(self) -> None:
+        """End the process because its time is over."""
+        self.late = True
+        self.process.kill()
 
     def tell(self, line: str) -> None:
         """Send one line to the process."""
@@ -68,11 +84,16 @@ class Child:
 
         Raises:
             ValueError: the job could not be done; the message is its reason.
+            TimeoutError: the process took too long and was ended.
             RuntimeError: the process ended without an answer; the message has the end
                 of what it printed.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        if not line and self.late:
+            raise TimeoutError(
+                f"'{self.job.what}' took longer than the {self.seconds:.0f} s that it had"
+            )
         if not line:
             self.errors.seek(0)
             printed = self.errors.read()[-2000:]
@@ -89,6 +110,7 @@ class Child:
 
     def __exit__(self, kind: object, *_: object) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
+        self._alarm.cancel()
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         if kind is not None:
@@ -147,10 +169,15 @@ def tree_memory(pid: int) -> float:
     return total / 1e6
 
 
-def together(jobs: Sequence[Job]) -> list[Result]:
-    """Do jobs at the same time, each in a fresh process; they start when all are ready."""
+def together(jobs: Sequence[Job], seconds: float | None = None) -> list[Result]:
+    """Do jobs at the same time, each in a fresh process; they start when all are ready.
+
+    Args:
+        jobs: the jobs.
+        seconds: how long all of it may take; None: as long as it takes.
+    """
     with ExitStack() as stack:
-        children = [stack.enter_context(Child(job)) for job in jobs]
+        children = [stack.enter_context(Child(job, seconds)) for job in jobs]
         peaks = stack.enter_context(
             peak_memory(*(child.process.pid for child in children))
         )
@@ -160,14 +187,73 @@ def together(jobs: Sequence[Job]) -> list[Result]:
             child.tell("go")
         answers = [child.hear() for child in children]
     return [
-        Result(
-            answer.pop("seconds"),
-            answer.pop("accuracy"),
-            peak,
-            {"what": job.what, **answer},
-        )
+        _result(job, answer, peak)
         for job, answer, peak in zip(jobs, answers, peaks, strict=True)
     ]
+
+
+def _result(job: Job, answer: dict[str, Any], peak: float) -> Result:
+    """Return an answer of a process as a result."""
+    more = {k: v for k, v in answer.items() if k not in ("seconds", "accuracy")}
+    return Result(
+        answer["seconds"], answer["accuracy"], peak, {"what": job.what, **more}
+    )
+
+
+def in_turns(
+    jobs: Mapping[str, Job], repeats: int, seconds: float
+) -> Iterator[dict[str, Result]]:
+    """Measure jobs in turn, each in one process that goes on where it was.
+
+    So a process starts and loads its data once, while the others wait. Every other turn
+    goes backwards. The turns end early if one more would not fit into the time.
+
+    Args:
+        jobs: the jobs by name, each with at least `repeats` turns.
+        repeats: the number of turns.
+        seconds: how long all of it may take.
+
+    Yields:
+        The results of one turn, by name.
+    """
+    ends = time.monotonic() + seconds
+    with ExitStack() as stack:
+        children = {
+            name: stack.enter_context(Child(job, seconds)) for name, job in jobs.items()
+        }
+        peaks = stack.enter_context(
+            peak_memory(*(child.process.pid for child in children.values()))
+        )
+        for child in children.values():
+            child.hear()
+        longest = 0.0
+        for repeat in range(repeats):
+            began = time.monotonic()
+            if began + longest > ends:
+                return
+            answers: dict[str, Any] = {}
+            for name in list(children)[:: -1 if repeat % 2 else 1]:
+                children[name].tell("go")
+                answers[name] = children[name].hear()
+            yield {
+                name: _result(child.job, answers[name], peak)
+                for (name, child), peak in zip(children.items(), peaks, strict=True)
+            }
+            longest = max(longest, time.monotonic() - began)
+
+
+def pieces(job: Job, seconds: float) -> Iterator[dict[str, Any]]:
+    """Do a job whose result comes in pieces, in a fresh process; yield each piece.
+
+    Args:
+        job: the job.
+        seconds: how long it may take.
+    """
+    with Child(job, seconds) as child:
+        child.hear()
+        child.tell("go")
+        while (piece := child.hear()) is not None:
+            yield piece
 
 
 def interleaved(

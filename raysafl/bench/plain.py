@@ -50,6 +50,8 @@ def own_draws(run: Run) -> Draws:
 class PlainLoop:
     """FedAvg with local epochs of plain SGD: the first replicate of a run.
 
+    Samples, splits and parameters are on `device`; on a GPU a batch is gathered there.
+
     With `parts` > 1 this is one of `parts` processes that know nothing of each other.
     It trains every `parts`-th client of each cohort and evaluates on every `parts`-th
     test sample, so that together the processes do the arithmetic of one run.
@@ -62,24 +64,30 @@ class PlainLoop:
         draws: Draws | None = None,
         part: int = 0,
         parts: int = 1,
+        device: str = "cpu",
     ) -> None:
         self.run = run
         self.draws = draws or own_draws(run)
         self.round = 0
         self.part = part
         self.parts = parts
-        self.x, self.y = _floats(dataset.train)
+        self.x, self.y = (column.to(device) for column in _floats(dataset.train))
         self.test_x, self.test_y = (
-            column[part::parts].clone() for column in _floats(dataset.test)
+            column[part::parts].clone().to(device) for column in _floats(dataset.test)
         )
         self.held = [
-            torch.from_numpy(h) for h in run.data.split(dataset, run.seed).clients
+            torch.from_numpy(h).to(device)
+            for h in run.data.split(dataset, run.seed).clients
         ]
         shape = dataset.train.x.shape[1:]
         self.model = run.model.build(shape, dataset.num_classes)
         # Both sides start from the same initial parameters.
         w_P = FlatModel(run.model, shape, dataset.num_classes).init(Key(run.seed))
         nn.utils.vector_to_parameters(w_P, self.model.parameters())
+        self.model.to(device)
+        self.device = device
+        # Both sides compute alike; by default torch rounds the factors of convolutions.
+        torch.backends.cudnn.allow_tf32 = run.model.precision == "tf32"
         self.parameters = list(self.model.parameters())
         self.w = [p.detach().clone() for p in self.parameters]
         self.optimizer = torch.optim.SGD(self.parameters, run.local.lr)
@@ -109,7 +117,9 @@ class PlainLoop:
         held = self.held[client]
         size = self.run.local.batch_size
         for _ in range(self.run.local.epochs or 1):
-            order = held[self.draws.order(self.round, client, len(held))]
+            order = held[
+                self.draws.order(self.round, client, len(held)).to(self.device)
+            ]
             for batch in order.split(size):
                 self.optimizer.zero_grad()
                 F.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()

@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from raysafl.bench.device_bench import bench_device
+from raysafl.bench.device_show import device_headline, device_rows
 from raysafl.bench.measure import median
 from raysafl.bench.suite import PACK_RUNS, bench
+from raysafl.bench.wording import headline, in_digits, in_seconds
 from raysafl.bench.workloads import STANDARD
 
 
@@ -58,7 +62,7 @@ class Aim(NamedTuple):
         value = found[self.key]
         return Row(
             self.name.format(runs=f"{_runs(found):,}"),
-            f"{_number(value)}{self.unit}",
+            f"{in_digits(value)}{self.unit}",
             MADE_OF[self.key](found),
             f"{'>=' if self.least else '<='} {self.limit:g}{self.unit}",
             value >= self.limit if self.least else value <= self.limit,
@@ -105,15 +109,10 @@ def _runs(found: dict[str, Any]) -> int:
     return runs
 
 
-def _number(value: float) -> str:
-    """Write a number with three digits, or all digits before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def _actors_row(name: str, pair: dict[str, Any], aimed: bool) -> Row:
     """Make the row of a workload on two client actors, with an aim or without one."""
-    one = _seconds(pair["one_actor_seconds_per_round"])
-    two = _seconds(pair["two_actors_seconds_per_round"])
+    one = in_seconds(pair["one_actor_seconds_per_round"])
+    two = in_seconds(pair["two_actors_seconds_per_round"])
     ceiling = pair["two_processes_ceiling"]
     share = pair["share_of_ceiling"]
     return Row(
@@ -130,8 +129,8 @@ def _speedup_row(name: str, found: dict[str, Any], target: float) -> Row:
     """Make the row of a workload in one process against the plain loop."""
     value = found["speedup_vs_plain"]
     made_of = (
-        f"{_seconds(found['seconds_per_round'])} a round, "
-        f"plain {_seconds(found['plain_seconds_per_round'])}; "
+        f"{in_seconds(found['seconds_per_round'])} a round, "
+        f"plain {in_seconds(found['plain_seconds_per_round'])}; "
         f"{found['samples_per_s']:,.0f} samples/s; {found['peak_rss_mb']:.0f} MB, "
         f"plain {found['plain_peak_rss_mb']:.0f}; accuracy {found['accuracy']:.3f}, "
         f"plain {found['plain_accuracy']:.3f}"
@@ -202,7 +201,7 @@ def _of_replicates(found: dict[str, Any]) -> str:
     parts = []
     for setting, timed in found["replicates"].items():
         one, several = (
-            _seconds(median(s)) for s in timed["seconds_per_round"].values()
+            in_seconds(median(s)) for s in timed["seconds_per_round"].values()
         )
         name = setting.replace("_", " ")
         parts.append(f"{name} {one} and {several} a round ({timed['ratio']:.2f}x)")
@@ -229,23 +228,6 @@ def _span(values: Sequence[float], unit: str, digits: int = 2) -> str:
     return f"{low} to {high} {unit}"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
-
-
-def headline(found: dict[str, Any]) -> str:
-    """Describe the machine, the time and the versions of a measurement in one line."""
-    cores = found["cores"]
-    versions = found["versions"]
-    return (
-        f"{found['machine']}, {cores['logical']} logical cores ({cores['physical']} physical, "
-        f"{cores['usable'] or 'all'} usable); "
-        f"{found['date']}; commit {found['commit'] or 'unknown'}; "
-        f"{', '.join(f'{name} {number}' for name, number in versions.items())}; "
-        f"medians of {found['repeats']}"
-    )
-
-
 def print_bench(
     console: Console, as_json: bool, only: Sequence[str], repeats: int, full: bool
 ) -> None:
@@ -263,3 +245,33 @@ def print_bench(
         table.add_row(row.name, row.value, row.target, mark, row.made_of)
     console.print(table)
     console.print(headline(found), soft_wrap=True)
+
+
+def print_device(
+    console: Console,
+    as_json: bool,
+    device: str,
+    only: Sequence[str],
+    repeats: int,
+    dry: bool,
+    out: Path,
+) -> None:
+    """Measure a device as `bench_device` does, and print one JSON object or a table."""
+    errors = Console(stderr=True, highlight=False)
+    found = bench_device(
+        device,
+        only,
+        repeats,
+        dry,
+        out,
+        say=lambda line: errors.print(line, markup=False, soft_wrap=True),
+    )
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        table = Table("measure", "value", "floor", "from")
+        for row in device_rows(found):
+            table.add_row(*row)
+        console.print(table)
+        console.print(device_headline(found), soft_wrap=True)
+    errors.print(f"Written: {out}", markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from raysafl.bench.child import Job
+from raysafl.bench.job import Job
 from raysafl.bench.measure import Result, interleaved, median, ratio
 from raysafl.bench.workloads import (
     EMPTY,

@@ -29,7 +29,8 @@ def load_model(
 
     It is the module that the run's `Model.build` returns. It takes inputs [B,
     *input_shape] as the model saw them in training: x * scale + shift of the dataset's
-    `Samples`. It computes in float32, also where the run trained with bfloat16.
+    `Samples`. It computes in float32, also where the run trained with bfloat16
+    or, on a GPU, with TF32.
 
     Args:
         folder: The sweep's folder or URI.

@@ -1,6 +1,7 @@
 """Any module as a function of one flat vector of parameters."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Hashable, Mapping
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -238,6 +239,21 @@ class FlatModel:
         return (
             f"{type(self._recipe).__name__} {self._recipe.digest()} {self._arguments}"
         )
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal only for models that compute the same in this process.
+
+        Beside the digest it holds the recipe's class itself, as a notebook may define
+        another one of the same name, and a hash of the frozen parameters, which may
+        have been read from a file that has changed.
+        """
+        frozen = hashlib.sha256()
+        for name, p in self.frozen.items():
+            frozen.update(name.encode())
+            raw = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            frozen.update(raw.numpy().tobytes())
+        return type(self._recipe), self.digest, self.output_shape, frozen.hexdigest()
 
     @property
     def is_recurrent(self) -> bool:

@@ -6,10 +6,10 @@ An actor hosts all clients of a pack's runs, not one of them.
 import platform
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import ray
 import torch
 
+from raysafl.core.problem import Dataset
 from raysafl.core.work import TestsOn
 from raysafl.runtime.client_tests import Job
 from raysafl.runtime.gpus import are_logical, unseen_message, why_unseen
@@ -23,10 +23,15 @@ from raysafl.runtime.messages import (
     models_of,
 )
 from raysafl.runtime.spans import Span
+from raysafl.training.device import keep_to_share
+from raysafl.training.resident import Resident
 
 
 class Clients:
     """The class of client actors: one model, the shared data and many clients.
+
+    From one pack to the next, an actor keeps the dataset and what it has on its device
+    of it, so that packs with the same dataset load and upload it once.
 
     Args:
         threads: Number of threads that torch uses.
@@ -34,7 +39,17 @@ class Clients:
 
     def __init__(self, threads: int = 1) -> None:
         torch.set_num_threads(threads)
-        self.worker: Worker
+        self._worker: Worker | None = None
+        self._resident = Resident()
+        # The dataset of the latest reference, and the id of that reference.
+        self._dataset: Dataset | None = None
+        self._dataset_id = ""
+
+    @property
+    def worker(self) -> Worker:
+        """What hosts the present pack's clients."""
+        assert self._worker is not None, "this actor was not configured"
+        return self._worker
 
     def configure(self, setup: PackSetup) -> tuple[str, str]:
         """Host the clients of a pack; called again when the actor serves another one.
@@ -46,22 +61,24 @@ class Clients:
             ValueError: The setup does not fit, or Ray gave a GPU that torch does not
                 see.
         """
-        # Ray replaces a reference by its object only where it is an argument itself.
-        dataset = setup.dataset
+        # A device may not have room for the old worker and the new one.
+        self._worker = None
         frozen = setup.frozen
-        if isinstance(dataset, ray.ObjectRef):
-            dataset = ray.get(dataset)
         if isinstance(frozen, ray.ObjectRef):
             frozen = ray.get(frozen)
         device = own_device()
-        self.worker = Worker(
+        share = own_share() if device == "cuda" else 1.0
+        keep_to_share(share)
+        self._worker = Worker(
             setup.cells,
-            dataset,
+            self._dataset_of(setup),
             setup.model,
             device,
             setup.engine,
             setup.batch_size,
             setup.objective,
+            self._resident,
+            share,
         )
         self.worker.trainer.model.load_frozen(frozen)
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -77,9 +94,8 @@ class Clients:
 
         See `Worker.span_sums`.
         """
-        w_RP = torch.stack(models_of(w, self._num_parameters))
-        sums = [self.worker.span_sums(w_RP, span).numpy() for span in spans]
-        return np.concatenate(sums, axis=1)
+        models = models_of(w, self._num_parameters)
+        return self.worker.span_sums(models, spans).numpy()
 
     def group_sums(
         self,
@@ -122,9 +138,28 @@ class Clients:
             for (cell, own), w_P in zip(ids.items(), models, strict=True)
         ]
 
+    def _dataset_of(self, setup: PackSetup) -> Dataset:
+        """Return a pack's dataset: for the reference of the pack before, the same object.
+
+        Ray replaces a reference by its object only where it is an argument itself, and
+        makes another object each time.
+        """
+        if not isinstance(setup.dataset, ray.ObjectRef):
+            return setup.dataset
+        if self._dataset is None or setup.dataset.hex() != self._dataset_id:
+            self._dataset = ray.get(setup.dataset)
+            self._dataset_id = setup.dataset.hex()
+        return self._dataset
+
     @property
     def _num_parameters(self) -> int:
         return self.worker.trainer.model.num_parameters
+
+
+def own_share() -> float:
+    """Return the share of its GPU that Ray gave this actor: 1 if it is whole."""
+    resources = ray.get_runtime_context().get_assigned_resources()
+    return min(1.0, float(resources.get("GPU", 1.0)))
 
 
 def own_device() -> str:

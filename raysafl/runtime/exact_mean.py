@@ -10,6 +10,10 @@ are passed on.
 
 A weighted mean is the mean of weighted updates: a task brings its weight along, by which
 its float32 update is multiplied first. The weights of a cell have the mean 1.
+
+Updates are added up where they lie, on the CPU or on a GPU, and the sums are the same.
+Only the norm of an update that has a largest norm is itself a sum that rounds, and may
+differ in its last digit on a GPU.
 """
 
 from collections import Counter
@@ -26,8 +30,12 @@ from torch import Tensor
 from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.work import Task, Trained
 from raysafl.kernels.sums import UNITS, add_row
+from raysafl.training.device import download, upload, wait_for_downloads
 
 Array = NDArray[Any]
+
+# The largest number of bytes of float64 rows that a GPU holds to add them to sums.
+ADDED_BYTES = 2**27
 
 
 @dataclass(frozen=True)
@@ -75,30 +83,194 @@ def reduce_share(
 ) -> ShareResult:
     """Sum the updates of the averaged cells and keep the rows of the others.
 
-    Beside the result, only one stack's rows need to be in memory.
+    Beside the result, only one stack's rows need to be in memory. Updates on a GPU are
+    added up there.
 
     Args:
         tasks: A share of a round's tasks.
         stacks: The positions of some of these tasks, and their updates, until each task
-            has come once.
+            has come once. The updates are all on the CPU or all on one GPU.
         counts: The `count_averaged` of all of the round's tasks.
     """
-    complete, partial = complete_cells(tasks, counts)
-    num_parameters = tasks[0].w_P.numel()
-    sums = {cell: np.zeros(num_parameters) for cell in (*complete, *partial)}
-    row_of = _rows(tasks, counts)
-    rows = [np.empty(0, np.float32)] * len(row_of)
-    columns_5T = np.empty((5, len(tasks)))
-    for positions, (delta_TP, *columns) in stacks:
-        columns_5T[:, positions] = torch.stack([c.double() for c in columns]).numpy()
+    share: ReducedOnCpu | ReducedOnGpu | None = None
+    for positions, update in stacks:
+        if share is None:
+            kind = ReducedOnGpu if update.delta_MP.is_cuda else ReducedOnCpu
+            share = kind(tasks, counts)
+        share.add(positions, update)
+        # The next stack is trained when the loop asks for it. It may need the memory.
+        del update
+    assert share is not None
+    return share.result()
+
+
+class ReducedOnCpu:
+    """The sums and rows of a share whose updates lie on the CPU.
+
+    Args:
+        tasks: A share of a round's tasks.
+        counts: The `count_averaged` of all of the round's tasks.
+    """
+
+    def __init__(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> None:
+        self._tasks = tasks
+        self._counts = counts
+        self._complete, partial = complete_cells(tasks, counts)
+        num_parameters = tasks[0].w_P.numel()
+        self._sums = {
+            cell: np.zeros(num_parameters) for cell in (*self._complete, *partial)
+        }
+        self._row_of = _rows(tasks, counts)
+        self._rows = [np.empty(0, np.float32)] * len(self._row_of)
+        self._columns_5T = np.empty((5, len(tasks)))
+
+    def add(self, positions: Sequence[int], update: Update) -> None:
+        """Take the updates of the tasks at these positions."""
+        delta_TP, *columns = update
+        self._columns_5T[:, positions] = torch.stack(
+            [column.double() for column in columns]
+        ).numpy()
         for i, delta_P in zip(positions, delta_TP.numpy(), strict=True):
-            if i in row_of:
-                rows[row_of[i]] = _scaled(delta_P, tasks[i].max_norm).copy()
+            task = self._tasks[i]
+            if i in self._row_of:
+                row_P = _scaled(delta_P, task.max_norm).copy()
+                self._rows[self._row_of[i]] = row_P
             else:
-                sent_P = _scaled(delta_P, tasks[i].max_norm, tasks[i].weight)
-                add_row(sums[tasks[i].cell], sent_P)
-    means = {cell: _mean_of_sum(sums.pop(cell), counts[cell]) for cell in complete}
-    return ShareResult(columns_5T, rows, means, sums)
+                sent_P = _scaled(delta_P, task.max_norm, task.weight)
+                add_row(self._sums[task.cell], sent_P)
+
+    def result(self) -> ShareResult:
+        """Return the share's result, once the updates of all tasks were taken."""
+        means = {
+            cell: _mean_of_sum(self._sums.pop(cell), self._counts[cell])
+            for cell in self._complete
+        }
+        return ShareResult(self._columns_5T, self._rows, means, self._sums)
+
+
+class ReducedOnGpu:
+    """The sums and rows of a share whose updates lie on a GPU.
+
+    A stack is added by a few operators, however many tasks and cells it has. The rows
+    of cells that are not averaged are copied to the CPU after each stack, everything
+    else at the end, and only then does this process wait for the GPU.
+
+    It gives the bits of `ReducedOnCpu`, unless an update is longer than its largest
+    norm. On tensors of the CPU it works as well, so that this can be tested.
+
+    Args:
+        tasks: A share of a round's tasks.
+        counts: The `count_averaged` of all of the round's tasks.
+    """
+
+    def __init__(self, tasks: Sequence[Task], counts: Mapping[int, int]) -> None:
+        self._tasks = tasks
+        self._counts = counts
+        self._complete, self._partial = complete_cells(tasks, counts)
+        cells = [*self._complete, *self._partial]
+        self._index_of = {cell: index for index, cell in enumerate(cells)}
+        self._row_of = _rows(tasks, counts)
+        # Both are on the device: the sum [P] of each averaged cell, made when the
+        # first updates say where they lie; and of each stack the losses and accuracies.
+        self._sums_CP: Tensor | None = None
+        self._seen_2T: list[Tensor] = []
+        # On the CPU: the numbers of some rows, and these rows, which may still be on
+        # their way.
+        self._rows: list[tuple[list[int], Tensor]] = []
+        self._positions: list[int] = []
+        self._columns_5T = np.empty((5, len(tasks)))
+
+    def add(self, positions: Sequence[int], update: Update) -> None:
+        """Take the updates of the tasks at these positions, without waiting for them."""
+        self._positions += positions
+        self._columns_5T[:3, positions] = torch.stack(
+            [update.steps_M.double(), update.rate_M.double(), update.samples_M.double()]
+        ).numpy()
+        self._seen_2T.append(
+            torch.stack([update.loss_M.double(), update.accuracy_M.double()])
+        )
+
+        sent_TP = self._scaled(positions, update.delta_MP)
+        kept = [t for t, i in enumerate(positions) if i in self._row_of]
+        added = [t for t, i in enumerate(positions) if i not in self._row_of]
+        if kept:
+            rows = [self._row_of[positions[t]] for t in kept]
+            self._rows.append((rows, download(_selected(sent_TP, kept))))
+        if added:
+            cells = [self._tasks[positions[t]].cell for t in added]
+            self._add(_selected(sent_TP, added), cells)
+
+    def result(self) -> ShareResult:
+        """Return the share's result, once the updates of all tasks were taken."""
+        seen_2T = download(torch.cat(self._seen_2T, 1))
+        means_CP, sums_CP = map(download, self._means_and_sums())
+        wait_for_downloads(self._seen_2T[0].device)
+
+        self._columns_5T[3:, self._positions] = seen_2T.numpy()
+        rows = [np.empty(0, np.float32)] * len(self._row_of)
+        for numbers, row_TP in self._rows:
+            for number, row_P in zip(numbers, row_TP.numpy(), strict=True):
+                rows[number] = row_P
+        return ShareResult(
+            self._columns_5T,
+            rows,
+            dict(zip(self._complete, means_CP.numpy(), strict=True)),
+            dict(zip(self._partial, sums_CP.numpy(), strict=True)),
+        )
+
+    def _scaled(self, positions: Sequence[int], delta_TP: Tensor) -> Tensor:
+        """Scale updates down to their largest norms, and by their weights."""
+        tasks = [self._tasks[i] for i in positions]
+        weights = [task.weight if task.cell in self._counts else 1.0 for task in tasks]
+        limits = [torch.inf if t.max_norm is None else t.max_norm for t in tasks]
+        has_limits = min(limits) < torch.inf
+        if not has_limits and all(weight == 1.0 for weight in weights):
+            return delta_TP
+
+        scale_T, limit_T = upload(
+            torch.tensor([weights, limits], dtype=torch.float64), delta_TP.device
+        )
+        if has_limits:
+            norm_T = torch.linalg.vector_norm(delta_TP, dim=1, dtype=torch.float64)
+            shorter_T = scale_T * (limit_T / norm_T)
+            scale_T = torch.where(norm_T > limit_T, shorter_T, scale_T)
+        scaled_TP: Tensor = delta_TP * scale_T.float().unsqueeze(1)
+        return scaled_TP
+
+    def _add(self, sent_TP: Tensor, cells: Sequence[int]) -> None:
+        """Add rows to the sums of their cells, in units of 2^-40.
+
+        The rows of float64 are made a part at a time, which bounds their memory.
+        """
+        device = sent_TP.device
+        if self._sums_CP is None:
+            shape = (len(self._index_of), sent_TP.shape[1])
+            self._sums_CP = torch.zeros(shape, dtype=torch.float64, device=device)
+        index_T = upload(torch.tensor([self._index_of[c] for c in cells]), device)
+        size = max(1, ADDED_BYTES // (8 * sent_TP.shape[1]))
+        for part_TP, part_T in zip(
+            sent_TP.split(size), index_T.split(size), strict=True
+        ):
+            units_TP = part_TP.double().mul_(UNITS).round_()
+            self._sums_CP.index_add_(0, part_T, units_TP)
+
+    def _means_and_sums(self) -> tuple[Tensor, Tensor]:
+        """Return the means of complete cells, and the sums of the others."""
+        if self._sums_CP is None:
+            return torch.empty(0), torch.empty(0)
+        sums_CP, partial_CP = self._sums_CP.tensor_split([len(self._complete)])
+        units = [UNITS * self._counts[cell] for cell in self._complete]
+        # Divided by a number of Python's, a GPU would multiply by its reciprocal, which
+        # rounds twice.
+        units_C = upload(torch.tensor(units, dtype=torch.float64), sums_CP.device)
+        return (sums_CP / units_C.unsqueeze(1)).float(), partial_CP
+
+
+def _selected(row_TP: Tensor, some: Sequence[int]) -> Tensor:
+    """Return some of the rows; if that is all of them, without a copy."""
+    if len(some) == len(row_TP):
+        return row_TP
+    return row_TP.index_select(0, upload(torch.tensor(some), row_TP.device))
 
 
 def combine_shares(

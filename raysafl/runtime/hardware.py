@@ -32,8 +32,8 @@ class Hardware(Component):
     gpus: float = Field(
         default=0.0,
         ge=0,
-        description="GPU of one client actor: 0, 1, or a share 1/n of one GPU (Ray "
-        "only counts the shares; an actor may still use more GPU memory)",
+        description="GPU of one client actor: 0, 1, or a share 1/n of one GPU and "
+        "of its memory",
     )
     trials: int | None = Field(
         default=None,

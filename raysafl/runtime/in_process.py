@@ -31,7 +31,9 @@ from raysafl.runtime.exact_mean import (
 from raysafl.runtime.malloc import keep_freed_memory
 from raysafl.runtime.population import Population
 from raysafl.runtime.spans import TEST, Span, scores_of_spans, sizes_of, spans_of
+from raysafl.training.device import upload
 from raysafl.training.evaluation import SPAN
+from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
 
 
@@ -46,6 +48,9 @@ class Worker:
         engine: The engine's name, or "auto" to measure which is the fastest.
         batch_size: The usual batch size, for which an engine is chosen with "auto".
         objective: What the model is trained for, and by what it is judged.
+        resident: What is on the device already, from one worker to the next; None if
+            nothing is.
+        device_share: The part of a GPU's memory that this process may take.
 
     Raises:
         ValueError: The partition, the server data, the model or the objective does not
@@ -67,6 +72,8 @@ class Worker:
         engine: str = "auto",
         batch_size: int = 32,
         objective: Objective = PLAIN,
+        resident: Resident | None = None,
+        device_share: float = 1.0,
     ) -> None:
         keep_freed_memory()
         self.population = Population(cells, dataset)
@@ -78,7 +85,15 @@ class Worker:
         # Without this bound, the engine would be chosen for batches wider than any client's.
         batch_size = min(batch_size, self.population.largest())
         self.trainer = LocalTrainer(
-            flat, dataset, self.population.held, device, engine, batch_size, objective
+            flat,
+            dataset,
+            self.population.held,
+            device,
+            engine,
+            batch_size,
+            objective,
+            resident,
+            device_share,
         )
 
     def init(self, cell: int) -> Tensor:
@@ -105,21 +120,36 @@ class Worker:
     def evaluate(self, w: Mapping[int, Tensor]) -> Scores:
         """Evaluate each cell's parameters; see `Work.evaluate`."""
         cells = list(w)
-        w_RP = torch.stack(list(w.values()))
         evaluator = self.trainer.evaluator
         test_samples = len(evaluator.test.y)
         spans = spans_of(cells, self.population, test_samples)
-        sums = [self.span_sums(w_RP, span) for span in spans]
+        sums_NS = self.span_sums(list(w.values()), spans)
+        sums = sums_NS.split([len(span.rows) for span in spans], dim=1)
         sizes = sizes_of(self.population, test_samples)
         return scores_of_spans(cells, spans, sums, evaluator.measures, sizes)
 
-    def span_sums(self, w_RP: Tensor, span: Span) -> Tensor:
-        """Return the sums [N, R] over a span, of the models that it names.
+    def span_sums(self, models: Sequence[Tensor], spans: Sequence[Span]) -> Tensor:
+        """Return the sums over spans, of the models that each of them names.
+
+        A GPU is waited for once, when all of them are copied to the CPU.
 
         Args:
-            w_RP: The parameters [R, P] of all models of the evaluation.
-            span: The span.
+            models: The parameters [P] of all models of the evaluation.
+            spans: The spans.
+
+        Returns:
+            [N, S] float64: a column for each model of the first span, then for each of
+            the second, and so on.
         """
+        w_RP = self._on_device(models)
+        return torch.cat([self._span_sums(w_RP, span) for span in spans], 1).cpu()
+
+    def _on_device(self, models: Sequence[Tensor]) -> Tensor:
+        """Return models as rows [R, P] on the device."""
+        return upload(torch.stack(list(models)), self.trainer.device)
+
+    def _span_sums(self, w_RP: Tensor, span: Span) -> Tensor:
+        """Return the sums [N, R] over a span, on the device."""
         evaluator = self.trainer.evaluator
         if span.samples == TEST:
             return evaluator.span_sums(w_RP, span.start)
@@ -185,11 +215,10 @@ class Worker:
         """
         groups = self.tests.groups(job)
         samples = self.trainer.inputs if groups.of_train else self.trainer.test
-        w_RP = torch.stack([w[cell] for cell in job.cells])
+        w_RP = self._on_device([w[cell] for cell in job.cells])
         sums_on = self.trainer.evaluator.sums_on
-        return np.stack(
-            [sums_on(w_RP, samples, groups.indices[k]).numpy() for k in numbers]
-        )
+        sums = [sums_on(w_RP, samples, groups.indices[k]) for k in numbers]
+        return torch.stack(sums).cpu().numpy()
 
     def evaluate_personal(
         self, tasks: Sequence[Task], on: Mapping[int, TestsOn]
@@ -202,10 +231,15 @@ class Worker:
     ) -> Floats:
         """Return the metric of each task's model; only one stack is in memory."""
         quality_T = np.empty(len(tasks))
+        # The tasks of a cell have one start, which is uploaded once.
+        distinct = {id(task.w_P): task.w_P for task in tasks}
+        starts = {
+            name: upload(w_P, self.trainer.device) for name, w_P in distinct.items()
+        }
         for positions, update in self.trainer.train_stacks(tasks):
             for i, delta_P in zip(positions, update.delta_MP, strict=True):
                 task = tasks[i]
-                w_P = task.w_P - delta_P
+                w_P = starts[id(task.w_P)] - delta_P
                 quality_T[i] = self._personal_quality(task, on[task.cell], w_P)
         return quality_T
 
@@ -216,12 +250,8 @@ class Worker:
             task.cell, on, task.client
         )
         samples = self.trainer.inputs if of_train else self.trainer.test
-        sums_Gn = np.stack(
-            [
-                evaluator.sums_on(w_P[None], samples, rows)[:, 0].numpy()
-                for rows in rows_G
-            ]
-        )
+        sums = [evaluator.sums_on(w_P[None], samples, rows)[:, 0] for rows in rows_G]
+        sums_Gn = torch.stack(sums).cpu().numpy()
         return self.tests.personal_quality(evaluator.measures, weight_G, sums_Gn, count)
 
     def gradients(self, cell: int, w_NP: Tensor) -> Tensor:

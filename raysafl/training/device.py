@@ -1,6 +1,8 @@
-"""The device that trains: how it computes, how data reach it, and how much it holds."""
+"""The device that trains: how it computes, how data reach it, and what it records."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,6 +10,9 @@ from torch import Tensor
 # cuBLAS reads this when it is first used. With a workspace of its own for each stream, it
 # adds in the same order every time.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+# The bytes that CUDA and its libraries are taken to need on a GPU for each process.
+CONTEXT_BYTES = 2**29
 
 
 def prepare_device(name: str, precision: str) -> torch.device:
@@ -35,12 +40,96 @@ def prepare_device(name: str, precision: str) -> torch.device:
     return device
 
 
+def keep_to_share(share: float) -> None:
+    """Let torch take no more than a share of a GPU's memory in this process.
+
+    A share that is exceeded is an error of this process (`torch.OutOfMemoryError`), not
+    of the others on the GPU. CUDA takes memory for each process that torch does not
+    count; it is taken off the share.
+
+    Args:
+        share: The share, above 0 and at most 1. With 1 nothing is limited.
+    """
+    if share < 1:
+        total = torch.cuda.get_device_properties(0).total_memory
+        fraction = max(share - CONTEXT_BYTES / total, share / 2)
+        torch.cuda.set_per_process_memory_fraction(fraction)
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on a device, without waiting for a GPU to copy it.
+    """Return a tensor on a device, without waiting for a GPU to copy it.
 
     The GPU copies from pinned memory while this process goes on; whatever it computes
-    afterwards sees the copy.
+    afterwards sees the copy. A tensor that is there already is returned as it is.
     """
-    if device.type == "cpu":
+    if tensor.device.type == device.type:
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def download(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, without waiting for a GPU to copy it.
+
+    The copy may be read after `wait_for_downloads`.
+    """
+    return tensor.to("cpu", non_blocking=True)
+
+
+def wait_for_downloads(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was asked for, copies included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def upload_into(fixed: Tensor, tensor: Tensor) -> None:
+    """Copy a tensor of the CPU into one of a device, as `upload` does.
+
+    Args:
+        fixed: the tensor that is overwritten, of the same shape and type.
+        tensor: a contiguous tensor on the CPU.
+    """
+    source = tensor.pin_memory() if fixed.is_cuda else tensor
+    fixed.copy_(source, non_blocking=True)
+
+
+def record(work: Callable[[], Any], pool: Any = None) -> Any:
+    """Return the operators of a function as a CUDA graph, whose `replay` repeats them.
+
+    A replay reads and writes the same memory as the function did, and nothing that the
+    function has read from Python changes. So the function must work on tensors that
+    stay where they are, and must not wait for the GPU.
+
+    The function is called once before, on a side stream: libraries set themselves up in
+    their first call, which must not be recorded.
+
+    Args:
+        work: the function.
+        pool: the pool of memory of another graph that is alive, which this one shares;
+            None for one of its own. Graphs can share if they leave no results in it.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        work()
+    return graph
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the device has no memory left.
+
+    CUDA's libraries say so by an error of no class of its own.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    words = ("out of memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(w in str(error) for w in words)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, for messages."""
+    return str(error).partition("\n")[0]

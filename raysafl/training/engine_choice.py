@@ -6,10 +6,13 @@ per user, so that all actors of a machine, and a run that is resumed, use the sa
 engine: engines agree to float32 tolerance only.
 """
 
+import functools
 import json
 import logging
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
@@ -21,6 +24,7 @@ from raysafl.core.objective import Objective
 from raysafl.core.text import nearest
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
+from raysafl.training.device import is_out_of_memory, record
 from raysafl.training.engines import STEP, Engine, Gradients, Graph, Loop, Vmap
 from raysafl.training.linear import Fused, Linear
 from raysafl.version import __version__
@@ -34,7 +38,9 @@ ENGINES: dict[str, type[Loop] | type[Linear]] = {
     "graph": Graph,
 }
 
-# Stacked in a measurement, unless their samples are more than STEP.
+# Stacked in a measurement on a CPU, unless their samples are more than STEP. On a GPU
+# as many are stacked as in training, but the loop, which takes one after the other,
+# is measured on these.
 MEASURED_TASKS = 8
 # Timed calls of an engine, of which the fastest counts.
 REPEATS = 3
@@ -42,6 +48,10 @@ REPEATS = 3
 # How far an engine's gradient may be from the loop's, as a fraction of the largest
 # entry. An error above it is more than float32's rounding: half precision, or a bug.
 TOLERANCE = 1e-3
+# On a GPU, layers may compute in TF32 (10 bits) or bfloat16 (7 bits), and engines round
+# differently. So there the reference is the loop in float32, and this is how far a
+# gradient may be from it in each precision, as a fraction of its norm.
+ALLOWED_ON_GPU = {"float32": 1e-3, "tf32": 0.03, "bfloat16": 0.1}
 
 
 def make_engine(name: str, model: FlatModel, objective: Objective = PLAIN) -> Engine:
@@ -88,6 +98,7 @@ def choose_engine(
     batches_x: Tensor,
     batches_y: Tensor,
     objective: Objective = PLAIN,
+    most_tasks: int = MEASURED_TASKS,
 ) -> str:
     """Return the name of the fastest engine for a model.
 
@@ -100,6 +111,7 @@ def choose_engine(
         batches_x: inputs of several batches, on the device of the training.
         batches_y: their targets.
         objective: what gives each sample its loss.
+        most_tasks: how many tasks of this batch size a GPU trains together.
     """
     is_plain = has_plain_losses(objective, model.num_outputs)
     if model.linear_shape is not None and is_plain:
@@ -109,7 +121,7 @@ def choose_engine(
 
     device = f"{torch.get_num_threads()} threads"
     if batches_x.is_cuda:
-        device = torch.cuda.get_device_name()
+        device = f"{torch.cuda.get_device_name()} with {most_tasks} tasks"
     shape = "x".join(map(str, batches_x.shape[1:]))
     key = (
         f"{model.digest} on {shape}, {device}, torch {torch.__version__}, {__version__}"
@@ -124,7 +136,11 @@ def choose_engine(
     with FileLock(f"{file}.lock"):
         known = _read(file)
         if key not in known:
-            known[key] = _measure(model, batches_x, batches_y, objective)
+            batch = Batches(model, batches_x, batches_y)
+            if batches_x.is_cuda:
+                known[key] = _measure_on_gpu(model, batch, objective, most_tasks)
+            else:
+                known[key] = _measure(model, batch, objective)
             file.write_text(json.dumps(known, indent=1))
         times: dict[str, float] = known[key]
     return min(times, key=times.__getitem__)
@@ -148,31 +164,45 @@ def _read(file: Path) -> dict[str, dict[str, float]]:
         return {}
 
 
+class Batches:
+    """What the engines are measured on: a model's parameters, and batches in turn.
+
+    Args:
+        model: the model, with the parameters that it was built with.
+        batches_x: inputs of several batches.
+        batches_y: their targets.
+    """
+
+    def __init__(self, model: FlatModel, batches_x: Tensor, batches_y: Tensor) -> None:
+        parts = [model.module.get_parameter(name).detach() for name in model.shapes]
+        self.w_P = torch.cat([part.flatten() for part in parts])
+        self.x = batches_x
+        self.y = batches_y
+
+    def of(self, tasks: int) -> tuple[Tensor, ...]:
+        """Return the arguments of `Engine.gradients` for so many tasks."""
+        task_T = torch.arange(tasks, device=self.w_P.device)
+        w_TP = self.w_P.repeat(tasks, 1)
+        x_TB = self.x[task_T % len(self.x)]
+        y_TB = self.y[task_T % len(self.x)]
+        weight_TB = self.w_P.new_full(y_TB.shape[:2], 1 / y_TB.shape[1])
+        # A task's number is its dropout seed.
+        return w_TP, x_TB, y_TB, weight_TB, task_T
+
+
 def _measure(
-    model: FlatModel, batches_x: Tensor, batches_y: Tensor, objective: Objective
+    model: FlatModel, batches: Batches, objective: Objective
 ) -> dict[str, float]:
     """Return seconds per task and step of every engine whose gradients are right."""
-    names = ["loop", "vmap"]
-    if batches_x.is_cuda:
-        names.append("graph")
-
-    parts = [model.module.get_parameter(name).detach() for name in model.shapes]
-    w_P = torch.cat([part.flatten() for part in parts])
-    tasks = max(1, min(MEASURED_TASKS, STEP // batches_y.shape[1]))
-    task_T = torch.arange(tasks, device=w_P.device)
-    w_TP = w_P.repeat(tasks, 1)
-    x_TB = batches_x[task_T % len(batches_x)]
-    y_TB = batches_y[task_T % len(batches_x)]
-    weight_TB = w_P.new_full(y_TB.shape[:2], 1 / y_TB.shape[1])
-    # A task's number is its dropout seed.
-    batch = (w_TP, x_TB, y_TB, weight_TB, task_T)
-
+    tasks = max(1, min(MEASURED_TASKS, STEP // batches.y.shape[1]))
+    batch = batches.of(tasks)
     reference_TP = ENGINES["loop"](model, objective).gradients(*batch).g_TP
     largest = reference_TP.abs().max()
     times = {}
-    for name in names:
+    for name in ("loop", "vmap"):
+        engine = ENGINES[name](model, objective)
         try:
-            seconds, result = _timed(ENGINES[name](model, objective), batch)
+            seconds, result = _timed(functools.partial(engine.gradients, *batch))
         except (ValueError, RuntimeError) as error:
             LOG.info("engine %s cannot train %s: %s", name, model.digest, error)
             continue
@@ -186,7 +216,117 @@ def _measure(
     return times
 
 
-def _timed(engine: Engine, batch: tuple[Tensor, ...]) -> tuple[float, Gradients]:
+def _measure_on_gpu(
+    model: FlatModel, batches: Batches, objective: Objective, most_tasks: int
+) -> dict[str, float]:
+    """Return seconds per task and step of every engine whose gradients are right.
+
+    The engine "graph" is measured by replaying its gradients, which the others compute
+    by one launch after the other.
+    """
+    few = min(MEASURED_TASKS, most_tasks)
+    loop = ENGINES["loop"](model, objective)
+    with _in_float32(model):
+        exact_TP = loop.gradients(*batches.of(few)).g_TP
+    seconds, _ = _timed(functools.partial(loop.gradients, *batches.of(few)))
+    times = {"loop": seconds / few}
+    # Norms, since a single entry may be far off where an input of a ReLU is about 0.
+    allowed = ALLOWED_ON_GPU[model.precision] * exact_TP.norm()
+    for name in ("vmap", "graph"):
+        try:
+            seconds, g_TP = _timed_in_memory(
+                name, model, batches, objective, most_tasks
+            )
+        except (ValueError, RuntimeError) as error:
+            LOG.info("engine %s cannot train %s: %s", name, model.digest, error)
+            continue
+        distance = (g_TP[:few] - exact_TP[: len(g_TP)]).norm()
+        if distance <= allowed:
+            times[name] = seconds
+        else:
+            LOG.info(
+                "engine %s is not used for %s: its gradients are %.1e away, where "
+                "%.1e is allowed",
+                name,
+                model.digest,
+                float(distance),
+                float(allowed),
+            )
+    LOG.info("engines for %s, seconds per task and step: %s", model.digest, times)
+    return times
+
+
+def _timed_in_memory(
+    name: str,
+    model: FlatModel,
+    batches: Batches,
+    objective: Objective,
+    most_tasks: int,
+) -> tuple[float, Tensor]:
+    """Return an engine's seconds per task and step on a GPU, and its gradients.
+
+    Args:
+        name: the engine's name.
+        model: the model.
+        batches: what it is measured on.
+        objective: what gives each sample its loss.
+        most_tasks: how many tasks are stacked; fewer if memory runs out.
+
+    Raises:
+        RuntimeError: the engine cannot run the model, or memory runs out for one task.
+        ValueError: the engine cannot run the model.
+    """
+    engine = ENGINES[name](model, objective)
+    tasks = most_tasks
+    while True:
+        try:
+            call: Callable[[], Gradients] = functools.partial(
+                engine.gradients, *batches.of(tasks)
+            )
+            if engine.can_record:
+                call = _Recorded(call)
+            seconds, result = _timed(call)
+            return seconds / tasks, result.g_TP
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or tasks == 1:
+                raise
+        LOG.info("engine %s: out of memory with %d tasks stacked", name, tasks)
+        torch.cuda.empty_cache()
+        tasks //= 2
+
+
+class _Recorded:
+    """A call of an engine that was recorded as a CUDA graph, and is replayed.
+
+    It holds the call, with its arguments, since the graph reads them where they lie.
+    """
+
+    def __init__(self, call: Callable[[], Gradients]) -> None:
+        self._call = call
+        self._results: list[Gradients] = []
+        self._graph = record(lambda: self._results.append(call()))
+
+    def __call__(self) -> Gradients:
+        self._graph.replay()
+        return self._results[-1]
+
+
+@contextmanager
+def _in_float32(model: FlatModel) -> Iterator[None]:
+    """Compute in float32 inside the block, whatever the model's precision."""
+    cudnn = torch.backends.cudnn
+    matmul = torch.backends.cuda.matmul
+    before = (model.is_bfloat16, matmul.allow_tf32, cudnn.allow_tf32)
+    model.is_bfloat16 = False
+    matmul.allow_tf32 = False
+    cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        model.is_bfloat16, matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _timed(call: Callable[[], Gradients]) -> tuple[float, Gradients]:
     """Return the seconds of an engine's fastest call, and its result.
 
     The first call sets up libraries and is slower, but is never the fastest one.
@@ -194,7 +334,7 @@ def _timed(engine: Engine, batch: tuple[Tensor, ...]) -> tuple[float, Gradients]
     best = float("inf")
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
-        result = engine.gradients(*batch)
+        result = call()
         # Waits until a GPU has finished.
         float(result.loss_TB.sum())
         best = min(best, time.perf_counter() - begin)

@@ -11,8 +11,8 @@ The dropout masks of a task depend on nothing but its seed, an int64.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from raysafl.core.objective import Objective, PerSample, hits_of
 from raysafl.core.users_parts import in_brief, is_users_class, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
+from raysafl.training.device import first_line, is_out_of_memory
 
 # The maximum number of tasks that are stacked.
 STACK = 32
@@ -43,13 +44,22 @@ class Gradients(NamedTuple):
 
 
 class Engine(Protocol):
-    """A way to compute gradients of many tasks, and outputs for evaluation."""
+    """A way to compute gradients of many tasks, and outputs for evaluation.
+
+    Attributes:
+        is_stacked: whether several tasks are faster than one after the other.
+        can_record: whether its local steps are recorded as CUDA graphs on a GPU, which
+            then starts a step's kernels one after the other without Python between.
+    """
+
+    is_stacked: ClassVar[bool]
+    can_record: ClassVar[bool]
 
     def max_stack(self, width: int) -> int:
-        """Return the maximum number of tasks that take their steps together.
+        """Return the maximum number of tasks that take their steps together on a CPU.
 
         It depends neither on the machine nor on the other tasks, so that results do
-        not.
+        not. (On a GPU, stacks are sized by `raysafl.training.memory`.)
 
         Args:
             width: the number of samples in a task's batch, absent ones included.
@@ -87,6 +97,9 @@ class Loop:
         model: the model whose gradients are computed.
         objective: what gives each sample its loss.
     """
+
+    is_stacked: ClassVar[bool] = False
+    can_record: ClassVar[bool] = False
 
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         self.model = model
@@ -173,24 +186,37 @@ def _channels_last(x_B: Tensor) -> Tensor:
     return x_B.contiguous(memory_format=torch.channels_last) if x_B.ndim == 4 else x_B
 
 
+def _stacked_gradients(
+    model: FlatModel, losses: PerSample, hits: PerSample | None
+) -> Callable[..., tuple[Tensor, tuple[Tensor, ...]]]:
+    """Return the function that computes the gradients of many tasks in one pass.
+
+    It does not hold the engine, which would otherwise hold itself, and keep its memory
+    until Python looks for such circles.
+    """
+
+    def loss(
+        w_P: Tensor, x_B: Tensor, y_B: Tensor, weight_B: Tensor, seed: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        out_B = model.logits(w_P, x_B, seed, stacked=True)
+        loss_B = losses(out_B, y_B)
+        hit_B = () if hits is None else (hits(out_B, y_B),)
+        return (loss_B * weight_B).sum(), (loss_B, *hit_B)
+
+    return torch.func.vmap(torch.func.grad(loss, has_aux=True))
+
+
 class Vmap(Loop):
     """The engine "vmap": all tasks in one call of `torch.func.vmap`.
 
     It is faster than the loop on small models and on GPUs.
     """
 
+    is_stacked = True
+
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         super().__init__(model, objective)
-
-        def loss(
-            w_P: Tensor, x_B: Tensor, y_B: Tensor, weight_B: Tensor, seed: Tensor
-        ) -> tuple[Tensor, tuple[Tensor, ...]]:
-            out_B = model.logits(w_P, x_B, seed, stacked=True)
-            loss_B = self._losses(out_B, y_B)
-            hit_B = () if self._hits is None else (self._hits(out_B, y_B),)
-            return (loss_B * weight_B).sum(), (loss_B, *hit_B)
-
-        self._stacked_gradients = torch.func.vmap(torch.func.grad(loss, has_aux=True))
+        self._stacked_gradients = _stacked_gradients(model, self._losses, self._hits)
 
     def max_stack(self, width: int) -> int:
         """Return how many tasks have STEP samples together, which bounds memory."""
@@ -215,10 +241,12 @@ class Vmap(Loop):
         try:
             g_TP, seen_TB = self._stacked_gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             raise ValueError(
                 "the model or the objective does not run under the engine vmap, which "
                 "trains many clients as one program; give --engine loop (torch says: "
-                f"{str(error).partition(chr(10))[0]})"
+                f"{first_line(error)})"
             ) from error
         return _as_gradients(g_TP, seen_TB)
 
@@ -232,63 +260,9 @@ class Vmap(Loop):
 
 
 class Graph(Vmap):
-    """The engine "graph": vmap, recorded as one CUDA graph per shape.
+    """The engine "graph": vmap, of which a GPU replays recorded local steps.
 
-    A GPU then starts its kernels one after the other without Python between them. On a
-    CPU it is the engine "vmap".
+    See `raysafl.training.local_step`. On a CPU it is the engine "vmap".
     """
 
-    def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
-        super().__init__(model, objective)
-        self.recorded: dict[
-            tuple[torch.Size, ...], tuple[list[Tensor], Any, Gradients]
-        ] = {}
-        # All graphs share one pool of memory. That is safe because the results of a
-        # graph are copied before the next one runs.
-        self._pool: Any = None
-
-    def gradients(
-        self,
-        w_TP: Tensor,
-        x_TB: Tensor,
-        y_TB: Tensor,
-        weight_TB: Tensor,
-        seed_T: Tensor | None,
-    ) -> Gradients:
-        """Replay the graph for these shapes, which is recorded at their first use.
-
-        A graph reads its arguments from fixed addresses, so they are copied there
-        first. See `Engine`.
-        """
-        if seed_T is None or not w_TP.is_cuda:
-            return super().gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
-
-        arguments = [w_TP, x_TB, y_TB, weight_TB, seed_T]
-        shapes = tuple(part.shape for part in arguments)
-        if shapes not in self.recorded:
-            self.recorded[shapes] = self._record([part.clone() for part in arguments])
-
-        inputs, graph, out = self.recorded[shapes]
-        for fixed, argument in zip(inputs, arguments, strict=True):
-            fixed.copy_(argument)
-        graph.replay()
-        g_TP, *seen_TB = [part.clone() for part in out if part is not None]
-        return _as_gradients(g_TP, seen_TB)
-
-    def _record(self, inputs: list[Tensor]) -> tuple[list[Tensor], Any, Gradients]:
-        """Record the gradients of these inputs as a graph.
-
-        They are computed once before on a side stream, as libraries may set themselves
-        up in the first call, which must not be recorded.
-        """
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            super().gradients(*inputs)
-        torch.cuda.current_stream().wait_stream(side)
-
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            out = super().gradients(*inputs)
-        self._pool = graph.pool()
-        return inputs, graph, out
+    can_record = True

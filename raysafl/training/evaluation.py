@@ -5,6 +5,7 @@ its sums are the same to the last bit, and they are added in the order of the sp
 metrics and losses do not depend on how many actors there are.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,9 +18,12 @@ from raysafl.core.objective import Metric, Objective, Value, hits_of, measures_o
 from raysafl.core.users_parts import in_brief, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, is_plain
+from raysafl.training.device import first_line, is_out_of_memory, upload
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, as_tensor
 from raysafl.training.linear import as_fused
+
+LOG = logging.getLogger(__name__)
 
 # Test samples in a span. It is the same on every machine, since sums over spans of
 # another length would be rounded differently.
@@ -87,7 +91,7 @@ class Measures:
                     self.metrics.items(), self.sizes.values(), stops, strict=True
                 )
             }
-            for sums_N in sums_NR.numpy().T
+            for sums_N in sums_NR.cpu().numpy().T
         ]
 
 
@@ -130,6 +134,8 @@ class Evaluator:
         train: the training samples of all clients.
         test: the test set.
         objective: what is measured.
+        most_models: the maximum number of models in one forward pass; None: as many as
+            the engine stacks. It is halved if memory runs out.
     """
 
     def __init__(
@@ -139,12 +145,14 @@ class Evaluator:
         train: Inputs,
         test: Inputs,
         objective: Objective = PLAIN,
+        most_models: int | None = None,
     ) -> None:
         self.engine = engine
         self.train = train
         self.test = test
         self.device = test.x.device
         self.objective = objective
+        self.most_models = most_models or engine.max_stack(EVAL_BATCH["cpu"])
         self.measures = Measures.of(objective, model, test)
         self._hits = hits_of(objective, model.num_outputs)
         self._is_plain = is_plain(objective, model.num_outputs)
@@ -187,25 +195,25 @@ class Evaluator:
             rows: which of the samples: a slice with start and stop, or positions.
 
         Returns:
-            [N, R] float64 on the CPU: for each of `measures` its sums, in order.
+            [N, R] float64 on the device, not waited for: for each of `measures` its
+            sums, in order.
         """
         if self._fused:
             some = rows if isinstance(rows, slice) else as_tensor(rows)
             return self._fused.score(w_RP, samples.stored(some))
 
-        w_RP = w_RP.to(self.device)
+        w_RP = upload(w_RP, self.device)
         num_sums = sum(self.measures.sizes.values())
         sums_NR = torch.zeros(
             num_sums, len(w_RP), dtype=torch.float64, device=self.device
         )
         # The memory that is needed must not grow with the number of models.
-        stack = self.engine.max_stack(EVAL_BATCH[self.device.type])
+        stack = self.most_models
         for x_B, y_B in self._batches(samples, rows):
             for first in range(0, len(w_RP), stack):
                 some = slice(first, first + stack)
-                outputs_RB = self.engine.logits(w_RP[some], x_B)
-                sums_NR[:, some] += self._sums(outputs_RB, y_B)
-        return sums_NR.cpu()
+                sums_NR[:, some] += self._sums_in_memory(w_RP[some], x_B, y_B)
+        return sums_NR
 
     def _batches(
         self, samples: Inputs, rows: slice | NDArray[np.int64]
@@ -216,8 +224,36 @@ class Evaluator:
             for at in range(rows.start, rows.stop, batch_size):
                 yield samples.span(at, min(at + batch_size, rows.stop))
         else:
-            for index_B in as_tensor(rows).to(self.device).split(batch_size):
+            for index_B in upload(as_tensor(rows), self.device).split(batch_size):
                 yield samples.at(index_B)
+
+    def _sums_in_memory(self, w_RP: Tensor, x_B: Tensor, y_B: Tensor) -> Tensor:
+        """Compute the sums [N, R] of a few models over one batch.
+
+        If a GPU's memory runs out, one half of the models is computed after the other.
+
+        Raises:
+            MemoryError: one model alone needs more memory than the GPU has.
+        """
+        try:
+            return self._sums(self.engine.logits(w_RP, x_B), y_B)
+        except RuntimeError as error:
+            if not (x_B.is_cuda and is_out_of_memory(error)):
+                raise
+            reason = first_line(error)
+        # Here and not above: the error holds what was computed.
+        torch.cuda.empty_cache()
+        half = len(w_RP) // 2
+        if not half:
+            raise MemoryError(
+                f"out of memory: the outputs of one model for {len(y_B)} samples do not "
+                f"fit into {torch.cuda.get_device_name(self.device)}; give it fewer "
+                f"processes, or take a GPU with more memory (torch says: {reason})"
+            )
+        self.most_models = half
+        LOG.warning("out of memory: at most %d models are evaluated together", half)
+        halves = (w_RP[:half], w_RP[half:])
+        return torch.cat([self._sums_in_memory(w, x_B, y_B) for w in halves], 1)
 
     def _sums(self, outputs_RB: Tensor, y_B: Tensor) -> Tensor:
         """Compute what `sums_on` returns for one batch and a few models, [N, R]."""
@@ -250,12 +286,12 @@ class Evaluator:
                 f"{type(self.objective).__name__} has no accuracy, which the policy of "
                 "this run asks for; take a policy that does not go by it"
             )
-        w_RP = w_P[None].to(self.device)
-        correct = 0.0
+        w_RP = upload(w_P[None], self.device)
+        units = torch.zeros((), dtype=torch.float64, device=self.device)
         for x_B, y_B in self._batches(self.train, indices):
             hit_B = self._hits(self.engine.logits(w_RP, x_B)[0], y_B)
-            correct += float((hit_B.double() * UNITS).round().sum()) / UNITS
-        return correct
+            units += (hit_B.double() * UNITS).round().sum()
+        return float(units) / UNITS
 
 
 def _plain_sums(logits_RBC: Tensor, y_B: Tensor) -> Tensor:

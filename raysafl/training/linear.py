@@ -6,7 +6,7 @@ loops work on whole blocks, and the extra rows hold zeros. See `raysafl.kernels.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,9 @@ class Linear:
         objective: one with plain cross-entropies (`has_plain_losses`).
     """
 
+    is_stacked: ClassVar[bool] = True
+    can_record: ClassVar[bool] = True
+
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         assert model.linear_shape is not None
         assert has_plain_losses(objective, model.num_outputs)
@@ -78,9 +81,9 @@ class Linear:
         loss_TB = -log_TCB.gather(1, y_T1B).squeeze(1)
 
         error_TCB = log_TCB.exp_()
-        error_TCB.scatter_add_(
-            1, y_T1B, torch.full_like(y_T1B, -1, dtype=error_TCB.dtype)
-        )
+        # A comparison, since scatter_add_ has no deterministic form on a GPU.
+        class_C1 = torch.arange(self.classes, device=y_TB.device).unsqueeze(1)
+        error_TCB -= (class_C1 == y_T1B).to(error_TCB.dtype)
         error_TCB *= weight_TB.unsqueeze(1)
 
         g_TP = torch.empty_like(w_TP)

@@ -4,6 +4,7 @@ The terms and the optimizers are those of `raysafl.core.algorithm.LocalTraining`
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +18,58 @@ BETA2 = 0.999
 EPSILON = 1e-8
 # What keeps a gradient of zero from being divided by its norm when it is clipped.
 CLIP_EPSILON = 1e-6
+
+
+class StepKind(NamedTuple):
+    """Which of the equations of `StackedOptimizer` the steps of a stack need.
+
+    Args:
+        is_adam: whether the optimizer is Adam.
+        has_momentum: whether any task has momentum.
+        has_clip: whether gradients are clipped, which they are for all tasks or none.
+        has_prox: whether any task is pulled towards its start.
+        has_decay: whether any task has weight decay.
+        has_offset: whether any task has an offset.
+    """
+
+    is_adam: bool
+    has_momentum: bool
+    has_clip: bool
+    has_prox: bool
+    has_decay: bool
+    has_offset: bool
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task]) -> Self:
+        """Return what tasks with the same optimizer need."""
+        first = tasks[0].local
+        return cls(
+            is_adam=first.optimizer == "adam",
+            has_momentum=any(task.local.momentum for task in tasks),
+            has_clip=first.clip_norm is not None,
+            has_prox=any(task.prox for task in tasks),
+            has_decay=any(task.local.weight_decay for task in tasks),
+            has_offset=any(task.offset_P is not None for task in tasks),
+        )
+
+
+def step_numbers(tasks: Sequence[Task]) -> Tensor:
+    """Return the numbers that a step needs of each task, [5, T] float32 on the CPU.
+
+    They are, row by row: learning rate, `prox`, weight decay, momentum, and the limit
+    of the gradient's norm, infinity without one.
+    """
+    numbers = [
+        (
+            task.local.rate(task.round),
+            task.prox,
+            task.local.weight_decay,
+            task.local.momentum,
+            torch.inf if task.local.clip_norm is None else task.local.clip_norm,
+        )
+        for task in tasks
+    ]
+    return torch.tensor(numbers, dtype=torch.float32).T.contiguous()
 
 
 class StackedOptimizer:
@@ -37,48 +90,87 @@ class StackedOptimizer:
         m <- beta1 m + (1 - beta1) g,    s <- beta2 s + (1 - beta2) g^2
         w <- w - lr (m / (1 - beta1^k)) / (sqrt(s / (1 - beta2^k)) + epsilon).
 
-    Terms that no task has are not computed. The tasks are sorted by their numbers of
-    steps, the longest first: those that have taken all their steps are at the end of
-    the stack, and `step` is given the first ones, which are still active.
+    Terms that no task has are not computed. `step` can be given the first tasks of the
+    stack alone: on a CPU these are the ones that are still active, as the tasks are
+    sorted by their numbers of steps, the longest first.
 
     Args:
-        tasks: tasks with the same optimizer, all with a `clip_norm` or all without,
-            the longest first.
+        kind: which equations are computed.
+        numbers_5T: what `step_numbers` returns of the tasks, on their device.
         start_TP: [T, P] the parameters they start from, which must not change
             meanwhile.
+        offset_TP: [T, P] the tasks' offsets, if any task has one.
+
+    Attributes:
+        steps_taken: how many steps were taken: an int, or on a GPU a float64 tensor
+            without dimensions, so that a recorded step can count.
     """
 
-    def __init__(self, tasks: Sequence[Task], start_TP: Tensor) -> None:
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, device=start_TP.device).unsqueeze(1)
-
-        def column_if_any(values: list[float]) -> Tensor | None:
-            return column(values) if any(values) else None
-
+    def __init__(
+        self,
+        kind: StepKind,
+        numbers_5T: Tensor,
+        start_TP: Tensor,
+        offset_TP: Tensor | None,
+    ) -> None:
+        lr_T1, prox_T1, decay_T1, momentum_T1, _ = numbers_5T.unsqueeze(2)
         self.start_TP = start_TP
-        self.lr_T1 = column([task.local.rate(task.round) for task in tasks])
-        self.prox_T1 = column_if_any([task.prox for task in tasks])
-        self.decay_T1 = column_if_any([task.local.weight_decay for task in tasks])
-        self.momentum_T1 = column_if_any([task.local.momentum for task in tasks])
-        self.offset_TP = _stacked_offsets(tasks, start_TP)
-        # Either all tasks of a stack have a limit or none has.
-        limits = [t.local.clip_norm for t in tasks if t.local.clip_norm is not None]
-        self.clip_T = torch.tensor(limits, device=start_TP.device) if limits else None
+        self.lr_T1 = lr_T1
+        self.prox_T1 = prox_T1 if kind.has_prox else None
+        self.decay_T1 = decay_T1 if kind.has_decay else None
+        self.momentum_T1 = momentum_T1 if kind.has_momentum else None
+        self.offset_TP = offset_TP
+        self.clip_T = numbers_5T[4] if kind.has_clip else None
 
-        self.is_adam = tasks[0].local.optimizer == "adam"
-        self.steps_taken = 0
-        if self.is_adam or self.momentum_T1 is not None:
+        self.is_adam = kind.is_adam
+        self.steps_taken: int | Tensor = 0
+        if kind.is_adam or kind.has_momentum:
             self.first_moment_TP = torch.zeros_like(start_TP)
-        if self.is_adam:
+        if kind.is_adam:
             self.second_moment_TP = torch.zeros_like(start_TP)
 
-    def step(self, w_TP: Tensor, g_TP: Tensor) -> None:
+    @classmethod
+    def of(cls, tasks: Sequence[Task], start_TP: Tensor) -> Self:
+        """Return the optimizer of some tasks, on the device of their parameters.
+
+        Args:
+            tasks: tasks with the same optimizer, all with a `clip_norm` or all without,
+                the longest first.
+            start_TP: [T, P] the parameters they start from.
+        """
+        numbers_5T = step_numbers(tasks).to(start_TP.device)
+        offset_TP = _stacked_offsets(tasks, start_TP)
+        return cls(StepKind.of(tasks), numbers_5T, start_TP, offset_TP)
+
+    @property
+    def moments(self) -> list[Tensor]:
+        """The buffers [T, P] that are kept from one step to the next."""
+        if self.is_adam:
+            return [self.first_moment_TP, self.second_moment_TP]
+        return [] if self.momentum_T1 is None else [self.first_moment_TP]
+
+    def restart(self) -> None:
+        """Set the moments and the number of steps to zero, in place, for new tasks."""
+        if isinstance(self.steps_taken, Tensor):
+            self.steps_taken.zero_()
+        else:
+            self.steps_taken = 0
+        for moment_TP in self.moments:
+            moment_TP.zero_()
+
+    def step(
+        self, w_TP: Tensor, g_TP: Tensor, finished_T1: Tensor | None = None
+    ) -> None:
         """Take one step of the first tasks, in place.
 
         Args:
             w_TP: [active tasks, P] their parameters, which are changed.
             g_TP: the loss's gradients there, which are overwritten.
+            finished_T1: which of the tasks have taken all their steps, and stay where
+                they are. (Their moments change, but nothing depends on them any more.)
+                None: none of them.
         """
+        self.steps_taken += 1
         active = len(w_TP)
         if self.clip_T is not None:
             g_TP *= _clip_factors(g_TP, self.clip_T[:active])
@@ -94,11 +186,12 @@ class StackedOptimizer:
         elif self.momentum_T1 is not None:
             self.first_moment_TP[:active] *= self.momentum_T1[:active]
             g_TP = self.first_moment_TP[:active].add_(g_TP).clone()
+        if finished_T1 is not None:
+            g_TP = g_TP.masked_fill_(finished_T1, 0.0)
         w_TP.addcmul_(g_TP, self.lr_T1[:active], value=-1)
 
     def _adam_direction(self, g_TP: Tensor) -> Tensor:
         """Update both moments, and return the direction of Adam's next step."""
-        self.steps_taken += 1
         first_TP = self.first_moment_TP[: len(g_TP)]
         second_TP = self.second_moment_TP[: len(g_TP)]
         first_TP.lerp_(g_TP, 1 - BETA1)

@@ -22,17 +22,20 @@ from torch import Tensor
 from raysafl.core.algorithm import Update
 from raysafl.core.objective import Objective, check_targets, hits_of
 from raysafl.core.problem import Dataset
-from raysafl.core.randomness import Key
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.device import prepare_device
 from raysafl.training.engine_choice import choose_engine, make_engine
 from raysafl.training.engines import Engine
-from raysafl.training.evaluation import Evaluator
-from raysafl.training.inputs import Inputs, batch_width, draw_batches
+from raysafl.training.evaluation import EVAL_BATCH, Evaluator
+from raysafl.training.gpu_training import GpuTraining
+from raysafl.training.inputs import batch_width
 from raysafl.training.linear import Fused, as_fused
+from raysafl.training.memory import GpuMemory
 from raysafl.training.optimizer import StackedOptimizer, plain_steps
+from raysafl.training.resident import Resident
+from raysafl.training.stacks import dropout_seeds, plan_of, stacks_of
 
 # Samples of a task in one pass of `LocalTrainer.gradients`.
 GRADIENT_BATCH = 250
@@ -53,6 +56,9 @@ class LocalTrainer:
             "auto" for the one that is fastest here.
         batch_size: the usual number of samples in a batch, for which "auto" chooses.
         objective: what gives each sample its loss, and what is measured.
+        resident: what is on the device already, from one trainer to the next; None if
+            nothing is.
+        device_share: the share of the GPU's memory that this process may use.
 
     Raises:
         ValueError: the targets of the dataset do not fit the objective.
@@ -67,17 +73,20 @@ class LocalTrainer:
         engine: str = "auto",
         batch_size: int = 32,
         objective: Objective = PLAIN,
+        resident: Resident | None = None,
+        device_share: float = 1.0,
     ) -> None:
         check_targets(objective, dataset)
         self.objective = objective
         self.device = prepare_device(device, model.precision)
         self.model = model
         model.module.to(self.device)
-        self.inputs = Inputs(dataset.train, self.device)
-        self.test = Inputs(dataset.test, self.device)
+        self.resident = Resident() if resident is None else resident
+        self.inputs, self.test = self.resident.samples(dataset, self.device)
         self.indices_of = indices_of
         self._requested_engine = engine
         self._batch_size = batch_size
+        self._device_share = device_share
 
     @cached_property
     def engine_name(self) -> str:
@@ -91,7 +100,10 @@ class LocalTrainer:
         batch_size = min(self._batch_size, len(self.inputs.y))
         index_1B = torch.arange(batch_size, device=self.device)[None]
         x_1B, y_1B = self.inputs.at(index_1B)
-        return choose_engine(self.model, x_1B, y_1B, self.objective)
+        if self._memory is None:
+            return choose_engine(self.model, x_1B, y_1B, self.objective)
+        most_tasks = self._memory.most_tasks(batch_size)
+        return choose_engine(self.model, x_1B, y_1B, self.objective, most_tasks)
 
     @cached_property
     def engine(self) -> Engine:
@@ -106,8 +118,16 @@ class LocalTrainer:
     @cached_property
     def evaluator(self) -> Evaluator:
         """The evaluation with this engine, made at the first access."""
+        most_models = None
+        if self._memory is not None:
+            most_models = self._memory.most_models(EVAL_BATCH["cuda"])
         return Evaluator(
-            self.engine, self.model, self.inputs, self.test, self.objective
+            self.engine,
+            self.model,
+            self.inputs,
+            self.test,
+            self.objective,
+            most_models,
         )
 
     def train(self, tasks: Sequence[Task]) -> Update:
@@ -122,7 +142,11 @@ class LocalTrainer:
         Raises:
             ValueError: see `train_stacks`.
         """
-        stacks, updates = zip(*self.train_stacks(tasks), strict=True)
+        stacks = list[Sequence[int]]()
+        updates = list[Update]()
+        for stack, update in self.train_stacks(tasks):
+            stacks.append(stack)
+            updates.append(Update(*(column.cpu() for column in update)))
         order = np.argsort(np.concatenate(stacks))
         return Update(*(torch.cat(part)[order] for part in zip(*updates, strict=True)))
 
@@ -133,19 +157,23 @@ class LocalTrainer:
         """Train tasks as `train` does, one stack after the other.
 
         Yields:
-            The positions of a stack's tasks, and their rows on the CPU, in this order.
+            The positions of a stack's tasks, and their rows, in this order. On a CPU
+            all columns are there. On a GPU, `delta_MP`, `loss_M` and `accuracy_M` are
+            on the device, which may not have computed them yet; the next stack does not
+            change them. The other columns are on the CPU.
 
         Raises:
             ValueError: a client holds no samples; or the model drew from torch's global
                 generator (F.dropout in its forward), so that runs could not be
                 repeated.
+            MemoryError: one task alone needs more memory than the GPU has.
         """
         generator_before = self._generator_state()
         held = [self.indices_of(task.cell, task.client) for task in tasks]
-        for stack in _stacks(tasks, list(map(len, held)), self._max_stack(tasks)):
-            plans = [_plan(tasks[i], held[i]) for i in stack]
-            update = self._train([tasks[i] for i in stack], plans)
-            yield stack, Update(*(column.cpu() for column in update))
+        if self._gpu is None:
+            yield from self._train_on_cpu(tasks, held)
+        else:
+            yield from self._gpu.train_stacks(tasks, held)
 
         if not torch.equal(self._generator_state(), generator_before):
             raise ValueError(
@@ -198,14 +226,54 @@ class LocalTrainer:
             return lambda width: COMPILED_STACK
         return self.engine.max_stack
 
+    @cached_property
+    def _memory(self) -> GpuMemory | None:
+        """What stacks on a GPU are sized by; None on a CPU."""
+        if self.device.type == "cpu":
+            return None
+        return GpuMemory.of(self.model, self.objective, self.inputs, self._device_share)
+
+    @cached_property
+    def _gpu(self) -> GpuTraining | None:
+        """What trains on a GPU; None on a CPU."""
+        if self._memory is None:
+            return None
+        self.resident.most_bytes = self._memory.most_recorded
+        return GpuTraining(
+            self.engine,
+            self.model,
+            self.inputs,
+            self.objective,
+            self.resident,
+            self._memory,
+        )
+
     def _generator_state(self) -> Tensor:
         """Return the state of the generator that torch's random layers draw from."""
         if self.device.type == "cuda":
             return torch.cuda.get_rng_state(self.device)
         return torch.random.get_rng_state()
 
+    def _train_on_cpu(
+        self, tasks: Sequence[Task], held: Sequence[NDArray[np.int64]]
+    ) -> Iterator[tuple[Sequence[int], Update]]:
+        """Train tasks on a CPU, one stack after the other; see `train_stacks`.
+
+        Args:
+            tasks: the tasks.
+            held: for each the samples that its client holds.
+        """
+        counts = [len(indices) for indices in held]
+        widths = [
+            batch_width(count, task.local)
+            for task, count in zip(tasks, counts, strict=True)
+        ]
+        for stack in stacks_of(tasks, counts, widths, self._max_stack(tasks)):
+            plans = [plan_of(tasks[i], held[i]) for i in stack]
+            yield stack, self._train([tasks[i] for i in stack], plans)
+
     def _train(self, tasks: list[Task], plans: list[NDArray[np.int64]]) -> Update:
-        """Train one stack: tasks of one batch width and optimizer, the longest first.
+        """Train one stack on a CPU: tasks of one batch width and optimizer, the longest first.
 
         At step k the first active_K[k] tasks of the stack take a step.
         """
@@ -219,17 +287,19 @@ class LocalTrainer:
         active_K = (stacked[..., 0] >= 0).sum(-1).tolist()
 
         # An absent sample weighs 0; the weights of the others in a batch add up to 1.
-        index_KTB = torch.from_numpy(stacked).to(self.device)
+        index_KTB = torch.from_numpy(stacked)
         valid_KTB = index_KTB >= 0
         counts_KT = valid_KTB.sum(-1)
         weight_KTB = valid_KTB / counts_KT.clamp_min(1).unsqueeze(-1)
         y_KTB = self.inputs.y[index_KTB.clamp_min_(0)]
 
-        start_TP = torch.stack([task.w_P for task in tasks]).to(self.device)
+        start_TP = torch.stack([task.w_P for task in tasks])
         w_TP = start_TP.clone()
-        optimizer = StackedOptimizer(tasks, start_TP)
-        seed_KT = self._dropout_seeds(tasks, plans)
-        loss_KTB = torch.zeros(index_KTB.shape, device=self.device)
+        optimizer = StackedOptimizer.of(tasks, start_TP)
+        seed_KT = torch.zeros(index_KTB.shape[:2], dtype=torch.int64)
+        if self.model.has_dropout:
+            seed_KT = torch.from_numpy(dropout_seeds(tasks, plans))
+        loss_KTB = torch.zeros(index_KTB.shape)
         correct_KTB = torch.full_like(valid_KTB, **self._no_hits)
         for k, active in enumerate(active_K):
             x_TB = self.inputs.x_at(index_KTB[k, :active])
@@ -248,7 +318,7 @@ class LocalTrainer:
         loss_T = (loss_KTB * valid_KTB).sum((0, 2), dtype=torch.float64) / samples_T
         correct_T = (correct_KTB * valid_KTB).sum((0, 2), dtype=torch.float64)
         accuracy_T = correct_T / samples_T
-        rate_T = optimizer.lr_T1[:, 0].cpu() * plain_steps(tasks, steps_T)
+        rate_T = optimizer.lr_T1[:, 0] * plain_steps(tasks, steps_T)
         delta_TP = start_TP.sub_(w_TP)
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
 
@@ -263,17 +333,6 @@ class LocalTrainer:
         steps_T = torch.tensor([len(plan) for plan in plans])
         rate_T = torch.tensor([task.local.rate(task.round) for task in tasks]) * steps_T
         return Update(delta_TP, steps_T, rate_T, samples_T, loss_T, accuracy_T)
-
-    def _dropout_seeds(
-        self, tasks: list[Task], plans: list[NDArray[np.int64]]
-    ) -> Tensor:
-        """Draw a dropout seed for each step and task, [K, T]; zeros without dropout."""
-        seed_KT = torch.zeros(len(plans[0]), len(tasks), dtype=torch.int64)
-        for t, task in enumerate(tasks if self.model.has_dropout else []):
-            rng = Key(task.seed, task.round)(f"dropout {task.call}", task.client)
-            steps = len(plans[t])
-            seed_KT[:steps, t] = torch.from_numpy(rng.integers(2**62, size=steps))
-        return seed_KT.to(self.device)
 
     def _gradients(self, w_TP: Tensor, indices: Sequence[NDArray[np.int64]]) -> Tensor:
         """Compute the `gradients` of one stack, a batch of each task at a time."""
@@ -292,57 +351,3 @@ class LocalTrainer:
             weight_TB = (index_TB >= 0) / counts_T1
             total_TP += self.engine.gradients(w_TP, x_TB, y_TB, weight_TB, None).g_TP
         return total_TP
-
-
-def _plan(task: Task, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the training samples [K, B] of a task's steps, padded with -1.
-
-    Args:
-        task: the task.
-        indices: the samples that its client holds.
-    """
-    rng = Key(task.seed, task.round)(f"batches {task.call}", task.client)
-    positions = draw_batches(len(indices), task.local, rng)
-    plan = indices[positions]
-    if len(indices) % positions.shape[1]:
-        # The last batch of a pass is short. There the position -1 has picked the
-        # last sample, as numpy does; it becomes -1 again.
-        plan[positions < 0] = -1
-    return plan
-
-
-def _stacks(
-    tasks: Sequence[Task], samples: Sequence[int], max_stack: Callable[[int], int]
-) -> list[list[int]]:
-    """Group tasks that take their steps together.
-
-    Args:
-        tasks: the tasks.
-        samples: the number of samples that each task's client holds.
-        max_stack: the maximum number of tasks in a stack of a given batch width.
-
-    Returns:
-        The positions of each stack's tasks: equal in batch width, in optimizer and in
-        whether gradients are clipped, sorted by their numbers of steps, the longest
-        first.
-    """
-    groups: dict[tuple[int, str, bool, bool], list[int]] = {}
-    for i, (task, count) in enumerate(zip(tasks, samples, strict=True)):
-        local = task.local
-        kind = (
-            batch_width(count, local),
-            local.optimizer,
-            local.momentum > 0,
-            local.clip_norm is not None,
-        )
-        groups.setdefault(kind, []).append(i)
-
-    def longest_first(i: int) -> int:
-        return -tasks[i].local.num_steps(samples[i])
-
-    stacks: list[list[int]] = []
-    for (width, *_), group in sorted(groups.items()):
-        group.sort(key=longest_first)
-        size = max_stack(width)
-        stacks += [group[i : i + size] for i in range(0, len(group), size)]
-    return stacks

@@ -24,12 +24,13 @@ from raysafl import (
     Uniform,
 )
 from raysafl.bench import STANDARD, Plan, bench
-from raysafl.bench.child import Job
+from raysafl.bench.job import Job
 from raysafl.bench.measure import Result, interleaved, peak_memory, together
 from raysafl.bench.plain import Draws, PlainLoop
-from raysafl.bench.show import bench_rows, headline
+from raysafl.bench.show import bench_rows
 from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
 from raysafl.bench.watch import Busy, EndedRuns
+from raysafl.bench.wording import headline
 from raysafl.bench.workloads import (
     EMPTY,
     S1,

@@ -1,10 +1,15 @@
 """The code of a client actor, run in this process, and the messages that it gets."""
 
+import weakref
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import ray
 import torch
 
-from raysafl import LocalTraining, Run
+from raysafl import MLP, LocalTraining, Regression, Run
 from raysafl.core.work import Task
 from raysafl.runtime import Clients, Worker
 from raysafl.runtime.exact_mean import ShareResult
@@ -98,3 +103,68 @@ def test_client_actors_train_and_evaluate_what_they_are_given(tiny: Run) -> None
     assert clients.count_correct({0: [3]}, 0, 1, w[0].numpy()) == [
         reference.count_correct(0, w[0], [3])
     ]
+
+
+def parts_of(worker: Worker) -> list[weakref.ref[Any]]:
+    """What a worker holds, and whatever of it is on its device."""
+    trainer = worker.trainer
+    model = trainer.model
+    held = [worker, worker.population, trainer, trainer.engine, trainer.evaluator]
+    held += [model, model.module, *model.module.parameters()]
+    return [weakref.ref(part) for part in held]
+
+
+@pytest.mark.parametrize("engine", ["linear", "fused", "loop", "vmap", "graph"])
+def test_an_actor_holds_nothing_of_the_packs_before(
+    tiny: Run, engine: str, no_gc: None
+) -> None:
+    model = tiny.model if engine in ("linear", "fused") else MLP(hidden=[8])
+    dataset = tiny.data.load()
+    clients = Clients()
+    before: list[weakref.ref[Any]] = []
+    for _ in range(20):
+        clients.configure(PackSetup(tiny.cells, dataset, model, engine))
+        assert [part() for part in before if part() is not None] == []
+        w_P = clients.worker.init(0)
+        task = Task(0, 3, w_P, tiny.local, 0, 0, 1, None, 0.0)
+        for counts in ({}, {0: 1}):
+            clients.train(*TaskMessage([task], counts).encode({}))
+        clients.evaluate([Span(TEST, 0, [0])], w_P.numpy())
+        before = parts_of(clients.worker)
+
+
+def test_packs_with_the_same_dataset_share_its_samples_on_the_device(
+    tiny: Run, ray_local: None
+) -> None:
+    clients = Clients()
+    reference = ray.put(tiny.data.load())
+    setup = PackSetup(tiny.cells, reference, tiny.model, "fused")
+    clients.configure(setup)
+    samples = [clients.worker.trainer.inputs, clients.worker.trainer.test]
+    # The next pack's message holds another object for the same reference.
+    again = ray.ObjectRef(reference.binary())
+    clients.configure(replace(setup, cells=tiny.cells[:1], dataset=again))
+    assert clients.worker.trainer.inputs is samples[0]
+    assert clients.worker.trainer.test is samples[1]
+
+
+def test_another_dataset_takes_the_place_of_the_one_before(
+    tiny: Run, ray_local: None, no_gc: None
+) -> None:
+    clients = Clients()
+    setup = PackSetup(tiny.cells, ray.put(tiny.data.load()), tiny.model, "fused")
+    clients.configure(setup)
+    trainer = clients.worker.trainer
+    before = [weakref.ref(samples) for samples in (trainer.inputs, trainer.test)]
+    del trainer
+    clients.configure(replace(setup, dataset=ray.put(tiny.data.load())))
+    assert [samples() for samples in before] == [None, None]
+
+
+def test_a_pack_that_is_refused_leaves_an_actor_ready_for_the_next(tiny: Run) -> None:
+    clients = Clients()
+    setup = PackSetup(tiny.cells, tiny.data.load(), tiny.model, "fused")
+    clients.configure(setup)
+    with pytest.raises(ValueError, match="Regression"):
+        clients.configure(replace(setup, objective=Regression()))
+    assert clients.configure(setup) == ("cpu", "fused")

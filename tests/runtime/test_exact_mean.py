@@ -1,6 +1,7 @@
 """Exact sums: the mean of updates whoever sums which, and whatever they are."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,8 +15,14 @@ from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.means import mean_of_rows, relative_weights
 from raysafl.core.work import Task
 from raysafl.kernels.sums import UNITS, add_row
-from raysafl.runtime import Worker
-from raysafl.runtime.exact_mean import combine_shares, count_averaged
+from raysafl.runtime import Worker, exact_mean
+from raysafl.runtime.exact_mean import (
+    ReducedOnCpu,
+    ReducedOnGpu,
+    ShareResult,
+    combine_shares,
+    count_averaged,
+)
 
 numbers = st.floats(-8, 8, width=32)
 
@@ -179,3 +186,111 @@ def test_vectors_that_an_algorithm_keeps_do_not_keep_those_of_other_cells(
     for averaged in (AVERAGED, ()):
         for delta, *_ in worker.train(tasks(worker), averaged).values():
             assert delta.untyped_storage().nbytes() == delta.nbytes
+
+
+# Also what a diverging run may send: sums beyond 2^53 units, infinity and NaN.
+any_number = st.floats(width=32) | numbers
+weights = st.floats(0, 4) | st.just(1.0)
+
+
+@st.composite
+def shares(
+    draw: st.DrawFn, limits: st.SearchStrategy[float | None]
+) -> tuple[list[Task], list[tuple[list[int], Update]], dict[int, int]]:
+    """A share of one to twelve tasks of four cells, of which some are averaged.
+
+    Returns:
+        The tasks; the updates in stacks, whose tasks are in any order; and the number
+        of tasks of each averaged cell on all actors.
+    """
+    cells = sorted(draw(st.lists(st.integers(0, 3), min_size=1, max_size=12)))
+    local = LocalTraining(lr=0.1, batch_size=8, epochs=1)
+    w_P = torch.zeros(3)
+    asked = [
+        Task(cell, i, w_P, local, 0, 0, 1, None, 0.0, draw(weights), draw(limits))
+        for i, cell in enumerate(cells)
+    ]
+    averaged = draw(st.sets(st.integers(0, 3)))
+    counts = {
+        cell: count + draw(st.integers(0, 2))
+        for cell, count in count_averaged(asked, averaged).items()
+    }
+    vectors = st.lists(any_number, min_size=3, max_size=3)
+    order = draw(st.permutations(range(len(asked))))
+    cuts = sorted(draw(st.sets(st.integers(1, 11), max_size=3)))
+    stacks = []
+    for part in np.split(np.array(order), [cut for cut in cuts if cut < len(order)]):
+        delta_TP = torch.tensor([draw(vectors) for _ in part])
+        row_T = torch.from_numpy(part)
+        update = Update(delta_TP, row_T, row_T / 3, row_T * 8, row_T / 7, row_T / 9)
+        stacks.append((part.tolist(), update))
+    return asked, stacks, counts
+
+
+def reduced(
+    kind: type[ReducedOnCpu] | type[ReducedOnGpu],
+    share: tuple[
+        Sequence[Task], Sequence[tuple[Sequence[int], Update]], dict[int, int]
+    ],
+) -> ShareResult:
+    """The result of a share by one of the two ways to compute it."""
+    asked, stacks, counts = share
+    reducer = kind(asked, counts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for positions, update in stacks:
+            reducer.add(positions, update)
+        return reducer.result()
+
+
+@given(share=shares(limits=st.none()), part=st.integers(1, 100))
+def test_a_gpus_operators_give_the_bits_of_the_compiled_loop(
+    share: tuple[list[Task], list[tuple[list[int], Update]], dict[int, int]], part: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # rows of float64 are made in parts of one to four
+        patch.setattr(exact_mean, "ADDED_BYTES", part)
+        mine = reduced(ReducedOnGpu, share)
+    theirs = reduced(ReducedOnCpu, share)
+    np.testing.assert_array_equal(mine.columns_5T, theirs.columns_5T, strict=True)
+    assert len(mine.rows) == len(theirs.rows)
+    for own, other in zip(mine.rows, theirs.rows, strict=True):
+        np.testing.assert_array_equal(own, other, strict=True)
+    for of_cells, expected in ((mine.means, theirs.means), (mine.sums, theirs.sums)):
+        assert list(of_cells) == list(expected)
+        for cell, vector in of_cells.items():
+            np.testing.assert_array_equal(vector, expected[cell], strict=True)
+
+
+@given(share=shares(limits=st.none() | st.floats(0.1, 8)))
+def test_a_gpus_operators_scale_updates_down_to_their_largest_norms(
+    share: tuple[list[Task], list[tuple[list[int], Update]], dict[int, int]],
+) -> None:
+    """The norm is summed in another order, so the last digit may differ."""
+    asked, stacks, counts = share
+    tame = [
+        (part, u._replace(delta_MP=u.delta_MP.nan_to_num().clamp(-8, 8)))
+        for part, u in stacks
+    ]
+    mine = reduced(ReducedOnGpu, (asked, tame, counts))
+    theirs = reduced(ReducedOnCpu, (asked, tame, counts))
+    for own, other in zip(mine.rows, theirs.rows, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-6)
+    for of_cells, expected in ((mine.means, theirs.means), (mine.sums, theirs.sums)):
+        for cell, vector in of_cells.items():
+            # relative to the largest term, as terms may cancel
+            scale = 1.0 if of_cells is mine.means else UNITS
+            np.testing.assert_allclose(vector, expected[cell], atol=1e-5 * scale)
+
+
+def test_a_gpus_operators_give_the_bits_of_the_compiled_loop_on_real_updates(
+    worker: Worker,
+) -> None:
+    asked = tasks(worker)
+    counts = count_averaged(asked, AVERAGED)
+    stacks = list(worker.trainer.train_stacks(asked))
+    mine = reduced(ReducedOnGpu, (asked, stacks, counts))
+    theirs = worker.train_share(asked, counts)
+    for own, other in zip(mine.means.values(), theirs.means.values(), strict=True):
+        np.testing.assert_array_equal(own, other, strict=True)
+    np.testing.assert_array_equal(mine.rows, theirs.rows, strict=True)
+    np.testing.assert_array_equal(mine.columns_5T, theirs.columns_5T, strict=True)

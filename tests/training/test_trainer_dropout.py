@@ -11,6 +11,7 @@ from raysafl import Key, LocalTraining, Model
 from raysafl.core.work import Task
 from raysafl.models.dropout import drawing_from
 from raysafl.training.inputs import draw_batches
+from raysafl.training.stacks import dropout_seeds
 from raysafl.training.trainer import LocalTrainer
 
 LOCAL = LocalTraining(lr=0.1, batch_size=16, epochs=2)
@@ -117,10 +118,10 @@ def test_every_step_draws_another_mask_and_every_client_too() -> None:
     local = trainer(Dropping(), "loop")
     asked = tasks(local.model, LOCAL)
     plan = draw_batches(SIZES[0], LOCAL, np.random.default_rng(0))
-    seeds_KT = local._dropout_seeds(asked, [plan] * len(asked))
+    seeds_KT = dropout_seeds(asked, [plan] * len(asked))
     # two passes of 40 samples in batches of 16; 2 x 4 clients
     assert seeds_KT.shape == (6, 8)
-    assert seeds_KT.numel() == len(seeds_KT.unique()) and seeds_KT.min() >= 0
+    assert seeds_KT.size == len(np.unique(seeds_KT)) and seeds_KT.min() >= 0
 
 
 def test_evaluation_drops_nothing() -> None:

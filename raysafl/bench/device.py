@@ -1,0 +1,83 @@
+"""The device that is measured: its name, its clock and its memory."""
+
+import shutil
+import subprocess
+from typing import Any
+
+import torch
+
+from raysafl.core.text import nearest
+
+DEVICES = ("cuda",)
+MB = 1e6
+
+
+def check_device(device: str, dry: bool) -> str:
+    """Return the torch device on which `raysafl bench --device` computes.
+
+    Args:
+        device: what was asked for.
+        dry: whether the command is only tried, on the CPU.
+
+    Raises:
+        ValueError: the device is unknown, or torch sees none.
+    """
+    if device not in DEVICES:
+        raise ValueError(
+            f"--device {device!r} cannot be measured: {nearest(device, DEVICES)}; "
+            "without --device the CPU is measured"
+        )
+    if dry:
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"--device cuda was asked for, but torch {torch.__version__} sees no GPU "
+            "here; run it on a machine with a GPU and a torch that fits its driver, or "
+            "give --dry to try the command on this CPU, with small sizes"
+        )
+    return "cuda"
+
+
+def wait_for(device: str) -> None:
+    """Wait until a device has done what it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_device_mb(device: str) -> float | None:
+    """Return the most memory in MB that torch has held on a GPU; None on a CPU."""
+    return torch.cuda.max_memory_reserved() / MB if device == "cuda" else None
+
+
+def describe_device(device: str) -> dict[str, Any]:
+    """Describe a device: its name, memory, compute capability, driver and libraries.
+
+    On a CPU only the name is known.
+    """
+    if device != "cuda":
+        return {"name": "cpu"}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": properties.name,
+        "memory_mb": properties.total_memory / MB,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def _driver() -> str | None:
+    """Return the version of NVIDIA's driver; None if `nvidia-smi` does not tell."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    query = [command, "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        done = subprocess.run(
+            query, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

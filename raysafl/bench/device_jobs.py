@@ -1,0 +1,254 @@
+"""Jobs whose results come in pieces, so that what is known survives whatever follows.
+
+Each runs in a process of its own (see `raysafl.bench.child`), and yields parts of one
+nested dictionary. What fails is named there, with its reason, and the rest goes on.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from raysafl.bench.device import MB, describe_device, wait_for
+from raysafl.bench.floors import (
+    LARGE,
+    SMALL,
+    device_calls,
+    measured_rates,
+    step_cost,
+)
+from raysafl.bench.job import Job
+from raysafl.bench.measure import median
+from raysafl.bench.rounds import copies_of, rounds_of, stepper, worker_of
+from raysafl.bench.workloads import steady_rounds
+from raysafl.core.problem import Dataset, Samples
+from raysafl.models import CharLSTM
+from raysafl.simulation.lockstep import Lockstep
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
+
+Piece = dict[str, Any]
+ENGINES = ("loop", "vmap", "graph", "linear")
+PRECISIONS = ("float32", "tf32", "bfloat16")
+# Runs that train beside the run whose bits are compared.
+BESIDE = 3
+TRIALS = 30
+# Shades of the pixels that a model of text reads as characters.
+SHADES = 10
+
+
+def describe(job: Job) -> Iterator[Piece]:
+    """Describe the device, then measure its rates."""
+    yield {"device_is": describe_device(job.device)}
+    for rate in measured_rates(job.device, SMALL if job.small else LARGE):
+        yield {"rates": rate}
+
+
+def agreement(job: Job) -> Iterator[Piece]:
+    """Compare every engine on the device with the CPU's loop in float32.
+
+    A difference is the largest one of any parameter after the run's rounds, over the
+    largest change of any parameter by the CPU's loop.
+    """
+    for run in job.runs:
+        dataset = samples_of(run)
+        start_P = worker_of([run], dataset, engine="loop").init(0)
+        right_P = trained([run], dataset, "cpu", "loop")
+        moved = float((right_P - start_P).abs().max())
+        for precision in PRECISIONS:
+            other = run.replace({"model.precision": precision})
+            for engine in ENGINES:
+                end = tried(partial(trained, [other], dataset, job.device, engine))
+                if isinstance(end, Tensor):
+                    end = {"difference": float((end - right_P).abs().max()) / moved}
+                yield {name_of(run): {precision: {engine: end}}}
+
+
+def bits(job: Job) -> Iterator[Piece]:
+    """Give a digest of the parameters of each run and engine, alone and in a pack."""
+    for run in job.runs:
+        dataset = samples_of(run)
+        pack = copies_of(run, 1 + BESIDE)
+        for engine in ENGINES:
+            for how, runs in (("alone", pack[:1]), ("in_a_pack", pack)):
+                end = tried(partial(trained, runs, dataset, job.device, engine))
+                if isinstance(end, Tensor):
+                    digest = hashlib.sha256(end.numpy().tobytes()).hexdigest()
+                    end = {"digest": digest}
+                yield {name_of(run): {engine: {how: end}}}
+
+
+def memory(job: Job) -> Iterator[Piece]:
+    """Make the worker of a run anew, train and evaluate, again and again.
+
+    After each trial there is the memory that torch has allocated and reserved on a GPU;
+    on a CPU both are the resident memory of the process.
+    """
+    run = job.runs[0]
+    dataset = run.data.load()
+    allocated: list[float] = []
+    reserved: list[float] = []
+    worker = None
+    for trial in range(TRIALS):
+        # The old one goes before the new one comes, as in a client actor.
+        del worker
+        one = run.replace(seed=trial)
+        worker = worker_of([one], dataset, job.device, job.engine)
+        step = stepper([one], worker)
+        for _ in range(one.rounds):
+            step()
+        del step
+        wait_for(job.device)
+        now = memory_mb(job.device)
+        allocated.append(now[0])
+        reserved.append(now[1])
+        yield {"allocated_mb": allocated, "reserved_mb": reserved}
+
+
+def packs(job: Job) -> Iterator[Piece]:
+    """Time packs of several sizes, the small ones first.
+
+    A size that the one before it predicts to take longer than what is left of the job's
+    `seconds` is skipped.
+    """
+    ends = time.monotonic() + job.seconds
+    run = job.runs[0]
+    dataset = run.data.load()
+    yield {"step": step_cost(run, dataset)}
+    before: tuple[int, float] | None = None
+    for size in job.sizes:
+        left = ends - time.monotonic()
+        predicted = before[1] * size / before[0] if before else 0.0
+        if predicted > left:
+            reason = f"predicted to take {predicted:.0f} s, {left:.0f} s were left"
+            yield {"packs": {str(size): {"skipped": reason}}}
+            continue
+        began = time.monotonic()
+        try:
+            for piece in _pack(job, run, dataset, size):
+                yield {"packs": {str(size): piece}}
+        except Exception as error:
+            # Such as too little memory; the other sizes are known by then, or follow.
+            yield {"packs": {str(size): {"failed": in_short(error)}}}
+        before = (size, time.monotonic() - began)
+
+
+def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:
+    """Time the rounds of one pack, then count what one more asks of the device."""
+    if job.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    runs = copies_of(run, size)
+    began = time.perf_counter()
+    rounds = rounds_of(runs, dataset, job.device, job.engine)
+    setup = time.perf_counter() - began
+    seconds = []
+    for _ in range(run.rounds):
+        began = time.perf_counter()
+        rounds.step()
+        wait_for(job.device)
+        seconds.append(time.perf_counter() - began)
+    steady = seconds[steady_rounds(run)]
+    clients = len(dataset.train) // run.data.clients
+    yield {
+        "engine": rounds.engine,
+        "setup_s": setup,
+        "round_ms": 1e3 * median(steady),
+        "rounds_ms": [1e3 * one for one in seconds],
+        "run_rounds_per_s": size / median(steady),
+        "steps": size * run.participation.m * run.local.num_steps(clients),  # type: ignore[attr-defined]
+        "memory_mb": peak_memory_mb(job.device),
+    }
+    try:
+        yield {"calls": device_calls(rounds.step, job.device)}
+    except Exception as error:
+        # Without the profiler's libraries the times above still count.
+        yield {"not_counted": in_short(error)}
+
+
+def trained(runs: list[Run], dataset: Dataset, device: str, engine: str) -> Tensor:
+    """Train runs as one pack; return the parameters [P] of the first one, on the CPU."""
+    work = worker_of(runs, dataset, device, engine)
+    pack = {i: Simulation(run, work, i) for i, run in enumerate(runs)}
+    lockstep = Lockstep[int](work)
+    for _ in range(runs[0].rounds):
+        for outcome in lockstep.advance(pack).values():
+            if isinstance(outcome, BaseException):
+                raise outcome
+    return pack[0].replicates[0].state.w_P.cpu()
+
+
+def tried(compute: Callable[[], Tensor]) -> Tensor | Piece:
+    """Return what is computed; if an engine refuses or fails, the reason.
+
+    `refused` is a combination that is not meant to run, `failed` one that broke.
+    """
+    try:
+        return compute()
+    except ValueError as error:
+        return {"refused": in_short(error)}
+    except Exception as error:
+        # Whatever breaks in one engine, the others must still be tried.
+        return {"failed": in_short(error)}
+
+
+def in_short(error: BaseException) -> str:
+    """Return the first line of an error with its type; the last one too if it explains it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    explained = lines[0].endswith(":") and len(lines) > 1
+    told = f"{lines[0]} {lines[-1]}" if explained else lines[0]
+    return f"{type(error).__name__}: {told[:500]}"
+
+
+def name_of(run: Run) -> str:
+    """Return the name by which the results of a run's model are kept."""
+    return type(run.model).__name__
+
+
+def samples_of(run: Run) -> Dataset:
+    """Return a run's dataset; for a model of text, its pixels as characters."""
+    dataset = run.data.load()
+    if not isinstance(run.model, CharLSTM):
+        return dataset
+    train, test = (_as_text(part) for part in (dataset.train, dataset.test))
+    return Dataset(f"{dataset.name} as text", train, test, dataset.num_classes)
+
+
+def _as_text(samples: Samples) -> Samples:
+    """Return images as rows of tokens, one for each pixel, by its brightness."""
+    pixels = samples.x.reshape(len(samples), -1).astype(np.float64)
+    tokens = np.floor(pixels * (SHADES - 0.01) / pixels.max()).astype(np.int64)
+    return Samples(tokens, samples.y)
+
+
+def memory_mb(device: str) -> tuple[float, float]:
+    """Return the allocated and reserved MB on a GPU; on a CPU twice the resident ones."""
+    if device == "cuda":
+        return torch.cuda.memory_allocated() / MB, torch.cuda.memory_reserved() / MB
+    resident = psutil.Process().memory_info().rss / MB
+    return resident, resident
+
+
+def peak_memory_mb(device: str) -> float:
+    """Return the most MB that torch has reserved on a GPU since the last reset.
+
+    On a CPU it is the resident memory now.
+    """
+    if device == "cuda":
+        return torch.cuda.max_memory_reserved() / MB
+    return memory_mb(device)[1]
+
+
+PIECES: Mapping[str, Callable[[Job], Iterator[Piece]]] = {
+    "device": describe,
+    "agreement": agreement,
+    "bits": bits,
+    "memory": memory,
+    "packs": packs,
+}

@@ -1,0 +1,115 @@
+"""What `raysafl bench --device` measures: on a GPU, and with --dry on a CPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raysafl.algorithms import FedAvg
+from raysafl.bench.workloads import S1, STANDARD, W2, W4, Workload
+from raysafl.core.algorithm import LocalTraining
+from raysafl.data import Digits, Federation
+from raysafl.models import CNN, CharLSTM, FslCifarNet, Logistic
+from raysafl.participation import Uniform
+from raysafl.simulation.run import Run
+
+# Short trainings on embedded data. They are too few steps for small differences to grow.
+SHORT = Run(
+    data=Federation(dataset=Digits(), clients=10),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Uniform(m=4),
+    local=LocalTraining(lr=0.05, batch_size=32, epochs=1),
+    rounds=3,
+    eval_every=3,
+)
+# One of each kind of network: linear, convolutions, dropout, recurrent (which reads the
+# pixels as characters).
+MODELS = (
+    SHORT,
+    SHORT.replace(model=CNN(channels=[8, 16], hidden=32)),
+    SHORT.replace(model=FslCifarNet()),
+    SHORT.replace(model=CharLSTM(hidden=32)),
+)
+
+
+def rounds_without_tests(run: Run, rounds: int) -> Run:
+    """Return a run of so many rounds, of which only the last one is evaluated."""
+    return run.replace(rounds=rounds, eval_every=rounds)
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """What is measured, and how large it is.
+
+    Attributes:
+        models: a run of each kind of network, for agreement and determinism.
+        models_a_process: how many of them a process trains where engines are compared.
+            One, so that a network that breaks the GPU's context takes no other with it.
+        workloads: what is compared with the plain loop.
+        beside_cpu: the workloads that are timed on one core of the CPU as well.
+        made_anew: the run whose worker is made anew again and again.
+        packed: the runs of which packs are made, by the name of their workload.
+        sizes: the numbers of runs in a pack.
+        s1: the runs of the sweep S1, a few rounds of each.
+        shared: the run of which each process on the GPU has a pack.
+        shared_size: the number of runs in such a pack.
+        processes: the numbers of processes that share the GPU.
+        small: whether rates are measured on small matrices.
+    """
+
+    models: Sequence[Run]
+    models_a_process: int
+    workloads: Mapping[str, Workload]
+    beside_cpu: Sequence[str]
+    made_anew: Run
+    packed: Mapping[str, Run]
+    sizes: Sequence[int]
+    s1: Sequence[Run]
+    shared: Run
+    shared_size: int
+    processes: Sequence[int]
+    small: bool = False
+
+
+ON_GPU = DevicePlan(
+    models=MODELS,
+    models_a_process=1,
+    workloads=STANDARD,
+    beside_cpu=("W1",),
+    made_anew=W2.run.replace(rounds=1),
+    packed={
+        "W4": rounds_without_tests(W4.run, 6),
+        "W2": rounds_without_tests(W2.run, 4),
+    },
+    sizes=(1, 4, 16, 64, 256, 1000),
+    s1=tuple(run.replace(rounds=8) for run in S1),
+    shared=rounds_without_tests(W4.run, 22),
+    shared_size=64,
+    processes=(1, 2, 4),
+)
+
+TINY = SHORT.replace(rounds=3, eval_every=1)
+TINY_CNN = TINY.replace(model=CNN(channels=[4], hidden=8))
+# So small that the whole command takes about a minute on a CPU.
+DRY = DevicePlan(
+    models=tuple(
+        run.replace({"participation.m": 1, "rounds": 1, "eval_every": 1})
+        for run in MODELS
+    ),
+    models_a_process=len(MODELS),
+    workloads={
+        "W1": Workload(TINY, target=1.0),
+        "W2": Workload(TINY_CNN, target=1.0, half=True),
+    },
+    beside_cpu=("W1",),
+    made_anew=TINY_CNN.replace(rounds=1),
+    packed={
+        "W4": rounds_without_tests(TINY, 4),
+        "W2": rounds_without_tests(TINY_CNN, 4),
+    },
+    sizes=(1, 4),
+    s1=(TINY, TINY.replace(seed=9)),
+    shared=rounds_without_tests(TINY, 4),
+    shared_size=4,
+    processes=(1, 2),
+    small=True,
+)

@@ -1,0 +1,478 @@
+"""`raysafl bench --device`: its jobs, its parts and their time, its table."""
+
+import importlib
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from raysafl import CNN, Digits
+from raysafl.bench import device_jobs
+from raysafl.bench.budget import Budget
+from raysafl.bench.device import check_device
+from raysafl.bench.device_bench import RESULTS, SECONDS, bench_device, carry_out
+from raysafl.bench.device_parts import Part, Setting, merge, parts_of
+from raysafl.bench.device_plan import DRY, MODELS, ON_GPU, SHORT
+from raysafl.bench.device_show import device_headline, device_rows
+from raysafl.bench.floors import (
+    SMALL,
+    device_calls,
+    floors_ms,
+    measured_rates,
+    step_cost,
+)
+from raysafl.bench.job import Job
+from raysafl.bench.measure import Child
+from raysafl.bench.mps import mps
+from raysafl.bench.plain import PlainLoop
+from raysafl.bench.rounds import worker_of
+from raysafl.bench.workloads import S1
+from raysafl.cli import app as cli
+from raysafl.cli.endings import explain
+from raysafl.models import CharLSTM
+from raysafl.participation import Uniform
+
+ROOT = Path(__file__).parents[2]
+TINY = SHORT.replace({"participation.m": 2})
+# The smallest plan: one model, one workload, one pack.
+SMALLEST = replace(
+    DRY,
+    models=(TINY,),
+    workloads={"W1": DRY.workloads["W1"]},
+    beside_cpu=(),
+    packed={"W4": TINY},
+    sizes=(1, 2),
+    shared=TINY,
+    shared_size=2,
+    processes=(1,),
+)
+needs_no_gpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="says what happens without a GPU"
+)
+
+
+def of_job(what: Any, **more: Any) -> dict[str, Any]:
+    """Do a job in this process, and put its pieces together."""
+    found: dict[str, Any] = {}
+    for piece in device_jobs.PIECES[what](Job(what=what, runs=[TINY], **more)):
+        merge(found, json.loads(json.dumps(piece)))
+    return found
+
+
+# Jobs.
+
+
+def test_every_engine_agrees_with_the_loop_and_a_refusal_is_told() -> None:
+    found = of_job("agreement")["Logistic"]
+    assert found.keys() == {"float32", "tf32", "bfloat16"}
+    for engine in ("loop", "vmap", "graph", "linear"):
+        assert found["float32"][engine]["difference"] < 1e-5
+    assert found["float32"]["loop"]["difference"] == 0
+    assert 1e-5 < found["bfloat16"]["vmap"]["difference"] < 0.1
+    assert "for float32 models" in found["bfloat16"]["linear"]["refused"]
+
+
+def test_bits_are_digests_of_parameters_alone_and_in_a_pack() -> None:
+    engines = of_job("bits")["Logistic"]
+    for engine in ("loop", "vmap", "graph", "linear"):
+        alone, packed = (engines[engine][how] for how in ("alone", "in_a_pack"))
+        assert len(alone["digest"]) == 64 and alone == packed
+    assert engines["loop"]["alone"] != engines["linear"]["alone"]
+
+
+def test_a_worker_is_made_anew_thirty_times_and_memory_is_read_after_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds = list[int]()
+
+    def noted(runs: Any, *rest: Any) -> Any:
+        seeds.append(runs[0].seed)
+        return worker_of(runs, *rest)
+
+    monkeypatch.setattr(device_jobs, "worker_of", noted)
+    found = of_job("memory")
+    assert seeds == list(range(30))
+    assert len(found["allocated_mb"]) == len(found["reserved_mb"]) == 30
+    assert min(found["allocated_mb"]) > 50
+
+
+def test_a_pack_that_is_predicted_to_take_too_long_is_skipped_and_says_so() -> None:
+    found = of_job("packs", sizes=[1, 10**7], seconds=20.0)
+    one = found["packs"]["1"]
+    # Two clients of 144 or 143 samples in batches of 32.
+    assert one["steps"] == 2 * 5 and one["calls"]["launches"] > 0
+    assert one["run_rounds_per_s"] == pytest.approx(1e3 / one["round_ms"])
+    assert "predicted to take" in found["packs"][str(10**7)]["skipped"]
+    assert found["step"].keys() == {"flop", "bytes"}
+
+
+def test_a_model_of_text_reads_pixels_as_characters() -> None:
+    run = SHORT.replace(model=CharLSTM(hidden=4))
+    dataset = device_jobs.samples_of(run)
+    digits = Digits().load()
+    assert dataset.train.x.shape == (len(digits.train), 64)
+    assert dataset.train.x.dtype == "int64"
+    assert set(dataset.train.x.ravel()) == set(range(10))
+    assert (dataset.train.y == digits.train.y).all()
+
+
+def test_the_models_are_linear_convolutional_with_dropout_and_recurrent() -> None:
+    kinds = ["Logistic", "CNN", "FslCifarNet", "CharLSTM"]
+    assert [device_jobs.name_of(run) for run in MODELS] == kinds
+    assert [device_jobs.name_of(run) for run in DRY.models] == kinds
+
+
+def test_the_plain_loop_can_stand_for_a_replicate_of_s1() -> None:
+    assert {run.participation.m for run in S1} == {5}  # type: ignore[attr-defined]
+    run = TINY.replace({"data.server": {"kind": "IidServer", "n0": 100}})
+    loop = PlainLoop(run.replace(participation=Uniform(m=2)), run.data.load())
+    assert sum(map(len, loop.held)) == 1437 - 100
+
+
+# Floors.
+
+
+def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> None:
+    cost = step_cost(TINY, Digits().load())
+    batch, inputs, classes = 32, 64, 10
+    # One product forward, and one backward for the weights.
+    assert cost["flop"] == 2 * 2 * batch * inputs * classes
+    parameters = inputs * classes + classes
+    # Flattening moves nothing.
+    outputs = batch * classes
+    assert cost["bytes"] == 4 * (4 * parameters + batch * inputs + 2 * outputs)
+
+
+def test_a_convolution_costs_more_flop_than_its_dense_layers_alone() -> None:
+    small, large = (
+        step_cost(TINY.replace(model=CNN(channels=[c], hidden=8)), Digits().load())
+        for c in (4, 8)
+    )
+    assert 1.8 < large["flop"] / small["flop"] < 2.2
+
+
+def test_the_floors_of_a_round_are_launches_bytes_and_flop_at_their_rates() -> None:
+    rates = {
+        "launch_us": 5.0,
+        "graph_node_us": 1.0,
+        "copy_bytes_per_s": 1e9,
+        "float32_flop_per_s": 1e12,
+    }
+    # Of 300 kernels 100 are launched by the host, the others by graphs.
+    pack = {"steps": 10, "calls": {"launches": 100, "kernels": 300}}
+    floors = floors_ms(rates, pack, {"flop": 2e9, "bytes": 1e5})
+    assert floors == pytest.approx({"launches": 0.7, "bytes": 1.0, "flop": 20.0})
+    assert floors_ms({}, pack, {"flop": 1.0, "bytes": 1.0}) == {}
+
+
+def test_rates_are_positive_and_calls_are_counted() -> None:
+    rates: dict[str, float] = {}
+    for rate in measured_rates("cpu", SMALL._replace(rows=64, numbers=2**12)):
+        rates |= rate
+    assert rates.keys() == {
+        "launch_us",
+        "wait_us",
+        "copy_bytes_per_s",
+        "float32_flop_per_s",
+        "bfloat16_flop_per_s",
+    }
+    assert min(rates.values()) > 0
+    one = torch.ones(3)
+    some, more = (
+        device_calls(lambda n=n: [one.add_(1.0) for _ in range(n)], "cpu")["launches"]
+        for n in (10, 30)
+    )
+    # An operator may have inner ones.
+    assert more == 3 * some >= 30
+
+
+# Time.
+
+
+class Clock:
+    """A clock that moves when it is told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_share_of_a_budget_is_never_more_than_what_is_left() -> None:
+    clock = Clock()
+    budget = Budget(100, clock)
+    clock.now = 70.0
+    assert budget.left() == 30 and budget.share(50).left() == 30
+    assert budget.share(10).left() == 10 and not budget.lacks(30)
+    assert budget.lacks(31) == (
+        "needs 31 s, of the 100 s of the whole command 30 s were left"
+    )
+    clock.now = 200.0
+    assert budget.left() == 0
+
+
+def reported(part: Part, budget: Budget) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Carry out a part; return its report and what was kept of it."""
+    found: dict[str, Any] = {}
+    setting = Setting("cpu", SMALLEST, 1, found)
+    return carry_out(part, setting, budget, found, lambda: None), found
+
+
+def test_a_part_for_which_too_little_time_is_left_is_not_begun() -> None:
+    def never(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
+        raise AssertionError("begun")
+        yield {}
+
+    report, found = reported(Part(never, least=20, most=30), Budget(10, Clock()))
+    assert report["state"] == "skipped" and "needs 20 s" in report["reason"]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(RuntimeError("CUDA error\nat line 1"), "failed"), (TimeoutError("slow"), "late")],
+)
+def test_a_part_that_breaks_keeps_what_it_has_found(
+    error: Exception, state: str
+) -> None:
+    def breaks(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
+        assert budget.left() == 30
+        yield {"a": {"b": 1}}
+        yield {"a": {"c": 2}}
+        raise error
+
+    report, found = reported(Part(breaks, least=20, most=30), Budget(100, Clock()))
+    assert report["state"] == state
+    assert report["reason"] in ("RuntimeError: CUDA error", "slow")
+    assert found == {"a": {"b": 1, "c": 2}}
+
+
+def test_the_reason_of_a_process_that_died_is_its_last_line() -> None:
+    error = RuntimeError("the process died:\nTraceback\n  here\nTypeError: no\n")
+    assert device_jobs.in_short(error) == (
+        "RuntimeError: the process died: TypeError: no"
+    )
+
+
+def test_a_process_that_takes_longer_than_its_time_is_ended_and_named() -> None:
+    with (
+        pytest.raises(TimeoutError, match="'packs' took longer than the 0 s"),
+        Child(Job(what="packs", runs=[TINY]), seconds=0.3) as child,
+    ):
+        child.hear()
+
+
+def test_the_shortest_times_of_all_parts_fit_into_the_command() -> None:
+    parts = parts_of(ON_GPU)
+    assert sum(part.least for part in parts.values()) < SECONDS <= 9 * 60 - 15
+    assert all(part.least < part.most for part in parts.values())
+
+
+# MPS.
+
+
+def daemon(folder: Path, code: int) -> Path:
+    """Write a stand-in for NVIDIA's program, which notes how it is called."""
+    notes = folder / "notes"
+    program = folder / "nvidia-cuda-mps-control"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@ $(cat) $(basename $CUDA_MPS_PIPE_DIRECTORY)" >> {notes}\n'
+        f"echo not permitted; exit {code}\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return notes
+
+
+def test_a_service_of_our_own_is_started_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = daemon(tmp_path, 0)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with mps() as environment:
+        pipes = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+        assert pipes.is_dir()
+    assert not pipes.exists()
+    said = [" ".join(line.split()) for line in notes.read_text().splitlines()]
+    assert said == ["-d pipe", "get_server_list pipe", "quit pipe"]
+
+
+def test_without_mps_or_where_it_may_not_be_started_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ValueError, match=r"no MPS here: .* is not on the PATH"), mps():
+        pass
+    daemon(tmp_path, 1)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ValueError, match="-d ended with 1: not permitted"), mps():
+        pass
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--device", "cude"],
+            "--device 'cude' cannot be measured: did you mean 'cuda'",
+        ),
+        (["--device", "cpu"], "without --device the CPU is measured"),
+        (["--device", "cuda", "--dry", "--only", "W5"], "unknown part 'W5': did you"),
+        (["--device", "cuda", "--dry", "--only", "pack"], "did you mean 'packs-W"),
+        (["--device", "cuda", "--dry", "--repeats", "0"], "repeats must be at least 1"),
+        (["--device", "cuda", "--full"], "--full is for the CPU's measures"),
+        (["--dry"], "give --device cuda"),
+        (["--out", "x.json"], "give --device cuda"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_measured(
+    arguments: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(cli.app, ["bench", *arguments])
+    assert isinstance(result.exception, ValueError) and message in str(result.exception)
+
+
+@needs_no_gpu
+def test_a_gpu_that_is_not_there_is_an_error_of_exit_code_2() -> None:
+    result = CliRunner().invoke(cli.app, ["bench", "--device", "cuda"])
+    told = list[str]()
+    assert result.exception is not None
+    assert explain(result.exception, told.append) == 2
+    assert "sees no GPU here" in told[0] and "--dry" in told[0]
+
+
+def test_dry_computes_on_the_cpu() -> None:
+    assert check_device("cuda", dry=True) == "cpu"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """A small plan as --dry carries it out, and the file that it writes."""
+    out = tmp_path_factory.mktemp("bench") / "gpu-dry.json"
+    only = ["W1", "packs-W4"]
+    found = bench_device("cuda", only, 2, dry=True, out=out, plan=SMALLEST)
+    return found, out
+
+
+def test_the_result_has_flat_numbers_then_details_and_says_what_it_is(
+    measured: tuple[dict[str, Any], Path],
+) -> None:
+    found, out = measured
+    assert json.loads(out.read_text()) == found
+    assert found["device"] == "cpu" and found["dry"] is True
+    assert found.keys() >= {*RESULTS, "machine", "cores", "date", "commit", "versions"}
+    assert {report["state"] for report in found["parts"].values()} == {"done"}
+    assert list(found["parts"]) == ["device", "W1", "packs-W4"]
+    one = found["W1"]
+    ours, plain = (one["repeats"][name] for name in ("ours", "plain"))
+    # The median of two turns' ratios is their mean.
+    gains = [below / above for above, below in zip(ours, plain, strict=True)]
+    assert len(gains) == 2 and one["speedup_vs_plain"] == pytest.approx(sum(gains) / 2)
+    # The second turn goes on where the first one ended.
+    assert one["engine"] == "fused" and one["accuracy"] > 0.5
+    assert found["s1_over_plain"] is None
+
+
+def test_a_pack_stands_beside_the_largest_of_its_floors(
+    measured: tuple[dict[str, Any], Path],
+) -> None:
+    found, _ = measured
+    pack = found["packs"]["W4"]["2"]
+    floors = pack["floors_ms"]
+    assert floors.keys() == {"launches", "bytes", "flop"}
+    assert floors[pack["bound_by"]] == max(floors.values())
+    assert pack["share_of_floor"] == max(floors.values()) / pack["round_ms"]
+    flop = pack["steps"] * found["step_cost"]["W4"]["flop"]
+    rate = found["rates"]["float32_flop_per_s"]
+    assert floors["flop"] == pytest.approx(1e3 * flop / rate)
+    rates = [one["run_rounds_per_s"] for one in found["packs"]["W4"].values()]
+    assert found["pack_W4_run_rounds_per_s"] == max(rates)
+
+
+@pytest.fixture
+def render(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script that writes the tables, which reads its JSON from an empty folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = importlib.import_module("render")
+    monkeypatch.setattr(script, "HERE", tmp_path)
+    return script
+
+
+def test_without_a_measurement_the_readme_says_so(render: ModuleType) -> None:
+    assert render.gpu() == "Not measured yet: no `gpu.json` here."
+
+
+def test_a_dry_run_is_not_rendered_as_a_measurement(
+    render: ModuleType, measured: tuple[dict[str, Any], Path]
+) -> None:
+    (render.HERE / "gpu.json").write_text(measured[1].read_text())
+    with pytest.raises(SystemExit, match="which measures nothing"):
+        render.gpu()
+
+
+def test_a_measurement_is_rendered_with_its_floors_and_what_was_skipped(
+    render: ModuleType, measured: tuple[dict[str, Any], Path]
+) -> None:
+    found = json.loads(measured[1].read_text()) | {"dry": False}
+    found["parts"]["S1"] = {"state": "skipped", "reason": "needs | 25 s", "seconds": 0}
+    (render.HERE / "gpu.json").write_text(json.dumps(found))
+    lines = render.gpu().splitlines()
+    assert lines[0].startswith("cpu, a launch ") and "TFLOP/s" in lines[0]
+    assert lines[2] == "| measure | value | floor | from |"
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines[4:]}
+    assert list(rows) == [
+        "W1: over the plain loop on this device",
+        "W4, a pack of 1",
+        "W4, a pack of 2",
+        "S1",
+    ]
+    assert "a round by " in rows["W4, a pack of 2"] and "% reached" in lines[5]
+    assert rows["S1"] == "| S1 | skipped |  | needs / 25 s |"
+    assert all(line.count("|") == 5 for line in lines[4:])
+
+
+def test_a_result_without_any_part_has_a_headline_and_no_rows() -> None:
+    found: dict[str, Any] = bench_device(dry=True, plan=SMALLEST, seconds=0.0)
+    assert {report["state"] for report in found["parts"].values()} == {"skipped"}
+    assert len(found["parts"]) == 8
+    assert {row.value for row in device_rows(found)} == {"skipped"}
+    assert device_headline(found).startswith("unknown; ")
+
+
+@pytest.mark.acceptance
+def test_the_whole_command_passes_on_a_cpu_and_names_every_part(tmp_path: Path) -> None:
+    command = [*(sys.executable, "-c"), "from raysafl.cli.start import main; main()"]
+    arguments = ["bench", "--device", "cuda", "--dry", "--json", "--repeats", "2"]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == json.loads((tmp_path / "gpu-dry.json").read_text())
+    assert {name: r["state"] for name, r in found["parts"].items()} == dict.fromkeys(
+        ["device", *parts_of(DRY)], "done"
+    )
+    assert found["device"] == "cpu" and found["dry"] and found["same_bits_twice"]
+    assert found["difference_float32"] < 1e-4 < found["difference_bfloat16"]
+    assert len(found["memory"]["reserved_mb"]) == 30
+    assert found["processes2_over_1_without_mps"] > 0
+    assert found["s1_over_plain"] > 0 and found["W1"]["cpu"]["speedup_of_ours"] > 0
+    assert len(found["W2"]["repeats"]["tf32"]) == 2
+    names = [row.name for row in device_rows(found)]
+    assert "the same bits in two processes" in names
+    assert names[-3:-1] == [
+        "1 process without MPS",
+        "2 processes without MPS",
+    ]

@@ -1,0 +1,175 @@
+"""Work on an emulated GPU: what travels between it and the host, and when it is waited for."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.emulated_cuda import emulated_cuda
+
+from raysafl import MLP, LocalTraining, Run
+from raysafl.core.algorithm import Update
+from raysafl.core.work import Scores, Task, TestsOn
+from raysafl.runtime import Worker
+from raysafl.runtime.exact_mean import count_averaged, reduce_share
+from raysafl.training.resident import Resident
+
+LOCAL = LocalTraining(lr=0.1, batch_size=32, epochs=1)
+P = 1000
+CELLS = 3
+CLIENTS = 8
+
+
+def tasks_of(cells: int, clients: int) -> list[Task]:
+    """Tasks of many clients, cell after cell."""
+    w_P = torch.zeros(P)
+    return [
+        Task(cell, i, w_P, LOCAL, 0, 0, 1, None, 0.0)
+        for cell in range(cells)
+        for i in range(clients)
+    ]
+
+
+def updates_of(tasks: list[Task], stacks: int) -> list[tuple[list[int], Update]]:
+    """Random updates of tasks, in stacks of tasks of all cells."""
+    rng = torch.Generator().manual_seed(0)
+    found = []
+    for part in range(stacks):
+        positions = list(range(part, len(tasks), stacks))
+        size = len(positions)
+        delta_TP = torch.randn(size, P, generator=rng)
+        count_T = torch.full((size,), 4)
+        seen_T = torch.rand(size, generator=rng, dtype=torch.float64)
+        found.append(
+            (positions, Update(delta_TP, count_T, count_T / 2, count_T, seen_T, seen_T))
+        )
+    return found
+
+
+def on_device(update: Update) -> Update:
+    """The update where a GPU has computed it: three columns remain on the CPU."""
+    return update._replace(
+        delta_MP=update.delta_MP.to("cuda"),
+        loss_M=update.loss_M.to("cuda"),
+        accuracy_M=update.accuracy_M.to("cuda"),
+    )
+
+
+@pytest.mark.parametrize("stacks", [1, 4])
+def test_updates_on_a_gpu_are_summed_there_and_waited_for_once(stacks: int) -> None:
+    tasks = tasks_of(CELLS, CLIENTS)
+    counts = count_averaged(tasks, range(CELLS))
+    updates = updates_of(tasks, stacks)
+    theirs = reduce_share(tasks, copy.deepcopy(updates), counts)
+    with emulated_cuda() as device:
+        moved = [(positions, on_device(update)) for positions, update in updates]
+        before = device.counts.copy()
+        mine = reduce_share(tasks, moved, counts)
+        found = device.counts.since(before)
+    for cell in range(CELLS):
+        np.testing.assert_array_equal(mine.means[cell], theirs.means[cell], strict=True)
+    np.testing.assert_array_equal(mine.columns_5T, theirs.columns_5T, strict=True)
+    assert found.syncs == 1
+    # One vector for each cell, and two numbers for each task.
+    assert found.download_bytes == 4 * P * CELLS + 2 * 8 * len(tasks)
+    assert found.downloads <= 3
+    # However many tasks there are.
+    assert found.launches <= 6 * stacks + 6
+    assert found.uploads <= stacks + 1
+
+
+def test_rows_of_other_cells_leave_a_gpu_without_being_waited_for_each() -> None:
+    tasks = tasks_of(CELLS, CLIENTS)
+    counts = count_averaged(tasks, [1])
+    updates = updates_of(tasks, 4)
+    theirs = reduce_share(tasks, copy.deepcopy(updates), counts)
+    with emulated_cuda() as device:
+        moved = [(positions, on_device(update)) for positions, update in updates]
+        before = device.counts.copy()
+        mine = reduce_share(tasks, moved, counts)
+        found = device.counts.since(before)
+    np.testing.assert_array_equal(mine.rows, theirs.rows, strict=True)
+    np.testing.assert_array_equal(mine.means[1], theirs.means[1], strict=True)
+    assert found.syncs == 1
+    assert found.downloads <= 4 + 3
+
+
+def rounded(scores: Scores) -> dict[int, dict[str, Any]]:
+    """Scores to compare with those of another device."""
+    return {
+        cell: {name: pytest.approx(value, rel=1e-5) for name, value in own.items()}
+        for cell, own in scores.items()
+    }
+
+
+def test_a_worker_on_a_gpu_trains_and_evaluates_as_one_on_the_cpu(tiny: Run) -> None:
+    model = MLP(hidden=[8])
+    dataset = tiny.data.load()
+    cells = tiny.replace({"data.own_tests": 0.2}).cells
+    expected = Worker(cells, dataset, model, "cpu", "vmap")
+    w = {cell: expected.init(cell) for cell in (0, 1)}
+    tasks = [
+        Task(cell, i, w[cell], LOCAL, cell, 0, 1, None, 0.0)
+        for cell in (0, 1)
+        for i in range(4)
+    ]
+    on: dict[int, TestsOn] = {0: "own", 1: "labels"}
+    with emulated_cuda():
+        worker = Worker(cells, dataset, model, "cuda", "vmap")
+        assert worker.trainer.inputs.x.is_cuda
+        for averaged in ((0, 1), (0,), ()):
+            theirs = expected.train(tasks, averaged)
+            for cell, update in worker.train(tasks, averaged).items():
+                for mine, other in zip(update, theirs[cell], strict=True):
+                    assert not mine.is_cuda
+                    torch.testing.assert_close(mine, other)
+        assert worker.evaluate(w) == rounded(expected.evaluate(w))
+        for cell, mine in worker.evaluate_personal(tasks, on).items():
+            theirs = expected.evaluate_personal(tasks, on)
+            np.testing.assert_allclose(mine, theirs[cell])
+        came = {cell: np.ones(10, bool) for cell in w}
+        theirs = expected.evaluate_clients(w, on, came)
+        for cell, scores in worker.evaluate_clients(w, on, came).items():
+            np.testing.assert_allclose(scores.quality_N, theirs[cell].quality_N)
+            np.testing.assert_allclose(scores.loss_N, theirs[cell].loss_N, rtol=1e-5)
+
+
+def test_an_evaluation_on_a_gpu_is_copied_to_the_host_once(tiny: Run) -> None:
+    worker = Worker(tiny.cells, tiny.data.load(), tiny.model)
+    w = {cell: worker.init(cell) for cell in (0, 1)}
+    with emulated_cuda() as device:
+        worker = Worker(tiny.cells, tiny.data.load(), tiny.model, "cuda", "linear")
+        worker.evaluate(w)
+        before = device.counts.copy()
+        worker.evaluate(w)
+        found = device.counts.since(before)
+    assert (found.uploads, found.downloads, found.syncs) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap", "graph"])
+def test_packs_one_after_the_other_leave_a_gpu_with_no_more_than_the_first(
+    tiny: Run, engine: str, no_gc: None
+) -> None:
+    """What stays is the dataset's samples and the recorded steps, once."""
+    dataset = tiny.data.load()
+    resident = Resident()
+    held = []
+    with emulated_cuda() as device:
+        for _ in range(5):
+            worker = Worker(
+                tiny.cells,
+                dataset,
+                MLP(hidden=[8]),
+                "cuda",
+                engine,
+                resident=resident,
+            )
+            w_P = worker.init(0)
+            worker.train([Task(0, 3, w_P, LOCAL, 0, 0, 1, None, 0.0)], [0])
+            worker.evaluate({0: w_P})
+            uploaded = device.counts.upload_bytes
+            held.append(device.memory.bytes)
+            del worker
+    assert len(set(held[1:])) == 1
+    assert uploaded < 2 * dataset.train.x.nbytes

@@ -1,0 +1,104 @@
+"""How torch is told to compute on a device, and what may be taken of its memory."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from helpers.emulated_cuda import GIB, emulated_cuda
+
+from raysafl.training.device import CONTEXT_BYTES, keep_to_share, prepare_device
+
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@pytest.fixture(autouse=True)
+def _settings_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch keeps these settings for the whole process, also without a GPU."""
+    for owner, name in (
+        (torch.backends.cuda.matmul, "allow_tf32"),
+        (torch.backends.cudnn, "allow_tf32"),
+        (torch.backends.cudnn, "deterministic"),
+        (torch.backends.cudnn, "benchmark"),
+        (torch.utils.deterministic, "fill_uninitialized_memory"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setenv(CUBLAS, "")
+    monkeypatch.delenv(CUBLAS)
+    is_on = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    yield
+    torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
+
+
+def tf32() -> tuple[bool, bool]:
+    """Whether products and convolutions may round their factors."""
+    return (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "rounds"), [("float32", False), ("tf32", True), ("bfloat16", False)]
+)
+def test_a_gpu_rounds_to_tf32_only_if_the_precision_asks_for_it(
+    precision: str, rounds: bool
+) -> None:
+    torch.backends.cudnn.allow_tf32 = not rounds
+    torch.backends.cuda.matmul.allow_tf32 = not rounds
+    assert prepare_device("cuda", precision) == torch.device("cuda")
+    assert tf32() == (rounds, rounds)
+
+
+def test_a_pack_in_float32_after_one_in_tf32_is_in_float32() -> None:
+    prepare_device("cuda", "tf32")
+    prepare_device("cuda", "float32")
+    assert tf32() == (False, False)
+
+
+def test_a_gpu_computes_by_operators_that_repeat_and_warns_of_others() -> None:
+    torch.backends.cudnn.benchmark = True
+    prepare_device("cuda", "float32")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert os.environ[CUBLAS] == ":4096:8"
+
+
+def test_a_users_workspace_of_cublas_is_respected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CUBLAS, ":16:8")
+    prepare_device("cuda", "float32")
+    assert os.environ[CUBLAS] == ":16:8"
+
+
+def test_nothing_is_set_for_a_cpu() -> None:
+    before = tf32()
+    assert prepare_device("cpu", "tf32") == torch.device("cpu")
+    assert tf32() == before
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert CUBLAS not in os.environ
+
+
+def fraction_of(share: float, gigabytes: int) -> float:
+    """The part of a GPU of this size that torch keeps to for a share."""
+    with emulated_cuda(total_memory=gigabytes * GIB) as device:
+        keep_to_share(share)
+    return device.fraction
+
+
+def test_processes_with_shares_of_a_gpu_fit_on_it_together() -> None:
+    taken = fraction_of(0.25, 16) * 16 * GIB + CONTEXT_BYTES
+    assert 0.9 * 4 * GIB < taken <= 4 * GIB
+
+
+def test_a_share_of_a_tiny_gpu_is_not_empty() -> None:
+    assert fraction_of(0.25, 1) == 0.125
+
+
+def test_a_whole_gpu_is_not_limited() -> None:
+    assert fraction_of(1.0, 16) == 1.0

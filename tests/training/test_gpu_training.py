@@ -1,0 +1,387 @@
+"""Training on an emulated GPU: launches, recorded steps, memory, and what is kept."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.emulated_cuda import GIB, EmulatedCuda, emulated_cuda
+from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
+from test_trainer_dropout import Dropping
+from test_trainer_optimizer import BASE, KINDS, PRECISE
+from torch import Tensor, nn
+
+from raysafl import (
+    CNN,
+    MLP,
+    Classification,
+    Dataset,
+    Key,
+    LocalTraining,
+    Logistic,
+    Model,
+)
+from raysafl.core.work import Task
+from raysafl.models import FlatModel
+from raysafl.training import engine_choice, evaluation, resident
+from raysafl.training.engine_choice import choose_engine
+from raysafl.training.engines import Vmap
+from raysafl.training.memory import MOST_STACKED, GpuMemory, bytes_per_sample
+from raysafl.training.resident import Resident
+from raysafl.training.trainer import LocalTrainer
+
+
+@pytest.fixture
+def gpu() -> Iterator[EmulatedCuda]:
+    with emulated_cuda() as device:
+        yield device
+
+
+def trainer(
+    model: Model,
+    engine: str,
+    resident: Resident | None = None,
+    device: str = "cuda",
+    dataset: Dataset = DATASET,
+) -> LocalTrainer:
+    return LocalTrainer(
+        FlatModel(model, (1, 8, 8), 4),
+        dataset,
+        lambda cell, client: HELD[client],
+        device,
+        engine,
+        resident=resident,
+    )
+
+
+def on_cpu(model: Model, engine: str, asked: list[Task]) -> Tensor:
+    return trainer(model, engine, device="cpu").train(asked).delta_MP
+
+
+MODELS: list[tuple[Model, str]] = [
+    (Logistic(zero_init=False), "linear"),
+    (CNN(channels=[4], hidden=8), "graph"),
+    (Dropping(), "graph"),
+    (MLP(hidden=[12]), "vmap"),
+    (MLP(hidden=[12]), "loop"),
+]
+
+
+@pytest.mark.parametrize(("model", "engine"), MODELS, ids=repr)
+@pytest.mark.parametrize("sgd", [BASE, *KINDS], ids=repr)
+def test_a_gpu_trains_as_a_cpu_does(
+    gpu: EmulatedCuda, model: Model, engine: str, sgd: LocalTraining
+) -> None:
+    local = trainer(model, engine)
+    asked = tasks(local.model, sgd, prox=0.1, offset=True)
+    tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
+    for _ in range(2):
+        found = local.train(asked).delta_MP
+        torch.testing.assert_close(found, on_cpu(model, engine, asked), **tolerance)
+
+
+@pytest.mark.parametrize(("model", "engine"), MODELS[:3], ids=repr)
+def test_a_local_step_is_one_launch_and_nothing_waits(
+    gpu: EmulatedCuda, model: Model, engine: str
+) -> None:
+    """Of a stack, and not of a step, are its uploads, its begin and its results."""
+    local = trainer(model, engine)
+    sgd = LocalTraining(lr=0.1, batch_size=40, steps=3)
+    few = [task for task in tasks(local.model, sgd) if task.client == 0]
+    many = [task._replace(local=sgd.replace(steps=33)) for task in few]
+    local.train(few)
+    launches = []
+    for asked in (few, many):
+        with gpu.counting() as counts, gpu.no_sync():
+            list(local.train_stacks(asked))
+        launches.append(counts.launches)
+        assert counts.replays == asked[0].local.steps
+    assert launches[1] - launches[0] == 30
+    assert launches[0] <= 3 + 14
+
+
+def test_tasks_with_one_start_upload_it_once(gpu: EmulatedCuda) -> None:
+    local = trainer(MLP(hidden=[500]), "graph")
+    w_P = local.model.init(Key(0))
+    asked = [task._replace(w_P=w_P, local=BASE) for task in tasks(local.model, BASE)]
+    list(local.train_stacks(asked))
+    asked = [task for task in asked if task.client == 0]
+    with gpu.counting() as counts:
+        list(local.train_stacks(asked))
+    assert w_P.nbytes <= counts.upload_bytes < 1.2 * w_P.nbytes
+
+
+def test_a_recorded_step_serves_later_trainers_with_an_equal_model(
+    gpu: EmulatedCuda,
+) -> None:
+    kept = Resident()
+    first = trainer(MLP(hidden=[12]), "graph", kept)
+    asked = tasks(first.model, BASE)
+    expected = first.train(asked).delta_MP
+    steps = kept.num_steps
+    again = trainer(MLP(hidden=[12]), "graph", kept)
+    assert again.inputs is first.inputs
+    assert torch.equal(again.train(asked).delta_MP, expected)
+    assert kept.num_steps == steps > 0
+    # Another model, another objective's numbers and another kind of step need their own.
+    trainer(MLP(hidden=[11]), "graph", kept).train(
+        tasks(FlatModel(MLP(hidden=[11]), (1, 8, 8), 4), BASE)
+    )
+    assert kept.num_steps == 2 * steps
+
+
+class SeededBackbone(Model):
+    """A frozen layer before the trained one."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        frozen = nn.Linear(64, 6).requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), frozen, nn.Linear(6, num_classes))
+
+
+def test_models_that_differ_in_their_frozen_parameters_share_no_recorded_step(
+    gpu: EmulatedCuda,
+) -> None:
+    kept = Resident()
+    first = trainer(SeededBackbone(), "graph", kept)
+    asked = tasks(first.model, BASE)
+    before = first.train(asked).delta_MP
+    second = trainer(SeededBackbone(), "graph", kept)
+    zeros = {name: torch.zeros_like(p) for name, p in second.model.frozen.items()}
+    with torch.no_grad():
+        second.model.load_frozen(zeros)
+    after = second.train(asked).delta_MP
+    weights = second.model.num_parameters - 4
+    assert not after[:, :weights].any() and before[:, :weights].any()
+
+
+def test_another_dataset_drops_the_samples_and_the_steps_that_read_them(
+    gpu: EmulatedCuda,
+) -> None:
+    kept = Resident()
+    first = trainer(MLP(hidden=[12]), "graph", kept)
+    asked = tasks(first.model, BASE)
+    first.train(asked)
+    samples = weakref.ref(first.inputs)
+    del first
+    other = small_images(150)
+    second = trainer(MLP(hidden=[12]), "graph", kept, dataset=other)
+    assert kept.num_steps == 0 and samples() is None
+    expected = trainer(MLP(hidden=[12]), "vmap", device="cpu", dataset=other)
+    torch.testing.assert_close(
+        second.train(asked).delta_MP, expected.train(asked).delta_MP, **TOLERANCE
+    )
+
+
+def test_recorded_steps_are_bounded_and_the_least_recently_used_goes_first(
+    gpu: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "RECORDED", 3)
+    kept = Resident()
+    local = trainer(Logistic(zero_init=False), "linear", kept)
+    some = [task for task in 4 * tasks(local.model, BASE) if task.client == 0]
+    expected = on_cpu(Logistic(zero_init=False), "linear", some)
+    for count in (1, 2, 4, 1, 8, 2, 1):
+        found = local.train(some[:count]).delta_MP
+        torch.testing.assert_close(found, expected[:count], **TOLERANCE)
+        assert kept.num_steps <= 3
+    kept.most_bytes = 1
+    local.train(some[:2])
+    assert kept.num_steps == 3
+    local.train([*some, *some])
+    assert kept.num_steps == 1
+
+
+@pytest.mark.parametrize(("model", "engine"), MODELS, ids=repr)
+def test_engines_trainers_and_models_are_gone_with_their_last_user(
+    gpu: EmulatedCuda, model: Model, engine: str
+) -> None:
+    kept = Resident()
+    gc.collect()
+    gc.disable()
+    try:
+        local = trainer(model, engine, kept)
+        local.train(tasks(local.model, BASE))
+        local.evaluator.evaluate(local.model.init(Key(0))[None])
+        parts = [local, local.engine, local.model, local.evaluator]
+        refs = [weakref.ref(part) for part in parts]
+        del parts, local
+        assert [ref() for ref in refs] == [None] * 4
+    finally:
+        gc.enable()
+
+
+def test_stacks_fit_into_a_share_of_the_whole_memory() -> None:
+    memory = GpuMemory(total=GIB, sample_bytes=1000, num_parameters=1000)
+    assert memory.most_tasks(width=8) == MOST_STACKED
+    # Of half a GiB a task needs 2 x 1000 x 1000 bytes for its activations, 64 x 1000 x
+    # 24 for its plan, and 10 x 4 x 1000 for vectors.
+    assert memory.most_tasks(width=1000) == 128
+    assert memory._replace(total=GIB // 4).most_tasks(width=1000) == 32
+    assert memory._replace(total=1).most_tasks(width=1000) == 1
+    assert memory.most_models(samples=2500) == 32
+
+
+def test_the_bytes_of_a_sample_do_not_hold_those_of_the_parameters() -> None:
+    local = trainer(MLP(hidden=[1000]), "loop", device="cpu")
+    found = bytes_per_sample(local.model, local.objective, local.inputs)
+    # 64 inputs, 1,000 activations saved by the ReLU and by the layer, and 4 outputs.
+    assert 4 * (64 + 1000) <= found <= 3 * 4 * (64 + 1000 + 4)
+
+
+@pytest.mark.parametrize(("model", "engine"), MODELS[:4], ids=repr)
+def test_a_stack_that_does_not_fit_is_halved_and_trained_all_the_same(
+    model: Model, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    flat = FlatModel(model, (1, 8, 8), 4)
+    asked = [task for task in 32 * tasks(flat, BASE) if task.client == 0]
+    # The samples fit, and the parameters of 8 tasks; those of all 64 do not.
+    limit = max(8 * 4 * flat.num_parameters, DATASET.train.x.nbytes, 64 * 8 * 10 * 8)
+    with emulated_cuda(largest_allocation=limit):
+        local = trainer(model, engine)
+        found = local.train(asked).delta_MP
+        assert "clients stacked" in caplog.text
+        caplog.clear()
+        local.train(asked)
+        assert "clients stacked" not in caplog.text
+    torch.testing.assert_close(found, on_cpu(model, engine, asked), **TOLERANCE)
+
+
+def test_a_task_that_does_not_fit_alone_says_what_to_change(
+    gpu: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gradients(self: Vmap, *_: Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 TiB")
+
+    local = trainer(MLP(hidden=[12]), "graph")
+    monkeypatch.setattr(Vmap, "gradients", gradients)
+    with pytest.raises(
+        MemoryError,
+        match=r"out of memory: .* of \d+ samples .* smaller batch_size.*9 TiB",
+    ):
+        local.train(tasks(local.model, BASE))
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"]
+)
+def test_no_engine_is_blamed_for_a_lack_of_memory(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    local = trainer(MLP(hidden=[12]), "vmap", device="cpu")
+
+    def no_memory(*_: Tensor) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(local.engine, "_stacked_gradients", no_memory)
+    with pytest.raises(RuntimeError, match=text):
+        local.train(tasks(local.model, BASE))
+
+
+def test_evaluation_halves_the_models_that_do_not_fit(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = MLP(hidden=[50])
+    flat = FlatModel(model, (1, 8, 8), 4)
+    w_RP = torch.stack([flat.init(Key(r)) for r in range(30)])
+    expected = trainer(model, "vmap", device="cpu").evaluator.evaluate(w_RP)
+    # The parameters fit, the activations for 120 samples do not.
+    with emulated_cuda(largest_allocation=w_RP.nbytes):
+        local = trainer(model, "vmap")
+        assert local.evaluator.most_models > 30
+        found = local.evaluator.evaluate(w_RP)
+    assert "models are evaluated together" in caplog.text
+    for own, other in zip(found, expected, strict=True):
+        assert own == pytest.approx(other, rel=1e-5)
+
+
+def test_evaluation_of_one_model_that_does_not_fit_says_so(
+    gpu: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logits(self: Vmap, *_: Tensor) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    local = trainer(MLP(hidden=[12]), "vmap")
+    evaluator = local.evaluator
+    monkeypatch.setattr(Vmap, "logits", logits)
+    with pytest.raises(MemoryError, match="out of memory: the outputs of one model"):
+        evaluator.evaluate(local.model.init(Key(0)).repeat(3, 1))
+
+
+X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+Y_NB = torch.arange(15).view(3, 5) % 4
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSAFL_CACHE", str(tmp_path / "cache"))
+
+
+def choose(model: Model, most_tasks: int = 16) -> str:
+    flat = FlatModel(model, (1, 8, 8), 4)
+    flat.module.to("cuda")
+    return choose_engine(flat, X_NB.to("cuda"), Y_NB.to("cuda"), most_tasks=most_tasks)
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_every_engine_is_measured_on_a_gpu(
+    own_cache: None, gpu: EmulatedCuda, precision: str
+) -> None:
+    choose(CNN(channels=[4], hidden=8, precision=precision))
+    assert '"graph"' in engine_choice.cache_file().read_text()
+    assert '"vmap"' in engine_choice.cache_file().read_text()
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_the_rounding_of_bfloat16_is_no_reason_to_refuse_an_engine() -> None:
+    """What is done on a GPU, on a CPU, where the engine "graph" cannot be recorded."""
+    flat = FlatModel(CNN(channels=[4], hidden=8, precision="bfloat16"), (1, 8, 8), 4)
+    objective = Classification()
+    times = engine_choice._measure_on_gpu(
+        flat, engine_choice.Batches(flat, X_NB, Y_NB), objective, most_tasks=16
+    )
+    assert {"loop", "vmap"} <= set(times) and flat.is_bfloat16
+    on_cpu = engine_choice._measure(
+        flat, engine_choice.Batches(flat, X_NB, Y_NB), objective
+    )
+    assert "vmap" not in on_cpu
+
+
+def test_an_engine_is_measured_with_fewer_tasks_where_memory_runs_out(
+    own_cache: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    flat = FlatModel(MLP(hidden=[50]), (1, 8, 8), 4)
+    with emulated_cuda(largest_allocation=20 * 4 * flat.num_parameters):
+        choose(MLP(hidden=[50]), most_tasks=64)
+    assert "engine graph: out of memory with 32 tasks stacked" in caplog.text
+    assert '"graph"' in engine_choice.cache_file().read_text()
+
+
+def test_an_engine_with_wrong_gradients_is_out_on_a_gpu(
+    own_cache: None, gpu: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Vmap.gradients
+
+    def wrong(self: Vmap, w_TP: Tensor, *rest: Tensor) -> object:
+        out = right(self, w_TP, *rest)
+        return out._replace(g_TP=out.g_TP * 1.01)
+
+    monkeypatch.setattr(Vmap, "gradients", wrong)
+    assert choose(MLP(hidden=[12])) == "loop"
+
+
+def test_counts_of_hits_wait_once(gpu: EmulatedCuda) -> None:
+    local = trainer(Logistic(zero_init=False), "linear")
+    w_P = local.model.init(Key(0))
+    rows = np.arange(120)
+    expected = trainer(Logistic(), "linear", device="cpu").evaluator
+    evaluator = local.evaluator
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(evaluation.EVAL_BATCH, "cuda", 7)
+        with gpu.counting() as counts:
+            found = evaluator.count_correct(w_P, rows)
+    assert found == expected.count_correct(w_P, rows)
+    assert counts.syncs == 1
