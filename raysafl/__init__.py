@@ -4,6 +4,12 @@ Names are imported when first used (`__init__.pyi` says from where), so that a w
 a short command does not pay for all of them.
 """
 
+import os
+
 import lazy_loader
+
+# Intel's MKL, with which torch multiplies matrices, otherwise rounds a product in an order that
+# depends on where its operands are in memory. It reads this at its first product.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,11 +1,15 @@
 """The device that trains: how it computes, how data reach it, and what it records."""
 
+import logging
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+LOG = logging.getLogger(__name__)
 
 # cuBLAS reads this when it is first used. With a workspace of its own for each stream, it
 # adds in the same order every time.
@@ -21,7 +25,8 @@ def prepare_device(name: str, precision: str) -> torch.device:
     On a GPU, products and convolutions round their factors to TF32 only if the model's
     precision asks for it; by default torch lets convolutions do so. And operators are
     those that give the same bits every time; where torch has none, it warns. On a CPU
-    nothing needs to be set.
+    products must not depend on where their operands are in memory (`raysafl/__init__.py`
+    asks for that); where they do, this warns once.
 
     Args:
         name: "cpu" or "cuda".
@@ -37,7 +42,40 @@ def prepare_device(name: str, precision: str) -> torch.device:
         torch.use_deterministic_algorithms(True, warn_only=True)
         # New memory need not be filled: nothing here reads it before it is written.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    else:
+        _warn_of_products()
     return device
+
+
+@cache
+def _warn_of_products() -> None:
+    """Warn, once a process, of products that depend on memory."""
+    if products_depend_on_memory():
+        LOG.warning(
+            "torch's matrix products depend here on where their operands are in memory, so "
+            "that a run's numbers may differ in their last bits with what else is computed "
+            "beside it; if torch was used before raysafl was imported, import raysafl first"
+        )
+
+
+def products_depend_on_memory() -> bool:
+    """Return whether a product of matrices is rounded differently at another address.
+
+    A product is computed with its first operand at the beginning of a cache line, and
+    at each other place of four bytes in it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    w_CD = torch.randn(10, 64, generator=generator)
+    x_BD = torch.randn(8, 64, generator=generator)
+    memory = torch.empty(w_CD.numel() + 32)
+    line = -memory.data_ptr() // 4 % 16
+
+    def product_at(place: int) -> Tensor:
+        own_CD = memory[place : place + w_CD.numel()].view_as(w_CD).copy_(w_CD)
+        return torch.bmm(own_CD[None], x_BD.T[None])
+
+    first = product_at(line)
+    return not all(torch.equal(product_at(line + k), first) for k in range(1, 16))
 
 
 def keep_to_share(share: float) -> None:

@@ -1,13 +1,22 @@
 """How torch is told to compute on a device, and what may be taken of its memory."""
 
+import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 from helpers.emulated_cuda import GIB, emulated_cuda
 
-from raysafl.training.device import CONTEXT_BYTES, keep_to_share, prepare_device
+import raysafl
+from raysafl.training.device import (
+    CONTEXT_BYTES,
+    keep_to_share,
+    prepare_device,
+    products_depend_on_memory,
+)
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -82,6 +91,45 @@ def test_nothing_is_set_for_a_cpu() -> None:
     assert tf32() == before
     assert not torch.are_deterministic_algorithms_enabled()
     assert CUBLAS not in os.environ
+
+
+def test_products_do_not_depend_on_where_their_operands_are_in_memory() -> None:
+    assert not products_depend_on_memory()
+
+
+# What a fresh process says of products after some steps, and whether it warns.
+SAID = """
+import logging
+{steps}
+from raysafl.training.device import prepare_device, products_depend_on_memory
+prepare_device("cpu", "float32")
+prepare_device("cpu", "float32")
+print(products_depend_on_memory())
+"""
+
+
+@pytest.mark.parametrize(
+    "steps", ["import raysafl", "import torch; torch.rand(99, 99) @ torch.rand(99, 99)"]
+)
+def test_products_that_depend_on_memory_are_warned_of_once(steps: str) -> None:
+    """Whether they do, if torch was used before, depends on the processor."""
+    environment = {k: v for k, v in os.environ.items() if k != "MKL_CBWR"}
+    child = subprocess.run(
+        [sys.executable, "-c", SAID.format(steps=steps)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    depends = child.stdout.strip() == "True"
+    assert child.stderr.count("import raysafl first") == depends
+    assert not (depends and "torch" not in steps)
+
+
+def test_a_users_mode_of_mkl_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    importlib.reload(raysafl)
+    assert os.environ["MKL_CBWR"] == "COMPATIBLE"
 
 
 def fraction_of(share: float, gigabytes: int) -> float:

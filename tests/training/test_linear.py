@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raysafl import Dataset, Key, LocalTraining, Logistic, Samples
@@ -103,6 +103,31 @@ def test_a_task_is_the_same_alone_and_behind_one_that_diverges() -> None:
         assert all(
             torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
         )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    classes=st.integers(2, 23),
+    inputs=st.integers(1, 130),
+    batch=st.integers(1, 40),
+    engine=st.sampled_from(["fused", "linear"]),
+)
+@example(classes=10, inputs=64, batch=8, engine="linear")
+@example(classes=10, inputs=64, batch=1, engine="linear")
+def test_no_bit_of_a_task_or_of_a_score_depends_on_the_tasks_beside_it(
+    classes: int, inputs: int, batch: int, engine: str
+) -> None:
+    sgd = LocalTraining(lr=0.1, batch_size=batch, epochs=2, momentum=0.9)
+    # The last batch of samples that are evaluated has one sample.
+    local = trainer(engine, classes, inputs, "float32", n=251)
+    asked = tasks(local, sgd)
+    together = local.train(asked)
+    scores = local.evaluator.evaluate(together.delta_MP)
+    for i, task in enumerate(asked):
+        alone = local.train([task])
+        for one, all_of_them in zip(alone, together, strict=True):
+            assert torch.equal(one[0], all_of_them[i])
+        assert local.evaluator.evaluate(alone.delta_MP) == [scores[i]]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
