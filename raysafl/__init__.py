@@ -8,8 +8,8 @@ import os
 
 import lazy_loader
 
-# Intel's MKL, with which torch multiplies matrices, otherwise rounds a product in an order that
-# depends on where its operands are in memory. It reads this at its first product.
+# torch multiplies matrices by Intel's MKL. Unless it is told otherwise, the last bits of a product
+# may depend on where its operands are in memory. It reads this at its first product.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

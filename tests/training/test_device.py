@@ -99,7 +99,6 @@ def test_products_do_not_depend_on_where_their_operands_are_in_memory() -> None:
 
 # What a fresh process says of products after some steps, and whether it warns.
 SAID = """
-import logging
 {steps}
 from raysafl.training.device import prepare_device, products_depend_on_memory
 prepare_device("cpu", "float32")
