@@ -7,6 +7,7 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.stopper import NoopStopper
 
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
@@ -127,6 +128,13 @@ class WatchTrials(tune.Callback):
 
 class HaltTrials(Halt, tune.Stopper):
     """`Halt` as a stopper of Tune's, which is asked after every report."""
+
+    def __reduce__(self) -> tuple[type[tune.Stopper], tuple[()]]:
+        """Let Tune pickle a stopper that does nothing in place of this one.
+
+        Tune pickles its stoppers to restore them later, which raysafl never does.
+        """
+        return NoopStopper, ()
 
 
 def _news(result: Mapping[str, Any]) -> News:
