@@ -522,7 +522,7 @@ def _client_hardware(
     pack: str = "auto",
 ) -> Component:
     """Make the hardware of a trial from the options of the command line."""
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
 
     return Hardware(
         actors=actors,

@@ -20,7 +20,7 @@ from ray.tune.result import TIMESTEPS_TOTAL
 
 from raysafl.core.held import hold_elsewhere
 from raysafl.core.problem import Dataset
-from raysafl.runtime import Hardware
+from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.runtime.ray_private import is_own_exit

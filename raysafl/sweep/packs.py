@@ -21,7 +21,7 @@ from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.core.text import format_bytes
 from raysafl.models import FlatModel
-from raysafl.runtime import Hardware
+from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
 
 # The name under which the configuration of a trial holds the id of its pack. Axes of a

@@ -21,9 +21,9 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, redacted
 from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
-from raysafl.runtime import Hardware
 from raysafl.runtime.client_tests import ClientTests
 from raysafl.runtime.gpus import idle_note
+from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.population import Population
 from raysafl.runtime.ray_session import check_fits, ray_session, resources_of_nodes
 from raysafl.simulation.run import Run

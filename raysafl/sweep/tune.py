@@ -21,7 +21,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from raysafl.core.held import held_here
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
-from raysafl.runtime import Hardware
+from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.provenance import commit, provenance
 from raysafl.runtime.ray_private import environment
 from raysafl.runtime.ray_session import resources_of_nodes, watched_head

@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 from raysafl.core.record import COLUMNS, Column
-from raysafl.runtime import Hardware
+from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status

@@ -22,7 +22,7 @@ import pytest
 from helpers.commands import RAYSAFL
 from helpers.folders import contents
 
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
 

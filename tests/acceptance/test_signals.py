@@ -15,7 +15,7 @@ import pytest
 from helpers.chaos import rows
 from helpers.commands import RAYSAFL
 
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep

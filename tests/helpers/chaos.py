@@ -33,7 +33,7 @@ from raysafl import (
     Sweep,
     Uniform,
 )
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from raysafl import Run, Runner
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.runtime.provenance import provenance
 from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.runs_table import write_runs_table

@@ -19,7 +19,7 @@ from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.compaction import (
     compact,

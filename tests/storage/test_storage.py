@@ -22,7 +22,7 @@ from raysafl import Hardware, Run, Runner
 from raysafl.core.text import redacted
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Remote, StorageError, parse_location
@@ -162,7 +162,7 @@ RUN = """
 import sys
 from raysafl import Run
 from raysafl.storage.paths import parse_location
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 run, store = Run.from_json(sys.argv[2]), Store(parse_location(sys.argv[1]))

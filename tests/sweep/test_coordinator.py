@@ -14,7 +14,7 @@ from conftest import kill_actor
 
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import NEWS, Context, Coordinator
 from raysafl.sweep.packs import Pack

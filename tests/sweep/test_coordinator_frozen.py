@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from raysafl import Hardware, Model, Run
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import Context, Coordinator
 from raysafl.sweep.packs import Pack

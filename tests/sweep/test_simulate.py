@@ -13,7 +13,7 @@ import torch
 
 from raysafl import Classification, FedAvg, Key, Run, simulate
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
 

@@ -35,7 +35,7 @@ from raysafl import (
     Sweep,
 )
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table

@@ -11,7 +11,7 @@ import pytest
 from helpers.tracked import ENDED, A, B, complete, rows, sweep
 
 from raysafl import Run, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store

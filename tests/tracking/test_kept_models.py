@@ -10,7 +10,7 @@ import torch
 from helpers.tracked import uri_of
 
 import raysafl as fl
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
 from raysafl.tracking import Tracking, kept, sync
