@@ -250,7 +250,7 @@ def packs_at_once(run: Run, packs: int, size: int, seconds: float) -> Point:
 def sweep(trials: int) -> Point:
     """A sweep as `raysafl run` does it, Ray's start and MLflow included, of trivial runs."""
     from raysafl.report.figures.curves import curve_of_run
-    from raysafl.tracking import sync
+    from raysafl.tracking.sync import sync
 
     base = workload(smoke=True).replace(
         local=LocalTraining(lr=0.1, batch_size=20, steps=1),

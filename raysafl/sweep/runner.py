@@ -52,7 +52,9 @@ from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune import Tuning, wait_for_earlier_trials
 from raysafl.sweep.tune_hooks import check_callbacks, stoppers_of
 from raysafl.sweep.user_errors import errors_described
-from raysafl.tracking import Tracker, Tracking, default_uri
+from raysafl.tracking.choice import Tracking
+from raysafl.tracking.client import default_uri
+from raysafl.tracking.tracker import Tracker
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
 from raysafl.training.objective_check import try_objective

@@ -42,7 +42,7 @@ from raysafl.sweep.stale import Stale
 from raysafl.sweep.tune_callback import Halt, Watch, labels_of
 from raysafl.sweep.tune_hooks import Shown, keep_logs, logs_folder
 from raysafl.sweep.user_code import ship_user_code
-from raysafl.tracking import Tracker
+from raysafl.tracking.tracker import Tracker
 
 # Seconds between two reports of a trial to Tune, unless a scheduler needs every round.
 REPORT_SECONDS = 2.0

@@ -25,7 +25,7 @@ from raysafl.sweep.measures import score_text
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.session import End
-from raysafl.tracking import Tracker
+from raysafl.tracking.tracker import Tracker
 from raysafl.version import __version__
 
 # Seconds without a running trial until a warning. Starting a trial may take 30.

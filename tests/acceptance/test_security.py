@@ -26,9 +26,9 @@ from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
-from raysafl.tracking import sync
 from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.server import _command
+from raysafl.tracking.sync import sync
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"

@@ -27,9 +27,9 @@ from raysafl.storage.compaction import (
     put_together_if_undamaged,
 )
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.paths import Remote, parse_location
+from raysafl.storage.paths import Remote, SweepBusyError, parse_location
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
-from raysafl.storage.store import Store, SweepBusyError
+from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session, run_in_process
 

@@ -25,12 +25,12 @@ from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
-from raysafl.storage.paths import Remote, StorageError, parse_location
+from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.store import Store, SweepBusyError, find_sweeps
+from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import run_in_process
-from raysafl.tracking import default_uri
+from raysafl.tracking.client import default_uri
 
 FACTS = [
     "run_id",

@@ -19,7 +19,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 from raysafl.sweep.session import run_in_process
-from raysafl.tracking import sync
+from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
