@@ -48,7 +48,7 @@ OTHERS = {
     "kept.load": ["load_model"],
     "core.randomness": ["Key"],
     "core.rates": ["CosineRate", "ListedRate", "RateSchedule", "WarmUpRate"],
-    "runtime": ["Hardware"],
+    "runtime.hardware": ["Hardware"],
     "simulation.patience": ["Patience"],
     "simulation.per_client": ["PerClient"],
     "simulation.run": ["Run"],

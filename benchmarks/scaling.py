@@ -95,7 +95,7 @@ def rounds(step: Callable[[], object], seconds: float) -> float:
 
 def in_process(run: Run, seconds: float) -> Point:
     """raysafl in this process, without Ray, files or logging."""
-    from raysafl.runtime import Worker
+    from raysafl.runtime.in_process import Worker
     from raysafl.simulation.simulation import Simulation
 
     data, before = run.data.load(), resident()
@@ -137,7 +137,7 @@ def hosted(
 
 def on_actors(run: Run, actors: int, seconds: float) -> Point:
     """raysafl on client actors of one core, without trials or files."""
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
     from raysafl.runtime.ray_session import ray_session
     from raysafl.simulation.simulation import Simulation
 
@@ -170,7 +170,7 @@ def lockstep(runs: Sequence[Run], work: Any) -> Callable[[], object]:
 def pack_of(run: Run, size: int, seconds: float) -> Point:
     """A pack of runs on one client actor, in processes that hold nothing else."""
     from raysafl.bench.watch import client_actors
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
     from raysafl.runtime.ray_session import ray_session
 
     runs = copies(run, size)
@@ -209,7 +209,7 @@ class Coordinator:
     def __init__(self, runs: Sequence[Run], data: Any) -> None:
         import torch
 
-        from raysafl.runtime import Hardware
+        from raysafl.runtime.hardware import Hardware
 
         torch.set_num_threads(1)
         self.hosted = hosted(runs, Hardware(cpus=0.2), data[0])
@@ -250,7 +250,7 @@ def packs_at_once(run: Run, packs: int, size: int, seconds: float) -> Point:
 def sweep(trials: int) -> Point:
     """A sweep as `raysafl run` does it, Ray's start and MLflow included, of trivial runs."""
     from raysafl.report.figures.curves import curve_of_run
-    from raysafl.tracking import sync
+    from raysafl.tracking.sync import sync
 
     base = workload(smoke=True).replace(
         local=LocalTraining(lr=0.1, batch_size=20, steps=1),

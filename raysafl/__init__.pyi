@@ -112,7 +112,7 @@ from .participation import (
     Uniform,
     Weibull,
 )
-from .runtime import Hardware
+from .runtime.hardware import Hardware
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run

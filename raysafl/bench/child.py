@@ -67,7 +67,7 @@ def on_actors(job: Job) -> Iterator[Rounds]:
     """Provide the rounds of raysafl on client actors, without trials or logging."""
     import ray
 
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
     from raysafl.runtime.messages import PackSetup
     from raysafl.runtime.on_actors import host_pack, start_actors
     from raysafl.runtime.ray_session import ray_session
@@ -108,7 +108,7 @@ def time_rounds(step: Step, count: int, device: str = "cpu") -> dict[str, Any]:
 
 def time_bare_runs(job: Job) -> dict[str, Any]:
     """Time all runs together, with data loaded once; return the mean final accuracy as well."""
-    from raysafl.runtime import Worker
+    from raysafl.runtime.in_process import Worker
 
     began = time.perf_counter()
     finals = list[float]()
@@ -134,7 +134,7 @@ def time_sweep(job: Job) -> dict[str, Any]:
         files that the sweep leaves, MLflow's included; the share of the time in which
         the client actors were busy (see `Busy`); and the seconds of the report.
     """
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.runner import Runner
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.core.work import Cell, Work
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation

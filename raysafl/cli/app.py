@@ -11,20 +11,21 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
-from raysafl.core.component import Component
 from raysafl.core.text import redacted
 from raysafl.storage.paths import parse_location
-from raysafl.storage.store import find_sweeps
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
 from raysafl.sweep.stale import Stale
 from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    from raysafl.runtime.hardware import Hardware
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
@@ -356,7 +357,7 @@ def sync_command(
 ) -> None:
     """Bring MLflow to what the stored results hold."""
     from raysafl.report.figures.curves import curve_of_run
-    from raysafl.tracking import sync
+    from raysafl.tracking.sync import sync
 
     location = parse_location(path)
     with working():
@@ -538,9 +539,9 @@ def _client_hardware(
     trials: int | None,
     autoscale: bool = False,
     pack: str = "auto",
-) -> Component:
+) -> "Hardware":
     """Make the hardware of a trial from the options of the command line."""
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
 
     return Hardware(
         actors=actors,
@@ -554,6 +555,8 @@ def _client_hardware(
 
 def _sweeps(path: str) -> list[Any]:
     """Return the sweeps in a folder, or raise ValueError if there is none."""
+    from raysafl.storage.store import find_sweeps
+
     stores = find_sweeps(parse_location(path))
     if not stores:
         raise ValueError(

@@ -15,7 +15,7 @@ from raysafl.data import data_root
 from raysafl.runtime.gpus import in_words, why_unseen
 from raysafl.runtime.ray_session import ray_session
 from raysafl.storage.paths import Location
-from raysafl.tracking import default_uri, ping
+from raysafl.tracking.client import default_uri, ping
 
 # The variable that chooses the GPUs which programs see.
 VISIBLE = "CUDA_VISIBLE_DEVICES"

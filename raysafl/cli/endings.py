@@ -9,7 +9,7 @@ from types import TracebackType
 
 import raysafl
 from raysafl.cli import signals
-from raysafl.storage.store import SweepBusyError
+from raysafl.storage.paths import SweepBusyError
 
 # The exit codes of every command; README.md has the table.
 DONE = 0

@@ -19,8 +19,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import ray
-
 LOG = logging.getLogger(__name__)
 
 # Settings that Ray reads from the environment but does not document. A Ray that does
@@ -55,7 +53,7 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
     constants = _find("ray._private.ray_constants")
     if not hasattr(constants, "ENABLE_RAY_CLUSTER"):
         raise ValueError(
-            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of "
+            f"raysafl cannot keep Ray {_version()} on loopback: this version of "
             "Ray has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray "
             "that constraints.txt names, or start a Ray yourself and give --address"
         )
@@ -218,6 +216,11 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _version() -> str:
+    """Return Ray's version, or nothing if it is not installed."""
+    return str(_find("ray", "__version__") or "")
+
+
 def _find(module: str, name: str | None = None) -> Any:
     """Return a module of Ray, or an attribute of it; None if Ray does not have it."""
     try:
@@ -246,4 +249,4 @@ def _warn_once(part: str, consequence: str) -> None:
     """Log that this Ray lacks a private part, once a process."""
     if part not in _warned:
         _warned.add(part)
-        LOG.warning("Ray %s has no %s: %s", ray.__version__, part, consequence)
+        LOG.warning("Ray %s has no %s: %s", _version(), part, consequence)

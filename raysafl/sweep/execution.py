@@ -33,7 +33,7 @@ from raysafl.sweep.watch import Watch, labels_of
 if TYPE_CHECKING:
     from ray import tune
 
-    from raysafl.tracking import Tracker
+    from raysafl.tracking.tracker import Tracker
 
 # Seconds between two reports of a pack, unless every evaluated round is reported.
 REPORT_SECONDS = 2.0

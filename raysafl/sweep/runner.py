@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from ray import tune
 
-    from raysafl.tracking import Tracker
+    from raysafl.tracking.tracker import Tracker
 
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
@@ -440,7 +440,8 @@ class Runner:
         if track is Tracking.NONE:
             return None
         # Imported here, because a sweep that is not tracked needs no MLflow.
-        from raysafl.tracking import Tracker, default_uri
+        from raysafl.tracking.client import default_uri
+        from raysafl.tracking.tracker import Tracker
 
         uri = self.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote and not self.quiet:

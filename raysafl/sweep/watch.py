@@ -22,7 +22,7 @@ from raysafl.sweep.session import End
 from raysafl.version import __version__
 
 if TYPE_CHECKING:
-    from raysafl.tracking import Tracker
+    from raysafl.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from helpers.folders import apart
 from raysafl import Run, Runner, Sweep
 from raysafl.quickstart import BASE
 from raysafl.report import write
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.compaction import compact
 from raysafl.storage.runs_table import make_runs_table, write_runs_table

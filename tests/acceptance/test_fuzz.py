@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from raysafl import Key, Run, Trace
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.screen import screen
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.manifest import Manifest

@@ -23,7 +23,7 @@ from helpers.commands import RAYSAFL
 from helpers.folders import contents
 from helpers.here import run_in_process
 
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 
 HERE = Path(__file__).parents[1] / "helpers" / "cluster"

@@ -16,7 +16,7 @@ from helpers.chaos import rows
 from helpers.commands import RAYSAFL
 from helpers.here import run_in_process
 
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep

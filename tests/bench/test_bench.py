@@ -41,7 +41,7 @@ from raysafl.bench.workloads import (
 )
 from raysafl.cli import app as cli
 from raysafl.models import FlatModel
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.training.inputs import draw_batches

@@ -34,7 +34,7 @@ from raysafl import (
     Sweep,
     Uniform,
 )
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 
 VICTIMS = {"driver": 0.2, "coordinator": 0.35, "client actor": 0.35, "node": 0.1}

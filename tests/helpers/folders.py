@@ -7,7 +7,7 @@ import numpy as np
 from helpers.here import run_in_process
 from raysafl import Sweep
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store

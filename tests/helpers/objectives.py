@@ -20,7 +20,7 @@ from raysafl import (
 )
 from raysafl.core.problem import Dataset
 from raysafl.data import Source
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 

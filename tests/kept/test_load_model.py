@@ -12,7 +12,7 @@ from torch import nn
 
 import raysafl as fl
 from raysafl.kept.content import about, load
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry, Status

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysafl import Patience, Run, Validation
 from raysafl.core.work import Scores
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store

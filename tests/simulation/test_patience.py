@@ -13,7 +13,7 @@ from helpers.here import run_in_process
 
 from raysafl import LocalTraining, Patience, PerClient, Run
 from raysafl.core.record import Record
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import _checksum, dump, progress, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.integrity import faults

@@ -20,7 +20,7 @@ from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.compaction import (
     compact,
@@ -28,9 +28,9 @@ from raysafl.storage.compaction import (
     put_together_if_undamaged,
 )
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.paths import Remote, parse_location
+from raysafl.storage.paths import Remote, SweepBusyError, parse_location
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
-from raysafl.storage.store import Store, SweepBusyError
+from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session
 

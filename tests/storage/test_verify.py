@@ -26,7 +26,7 @@ from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.query import results
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage import locks
 from raysafl.storage.bundle import Bundle

@@ -12,7 +12,7 @@ from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.client_tables import CLIENT_COLUMNS
 from raysafl.storage.compaction import compact

@@ -15,7 +15,7 @@ from helpers.here import run_in_process
 
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import NEWS, Context, Coordinator
 from raysafl.sweep.open_pack import Terms

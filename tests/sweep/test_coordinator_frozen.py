@@ -14,7 +14,7 @@ from helpers.here import run_in_process
 from torch import nn
 
 from raysafl import Hardware, Model, Run
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import Context, Coordinator
 from raysafl.sweep.open_pack import Terms

@@ -15,10 +15,10 @@ from ray import tune
 from rich.console import Console
 
 from raysafl import Hardware, Outcome, Run, Runner, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
-from raysafl.tracking import sync
+from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 

@@ -23,7 +23,7 @@ from helpers.mistakes import (
 from ray import tune
 
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep import rehearsal, runner
 from raysafl.sweep.experiment_file import load_sweep

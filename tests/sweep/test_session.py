@@ -8,7 +8,7 @@ import pandas as pd
 from helpers.here import run_in_process
 
 from raysafl import LocalTraining, Run
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 

@@ -14,7 +14,7 @@ from helpers.here import run_in_process
 
 from raysafl import Classification, FedAvg, Key, Run, simulate
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 
 

@@ -14,7 +14,7 @@ from ray import tune
 from rich.console import Console
 
 from raysafl import Hardware, Outcome, Runner, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store

@@ -35,11 +35,12 @@ from raysafl import (
     Sweep,
 )
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
+from raysafl.storage.paths import SweepBusyError
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.store import Store, SweepBusyError
+from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
 from raysafl.sweep import watch
 from raysafl.sweep.session import Session
@@ -625,7 +626,8 @@ def test_reports_rise_with_the_rounds_and_the_last_is_of_the_last_round(
 def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
     tiny: Run, tmp_path: Path
 ) -> None:
-    from raysafl.tracking import default_uri, ping, sync
+    from raysafl.tracking.client import default_uri, ping
+    from raysafl.tracking.sync import sync
 
     down = "http://127.0.0.1:9"
     outcome, said = go(grid(tiny), tmp_path / "s", track="auto", tracking_uri=down)

@@ -11,9 +11,11 @@ from helpers.here import run_in_process
 from helpers.tracked import uri_of
 
 import raysafl as fl
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.tracking import Tracking, kept, sync
+from raysafl.tracking import kept
+from raysafl.tracking.choice import Tracking
+from raysafl.tracking.sync import sync
 
 with warnings.catch_warnings():
     # Importing it raises warnings of its own.

@@ -11,9 +11,9 @@ import pytest
 from helpers.servers import free_port, process
 
 from raysafl import Hardware, Run, Runner, Sweep
-from raysafl.tracking import sync
 from raysafl.tracking.client import connect
 from raysafl.tracking.server import ENVIRONMENT
+from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 ROUNDS = 150
