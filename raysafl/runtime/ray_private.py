@@ -190,7 +190,7 @@ def storage_of(folder: Path, name: str) -> Any:
     kind = _find("ray.train._internal.storage", "StorageContext")
     if kind is None:
         raise ValueError(
-            f"Ray {ray.__version__} has no ray.train._internal.storage.StorageContext, "
+            f"Ray {_version()} has no ray.train._internal.storage.StorageContext, "
             "without which callbacks have no folders in this process; give "
             "--executor ray (executor='ray')"
         )
