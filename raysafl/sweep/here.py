@@ -7,6 +7,7 @@ the same: rows, checkpoints, display, MLflow, search algorithms, callbacks, rule
 import datetime
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -315,7 +316,8 @@ def _callbacks_told(
         yield told
     finally:
         told.finished()
-        keep_logs(folder / job.sweep.name, job.store.logs)
+        keep_logs(told.written, job.store.logs)
+        shutil.rmtree(told.written, ignore_errors=True)
 
 
 class NobodyTold:

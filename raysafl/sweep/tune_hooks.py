@@ -45,6 +45,11 @@ class CallbacksTold:
         for callback in self.callbacks:
             callback.setup(stop=None, num_samples=sweep.num_samples)
 
+    @property
+    def written(self) -> Path:
+        """The folder below which the callbacks have written a folder for each trial."""
+        return Path(self.storage.experiment_driver_staging_path)
+
     def started(self, trial_id: str, config: Mapping[str, Any]) -> None:
         """Tell the callbacks that a trial has started."""
         trial = Trial(

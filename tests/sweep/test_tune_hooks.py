@@ -52,8 +52,9 @@ def curve(file: Path, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("executor", ["here", "ray"])
 def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
-    tiny: Run, tmp_path: Path
+    executor: str, tiny: Run, tmp_path: Path
 ) -> None:
     runs = {(a, 0.5): tiny.replace(seed=i) for i, a in enumerate(("FedAvg", "other"))}
     sweep = Sweep("callbacks", runs, axes=("algorithm", "q"))
@@ -63,6 +64,7 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
         sweep,
         tmp_path / "s",
         hardware=Hardware(cpus=0.5),
+        executor=executor,
         track="none",  # type: ignore[arg-type]
         callbacks=[seen, TBXLoggerCallback()],
         stop={"round": 3},
