@@ -16,13 +16,13 @@ def main() -> None:
     out = output.forgive()
     code = 1
 
-    def end() -> None:
+    def leave() -> None:
         signals.flush_files()
         signals.leave(code)
 
     # What is registered first is called last. So libraries and the user's code do what they
     # have to do at the end. Python would then take itself apart, for a second.
-    atexit.register(end)
+    atexit.register(leave)
     # Imported here, when a signal already finds its handler.
     from raysafl.cli.app import main as run_command
 

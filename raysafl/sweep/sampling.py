@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from ray.tune.search.variant_generator import generate_variants
+
+from raysafl.core.needs import need
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
@@ -23,6 +24,9 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
         space: the search space; `tune.grid_search` in it is expanded for each sample.
         num_samples: the number of samples.
 
+    Raises:
+        ValueError: Ray is not installed.
+
     Example:
         >>> from ray import tune
         >>> [c["x"] for c in draw({"x": tune.grid_search([1, 2])}, 1)]
@@ -30,6 +34,10 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
         >>> draw({"x": tune.uniform(0, 1)}, 2) == draw({"x": tune.uniform(0, 1)}, 2)
         True
     """
+    # Imported here, because a grid needs no Ray, whose import takes a second.
+    need("ray", "a search space")
+    from ray.tune.search.variant_generator import generate_variants
+
     rng = np.random.default_rng(SEED)
     return [
         dict(spec["config"])

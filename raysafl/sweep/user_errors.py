@@ -5,6 +5,7 @@ text of the traceback, wherever the error was raised.
 """
 
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -12,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
-
-from ray.exceptions import RayTaskError
 
 import raysafl
 from raysafl.core.component import Component
@@ -69,7 +68,7 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
         (inputs.py:80)`.
     """
     text = traceback_text(error)
-    cause = error.cause if isinstance(error, RayTaskError) else error
+    cause = _cause_of(error)
     what = _writable(f"{type(cause).__name__}: {cause}")
     frames = _frames(text)
     users = [frame for frame in frames if frame.is_users]
@@ -86,6 +85,16 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
     name = _class_at(frames, components)
     place = f"{name} ({innermost[-1]})" if name else str(innermost[-1])
     return f"{place}: {what}"
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Return what a client actor raised; an error that is not from one as it is."""
+    # Ray need not be installed; if it is not even imported, it has raised nothing.
+    exceptions = sys.modules.get("ray.exceptions")
+    if exceptions is None or not isinstance(error, exceptions.RayTaskError):
+        return error
+    cause: BaseException = error.cause
+    return cause
 
 
 def traceback_text(error: BaseException) -> str:
