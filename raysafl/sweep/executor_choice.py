@@ -1,10 +1,10 @@
 """Who carries out a sweep: this process, or trials on Ray."""
 
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from raysafl.core.needs import is_installed
 from raysafl.core.problem import Dataset
 from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
@@ -57,7 +57,7 @@ class Asked:
             return self.name, "it was asked for"
         if why := self._only_ray or self._better_on_ray:
             return ExecutorName.RAY, why
-        if importlib.util.find_spec("ray") is None:
+        if not is_installed("ray"):
             return ExecutorName.HERE, "Ray is not installed"
         needed = seconds()
         about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"

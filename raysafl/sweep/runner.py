@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
+from raysafl.core.needs import need
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, nearest, redacted
 from raysafl.runtime.hardware import Hardware
@@ -373,6 +374,7 @@ class Runner:
             from raysafl.sweep.here import Here
 
             return Here(self.hardware)
+        need("ray", "executor 'ray'")
         from raysafl.sweep.tune import OnRay
 
         return OnRay(self.hardware, self.address, self._note)
@@ -386,6 +388,7 @@ class Runner:
         if isinstance(self.callbacks, list | tuple) and not self.callbacks:
             return []
         # Imported here, because it imports Tune, whose import takes a second.
+        need("ray", "a callback of Tune's")
         from raysafl.sweep.tune_hooks import check_callbacks
 
         return check_callbacks(self.callbacks)

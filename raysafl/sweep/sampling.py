@@ -5,13 +5,15 @@ can be drawn beforehand, and their runs advance in packs as those of a grid do.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ray.tune.search import Searcher, SearchGenerator
-from ray.tune.search.variant_generator import generate_variants
 
+from raysafl.core.needs import need
 from raysafl.sweep.definition import Sweep
+
+if TYPE_CHECKING:
+    from ray.tune.search import Searcher
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
@@ -26,6 +28,9 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
         space: the search space; `tune.grid_search` in it is expanded for each sample.
         num_samples: the number of samples.
 
+    Raises:
+        ValueError: Ray is not installed.
+
     Example:
         >>> from ray import tune
         >>> [c["x"] for c in draw({"x": tune.grid_search([1, 2])}, 1)]
@@ -33,6 +38,10 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
         >>> draw({"x": tune.uniform(0, 1)}, 2) == draw({"x": tune.uniform(0, 1)}, 2)
         True
     """
+    # Imported here, because a grid needs no Ray, whose import takes a second.
+    need("ray", "a search space")
+    from ray.tune.search.variant_generator import generate_variants
+
     rng = np.random.default_rng(SEED)
     return [
         dict(spec["config"])
@@ -41,7 +50,7 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
     ]
 
 
-def searcher_of(sweep: Sweep) -> Searcher:
+def searcher_of(sweep: Sweep) -> "Searcher":
     """Return the search algorithm of a sweep, ready to suggest configurations.
 
     Args:
@@ -50,6 +59,9 @@ def searcher_of(sweep: Sweep) -> Searcher:
     Raises:
         ValueError: it is no `Searcher`, or it takes no search space.
     """
+    # Imported here, because a grid needs no Ray, whose import takes a second.
+    from ray.tune.search import Searcher, SearchGenerator
+
     searcher = sweep.search_alg
     if isinstance(searcher, SearchGenerator):
         searcher = searcher.searcher

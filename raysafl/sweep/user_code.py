@@ -6,9 +6,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ray
-import ray.cloudpickle
-
 from raysafl.core.component import Component
 from raysafl.core.users_code import is_users_module
 from raysafl.simulation.run import Run
@@ -30,6 +27,9 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
         sweep: its function `make` may be the user's.
         runs: their components may be the user's.
     """
+    # Imported here, because runs in this process need no Ray.
+    import ray.cloudpickle
+
     components = [component for run in runs for component in run.components()]
     classes = [
         kind for component in components for kind in _component_classes(component)

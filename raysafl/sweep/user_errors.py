@@ -5,14 +5,13 @@ text of the traceback, wherever the error was raised.
 """
 
 import re
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
-
-from ray.exceptions import RayTaskError
 
 from raysafl.core.component import Component
 from raysafl.core.text import redacted
@@ -59,7 +58,7 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
         (inputs.py:80)`.
     """
     text = traceback_text(error)
-    cause = error.cause if isinstance(error, RayTaskError) else error
+    cause = _cause_of(error)
     what = _writable(f"{type(cause).__name__}: {cause}")
     frames = _frames(text)
     users = [frame for frame in frames if frame.is_users]
@@ -76,6 +75,16 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
     name = _class_at(frames, components)
     place = f"{name} ({innermost[-1]})" if name else str(innermost[-1])
     return f"{place}: {what}"
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Return what a client actor raised; an error that is not from one as it is."""
+    # Ray need not be installed; if it is not even imported, it has raised nothing.
+    exceptions = sys.modules.get("ray.exceptions")
+    if exceptions is None or not isinstance(error, exceptions.RayTaskError):
+        return error
+    cause: BaseException = error.cause
+    return cause
 
 
 def traceback_text(error: BaseException) -> str:
