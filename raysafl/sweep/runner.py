@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from raysafl.core.needs import need
+from raysafl.core.needs import is_installed, need
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, nearest, redacted
 from raysafl.report.current import is_current
@@ -165,6 +165,8 @@ class Runner:
         self._callbacks()
         rules_of(self.stop, self.sweep.reported)
         self._asked.check()
+        if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
+            need("mlflow", f"track '{self.track}'")
         outcome = self._run()
         if not self.quiet:
             print_outcome(outcome, self.console)
@@ -376,7 +378,6 @@ class Runner:
             from raysafl.sweep.here import Here
 
             return Here(self.hardware)
-        need("ray", "executor 'ray'")
         from raysafl.sweep.tune import OnRay
 
         return OnRay(self.hardware, self.address, self._note)
@@ -443,6 +444,9 @@ class Runner:
         """Return what logs to MLflow; None if nothing is to be logged."""
         track = Tracking(self.track)
         if track is Tracking.NONE:
+            return None
+        if not is_installed("mlflow"):
+            self._note("MLflow is not installed, so nothing is logged to it")
             return None
         # Imported here, because a sweep that is not tracked needs no MLflow.
         from raysafl.tracking.client import default_uri
