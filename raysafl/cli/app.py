@@ -19,6 +19,7 @@ from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
 from raysafl.core.text import redacted
 from raysafl.storage.paths import parse_location
+from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
 from raysafl.sweep.stale import Stale
 from raysafl.tracking.choice import Tracking
@@ -77,6 +78,14 @@ Address = Annotated[
     str | None,
     typer.Option(help="Address of a Ray cluster; 'auto' for the one on this machine."),
 ]
+ExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        help="Who carries out the runs: this process (here), trials on Ray (ray), or "
+        "this process if all of the work takes less time than Ray takes to start (auto).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Resume = Annotated[
     bool,
@@ -125,6 +134,7 @@ def quickstart_command(
     gpus: Gpus = 0.0,
     trials: Trials = None,
     address: Address = None,
+    executor: ExecutorOption = ExecutorName.AUTO,
     quiet: Quiet = False,
     resume: Resume = True,
 ) -> None:
@@ -134,7 +144,13 @@ def quickstart_command(
 
     hardware = _client_hardware(actors, cpus, gpus, trials)
     _run_sweep(
-        SWEEP, out=out, hardware=hardware, address=address, quiet=quiet, resume=resume
+        SWEEP,
+        out=out,
+        hardware=hardware,
+        address=address,
+        executor=executor,
+        quiet=quiet,
+        resume=resume,
     )
 
 
@@ -153,6 +169,7 @@ def run_command(
     resume: Resume = True,
     stale: StaleCode = Stale.FAIL,
     address: Address = None,
+    executor: ExecutorOption = ExecutorName.AUTO,
     actors: Actors = 1,
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
@@ -181,6 +198,7 @@ def run_command(
         resume=resume,
         stale=stale,
         address=address,
+        executor=executor,
         hardware=_client_hardware(actors, cpus, gpus, trials, autoscale, pack),
         engine=engine,
         tracking_uri=tracking_uri,

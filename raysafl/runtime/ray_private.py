@@ -16,6 +16,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 LOG = logging.getLogger(__name__)
@@ -174,6 +175,26 @@ def forget_metric_history(trial: Any) -> None:
                 f"Trial.run_metadata.{name}",
                 "the driver's memory grows by 20 kB a trial",
             )
+
+
+def storage_of(folder: Path, name: str) -> Any:
+    """Return what tells a trial of Tune's, outside of Tune, where its files lie.
+
+    Args:
+        folder: the folder that gets a folder for the experiment.
+        name: the name of the experiment.
+
+    Raises:
+        ValueError: this version of Ray has no such part.
+    """
+    kind = _find("ray.train._internal.storage", "StorageContext")
+    if kind is None:
+        raise ValueError(
+            f"Ray {_version()} has no ray.train._internal.storage.StorageContext, "
+            "without which callbacks have no folders in this process; give "
+            "--executor ray (executor='ray')"
+        )
+    return kind(storage_path=str(folder), experiment_dir_name=name)
 
 
 @contextmanager

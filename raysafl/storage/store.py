@@ -107,6 +107,11 @@ class Store:
         return local_folder(self.path) != self.path
 
     @property
+    def logs(self) -> Path:
+        """The folder, on this machine, of what a user's callbacks have written of runs."""
+        return local_folder(self.path) / "logs"
+
+    @property
     def rounds_path(self) -> Location:
         """The folder of the rows, which `pandas.read_parquet` reads as one table."""
         return self.path / "rounds"

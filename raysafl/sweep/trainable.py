@@ -10,13 +10,13 @@ from ray.tune.result import TIMESTEPS_TOTAL
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.runtime.client_actor import own_device
-from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.check import check_run, check_space
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.here import simulation_of
 from raysafl.sweep.open_run import metrics_of
+from raysafl.sweep.prepare import prepare
 from raysafl.sweep.user_code import ship_user_code
 
 CHECKPOINT = "simulation.safetensors"
@@ -60,9 +60,6 @@ def trainable(base: Run, *, engine: str = "auto") -> type[tune.Trainable]:
     Raises:
         ValueError: a file is missing, or a part of the run does not fit the data.
     """
-    # Imported here, because the runner imports the whole machinery of sweeps.
-    from raysafl.sweep.runner import prepare
-
     check_run(base, "the first argument of trainable")
     ship_user_code(Sweep("trainable", [base]), [base])
     (dataset,) = prepare([base], engine).values()
@@ -102,16 +99,7 @@ class RunTrainable(tune.Trainable):
         run = self.base.replace(config)
         same = run.data.source_key == self.base.data.source_key
         dataset = self.dataset if same else run.data.load()
-        work = Worker(
-            run.cells,
-            dataset,
-            run.model,
-            own_device(),
-            self.engine,
-            run.local.batch_size,
-            run.objective,
-        )
-        self.simulation = Simulation(run, work)
+        self.simulation = simulation_of(run, dataset, self.engine, own_device())
         # The last record of each replicate, also of those that have stopped.
         self.latest: dict[int, Record] = {}
 

@@ -6,7 +6,6 @@ text of the traceback, wherever the error was raised.
 
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,15 +13,13 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
-import raysafl
 from raysafl.core.component import Component
 from raysafl.core.text import redacted
+from raysafl.core.users_code import OURS, is_users_file
 from raysafl.core.users_parts import is_users_class
 
 # The largest number of characters of a traceback that is kept.
 LONGEST = 20_000
-OURS = Path(raysafl.__file__).parent
-STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+), in ', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[\d*m")
 # Between the traceback of an error and that of its cause, which comes first.
@@ -40,14 +37,7 @@ class Frame(NamedTuple):
     @property
     def is_users(self) -> bool:
         """Whether the file is neither raysafl's nor Python's nor an installed package's."""
-        path = Path(self.file)
-        installed = "site-packages" in self.file or "dist-packages" in self.file
-        return (
-            path.suffix == ".py"
-            and not installed
-            and not path.is_relative_to(OURS)
-            and not path.is_relative_to(STANDARD_LIBRARY)
-        )
+        return is_users_file(self.file)
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"

@@ -15,9 +15,8 @@ import pytest
 from conftest import CHAOS
 from helpers import here
 from helpers.folders import apart
-from helpers.here import HereRunner
 
-from raysafl import Run, Sweep
+from raysafl import Run, Runner, Sweep
 from raysafl.quickstart import BASE
 from raysafl.report import write
 from raysafl.runtime.in_process import Worker
@@ -217,7 +216,7 @@ def completed(store: Store, repaired_first: bool) -> None:
     """The user's way back: the same command; `verify --repair` before it does no harm."""
     if repaired_first:
         repair(store, verify(store, progress))
-    HereRunner(sweep_of(SHORT), store.path, track="none", quiet=True).run()
+    Runner(sweep_of(SHORT), store.path, executor="here", track="none", quiet=True).run()
 
 
 @pytest.mark.parametrize("part", range(PARTS))

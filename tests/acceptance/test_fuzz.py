@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.folders import apart
+from helpers.here import run_in_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 from raysafl.tracking import descriptions
 
 fuzz = settings(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.folders import apart
+from helpers.here import run_in_process
 from rich.console import Console
 
 from raysafl import Hardware, Key, Run, Runner, Sweep
@@ -25,7 +26,6 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
 from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.server import _command
 from raysafl.tracking.sync import sync

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.here import run_in_process
 from raysafl import (
     MLP,
     Classification,
@@ -22,7 +23,6 @@ from raysafl.data import Source
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import run_in_process
 
 
 class Slope(Source):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.frozen import Backbone
+from helpers.here import run_in_process
 from torch import nn
 
 import raysafl as fl
@@ -18,7 +19,6 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.keeping import keeping_note
-from raysafl.sweep.session import run_in_process
 
 
 class Tied(fl.Model):

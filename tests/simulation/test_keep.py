@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.here import run_in_process
 from torch import Tensor
 
 from raysafl import Patience, Run, Validation
@@ -14,7 +15,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 NAN = math.nan
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import pytest
 import torch
+from helpers.here import run_in_process
 
 from raysafl import LocalTraining, Patience, PerClient, Run
 from raysafl.core.record import Record
@@ -21,7 +22,7 @@ from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from helpers.crashes import crashes
 from helpers.folders import apart, rows_file
+from helpers.here import run_in_process
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -31,7 +32,7 @@ from raysafl.storage.paths import Remote, SweepBusyError, parse_location
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 

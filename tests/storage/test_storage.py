@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from filelock import Timeout
+from helpers.here import run_in_process
 from helpers.servers import Line, s3
 
 from raysafl import Hardware, Run, Runner
@@ -29,7 +30,6 @@ from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_lo
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import run_in_process
 from raysafl.tracking.client import default_uri
 
 FACTS = [

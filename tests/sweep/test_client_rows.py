@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
 from raysafl.report.write import write_report
@@ -18,7 +19,7 @@ from raysafl.storage.compaction import compact
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 
 def runs_of(tiny: Run) -> list[Run]:

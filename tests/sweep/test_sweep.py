@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import ray
 from helpers.folders import apart
-from helpers.here import HereRunner
+from helpers.here import run_in_process
 from ray import tune
 from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
@@ -42,8 +42,8 @@ from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
-from raysafl.sweep import tune_callback as watch
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep import watch
+from raysafl.sweep.session import Session
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 FACTS = [
@@ -57,14 +57,12 @@ FACTS = [
 ]
 
 
-def go(
-    sweep: Sweep, out: Path, runner: type[Runner] = Runner, **options: object
-) -> tuple[Outcome, str]:
+def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     # Each trial at the same time needs two more processes, which take seconds to start.
     options = {"track": "none", "hardware": Hardware(cpus=0.5, trials=1), **options}
-    outcome = runner(
+    outcome = Runner(
         sweep, out=out, console=Console(file=text, width=200), **options
     ).run()  # type: ignore[arg-type]
     return outcome, text.getvalue()
@@ -72,7 +70,7 @@ def go(
 
 def finish(sweep: Sweep, out: Path) -> Outcome:
     """Carry out a sweep in this process, so that a test finds it finished."""
-    outcome, _ = go(sweep, out, HereRunner)
+    outcome, _ = go(sweep, out, executor="here")
     assert outcome.ok
     return outcome
 
@@ -221,7 +219,7 @@ def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write
     earlier = store.run_lock("earlier")
     earlier.acquire()
     with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(go, sweep, store.path, HereRunner)
+        going = pool.submit(go, sweep, store.path, executor="here")
         with pytest.raises(TimeoutError):
             going.result(timeout=1)
         run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
@@ -234,14 +232,14 @@ def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write
 
 def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
     finish(grid(tiny), tmp_path / "s")
-    outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
+    outcome, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
     assert outcome.skipped == 0 and len(outcome.runs) == 4
 
 
 def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
     tiny: Run, tmp_path: Path
 ) -> None:
-    outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, only={"s": "2"})
+    outcome, _ = go(grid(tiny), tmp_path / "s", executor="here", only={"s": "2"})
     assert outcome.ok and set(outcome.runs["label.s"]) == {2}
     with pytest.raises(
         ValueError, match="no run has all the labels method=SAFARI, s=2"
@@ -275,7 +273,7 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     assert reason.startswith("round ") and "not finite" in reason
     # What failed is tried again, what diverged is not.
     before = outcome.store.rounds()
-    again, _ = go(sweep, tmp_path / "s", HereRunner)
+    again, _ = go(sweep, tmp_path / "s", executor="here")
     broken = sweep.labelled()[("Broken", 0)].id
     assert again.skipped == 3 and again.shown == {broken}
     assert again.store.ledger()[broken].status == "failed"
@@ -486,7 +484,7 @@ def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
 ) -> None:
     finish(grid(tiny, other=tiny.replace(rounds=2)), tmp_path / "s")
     sweep = grid(tiny, other=tiny.replace(rounds=3))
-    outcome, _ = go(sweep, tmp_path / "s", HereRunner)
+    outcome, _ = go(sweep, tmp_path / "s", executor="here")
     assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
 
 
@@ -648,7 +646,7 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     assert compact(first.store).compacted == 2
 
     sweep = grid(tiny, other=tiny.replace(seed=5))
-    again, _ = go(sweep, tmp_path / "s", HereRunner)
+    again, _ = go(sweep, tmp_path / "s", executor="here")
     assert (again.skipped, again.missing) == (2, 0) and again.ok
     ids = {run.id for run in sweep.labelled().values()}
     assert again.store.compacted.run_ids() == ids and not again.store.parts()
@@ -658,7 +656,7 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before, check_exact=True)
 
-    anew, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
+    anew, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
     assert anew.skipped == 0 and anew.ok
     assert anew.shown == set(before["run_id"])
     assert anew.store.compacted.run_ids() == ids

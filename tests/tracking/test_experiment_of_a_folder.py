@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.here import run_in_process
 from helpers.tracked import ENDED, A, B, complete, rows, sweep
 
 from raysafl import Run, Sweep
@@ -15,7 +16,6 @@ from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
 from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.sync import sync
