@@ -1,10 +1,10 @@
 """Who carries out a sweep: this process, or trials on Ray."""
 
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from raysafl.core.needs import is_installed, need
 from raysafl.core.problem import Dataset
 from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
@@ -37,7 +37,8 @@ class Asked:
         """Refuse what this process cannot do, if it is to carry out the sweep.
 
         Raises:
-            ValueError: it is, and something is asked for that only Ray has.
+            ValueError: it is, and something is asked for that only Ray has; or Ray is
+                needed, and not installed.
         """
         needs = self._only_ray
         if self.name is ExecutorName.HERE and needs:
@@ -45,6 +46,10 @@ class Asked:
                 f"executor 'here' carries out a sweep in this process, but {needs}; leave "
                 "that out, or take executor 'ray'"
             )
+        if self.name is ExecutorName.RAY:
+            need("ray", "executor 'ray'")
+        elif needs:
+            need("ray", f"this sweep ({needs})")
 
     def choose(self, seconds: Callable[[], float]) -> tuple[ExecutorName, str]:
         """Return who carries out the sweep, and why.
@@ -55,10 +60,10 @@ class Asked:
         """
         if self.name is not ExecutorName.AUTO:
             return self.name, "it was asked for"
+        if not is_installed("ray"):
+            return ExecutorName.HERE, "Ray is not installed"
         if why := self._only_ray or self._better_on_ray:
             return ExecutorName.RAY, why
-        if importlib.util.find_spec("ray") is None:
-            return ExecutorName.HERE, "Ray is not installed"
         needed = seconds()
         about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
         if needed < STARTING_RAY_SECONDS:
