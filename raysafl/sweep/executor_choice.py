@@ -34,11 +34,11 @@ class Asked:
     address: str | None
 
     def check(self) -> None:
-        """Refuse what cannot be carried out.
+        """Refuse what this process cannot do, if it is to carry out the sweep.
 
         Raises:
-            ValueError: this process is to carry out the sweep, and something is asked
-                for that only Ray has; or Ray is needed, and is not installed.
+            ValueError: it is, and something is asked for that only Ray has; or Ray is
+                needed, and not installed.
         """
         needs = self._only_ray
         if self.name is ExecutorName.HERE and needs:
@@ -46,8 +46,10 @@ class Asked:
                 f"executor 'here' carries out a sweep in this process, but {needs}; leave "
                 "that out, or take executor 'ray'"
             )
-        if self.name is ExecutorName.RAY or needs:
-            need("ray", f"this sweep ({needs})" if needs else "executor 'ray'")
+        if self.name is ExecutorName.RAY:
+            need("ray", "executor 'ray'")
+        elif needs:
+            need("ray", f"this sweep ({needs})")
 
     def choose(self, seconds: Callable[[], float]) -> tuple[ExecutorName, str]:
         """Return who carries out the sweep, and why.
@@ -58,12 +60,10 @@ class Asked:
         """
         if self.name is not ExecutorName.AUTO:
             return self.name, "it was asked for"
-        if self._only_ray:
-            return ExecutorName.RAY, self._only_ray
         if not is_installed("ray"):
             return ExecutorName.HERE, "Ray is not installed"
-        if self._better_on_ray:
-            return ExecutorName.RAY, self._better_on_ray
+        if why := self._only_ray or self._better_on_ray:
+            return ExecutorName.RAY, why
         needed = seconds()
         about = f"about {needed:.0f} s" if needed >= 1 else "less than 1 s"
         if needed < STARTING_RAY_SECONDS:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from helpers.crashes import crashes
 from helpers.here import run_in_process
 
-from raysafl import LocalTraining, Run
+from raysafl import LocalTraining, PerClient, Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
+
+CLOCK = "seconds"
 
 
 def work(run: Run) -> Worker:
@@ -61,3 +64,66 @@ def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(
     assert session.open[tiny.id].simulation.round == 0 and not store.parts()
     # The driver is told at the next report, when the run may have ended.
     assert session.advance(np.inf) and session.begun_anew == told
+
+
+def test_a_crash_at_any_operation_of_a_flush_costs_no_round_that_a_checkpoint_had(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """Neither does a checkpoint say more than the rows, so that it would not be used."""
+    whole = Store(tmp_path / "whole")
+    whole.create()
+    run_in_process(tiny, whole, worker := work(tiny))
+    attempt = 0
+
+    def begin() -> Session:
+        """A session after two rounds, of which the first alone has a checkpoint."""
+        nonlocal store, attempt
+        attempt += 1
+        store = Store(tmp_path / str(attempt))
+        store.create()
+        session = Session([tiny], store, worker, {}, flush_seconds=np.inf)
+        session.advance(1e-9)
+        session.flush()
+        session.advance(1e-9)
+        return session
+
+    store = whole
+    rounds = set()
+    for _ in crashes(lambda: begin().flush()):
+        if not store.checkpoints():
+            continue
+        again = Session([tiny], store, worker, {})
+        assert not again.begun_anew
+        rounds.add(again.open[tiny.id].simulation.round)
+        again.advance(np.inf)
+        pd.testing.assert_frame_equal(
+            store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
+        )
+    assert rounds == {1, 2}
+
+
+def test_a_run_that_has_ended_after_a_crash_at_any_operation_has_its_table_of_clients(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(eval_clients=PerClient(every=2, personal_steps=1))
+    whole = Store(tmp_path / "whole")
+    whole.create()
+    run_in_process(run, whole, worker := work(run))
+    stores: list[Store] = []
+
+    def act() -> None:
+        stores.append(Store(tmp_path / str(len(stores))))
+        stores[-1].create()
+        Session([run], stores[-1], worker, {}).advance(np.inf)
+
+    ended = set()
+    for _ in crashes(act):
+        store = stores[-1]
+        ended.add(run.id in store.ledger())
+        if run.id not in store.ledger():
+            Session([run], store, worker, {}).advance(np.inf)
+        pd.testing.assert_frame_equal(store.clients(), whole.clients())
+        pd.testing.assert_frame_equal(
+            store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
+        )
+    assert ended == {True, False}
