@@ -14,6 +14,7 @@ from rich.console import Console
 
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes, nearest, redacted
+from raysafl.report.current import is_current
 from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
@@ -218,9 +219,10 @@ class Runner:
             frame = write_runs_table(store) if tracked is None else store.runs()
             # The table, a claim or the notes may have been edited, rows may have been
             # found damaged, or an earlier driver was killed before it wrote the report.
-            from raysafl.report.write import is_current, write_report
-
             if not is_current(store):
+                # Imported here, because it draws figures, and most often nothing is drawn.
+                from raysafl.report.write import write_report
+
                 write_report(store)
             ended = set(store.ledger())
             return Outcome(
