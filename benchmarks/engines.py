@@ -1,234 +1,182 @@
-"""Samples/s of the local engines on convolutional networks, against FLOP and byte floors.
-
-python benchmarks/engines.py --device cpu > benchmarks/engines-cpu.json
-python benchmarks/engines.py --device cuda > benchmarks/engines-cuda.json
+"""`python -m benchmarks engines`: samples/s of the local engines on convolutional networks.
 
 For W2's network and FSL's for CIFAR-10, m clients at once and batches of B: what
-`LocalTrainer.train` reaches with each engine by name, and with --compile also with
+`LocalTrainer.train` reaches with each engine by name, and with `compile_too` also with
 `torch.compile` around its gradients. Data are random: arithmetic does not depend on
-them. Per step and task the floor is the larger of
-
-- the FLOP that torch's FlopCounterMode counts over a forward and a backward pass, at the
-  measured rate of a large square float32 matrix product, and
-- the bytes, at the measured rate of a copy: parameters are read twice and, by the update,
-  read and written (16 P), inputs are read once as float32, and every layer's output is
-  written and read once.
-
-A case that the smaller ones before it predict to take longer than --limit seconds is
-timed once, others are medians of three.
+them. Beside it stands the floor, the larger of two times of a step (see `step_cost`): its
+FLOP at the better of the measured rates of a matrix product and a convolution, and its
+bytes at the measured rate of a copy.
 """
 
-import argparse
-import json
-import statistics
-import sys
-import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from raysafl.bench.suite import origin
-from raysafl.bench.workloads import W2
+from benchmarks.floors import FLOAT, seconds_of, step_cost
+from benchmarks.found import Piece
+from benchmarks.processes import progress
+from benchmarks.workloads import W2
 from raysafl.core.algorithm import LocalTraining
-from raysafl.core.problem import Dataset, Samples
+from raysafl.core.problem import Dataset, Model, Samples
 from raysafl.core.randomness import Key
 from raysafl.core.work import Task
 from raysafl.models import FlatModel, FslCifarNet
 from raysafl.training.trainer import LocalTrainer
 
-MODELS = {"W2": W2.run.model, "FslCifarNet": FslCifarNet()}
-CLIENTS, BATCHES = (5, 10, 50, 100), (20, 50, 128, 500)
-SHAPE, CLASSES, STEPS = (3, 32, 32), 10, 2
+MODELS: dict[str, Model] = {"W2": W2.run.model, "FslCifarNet": FslCifarNet()}
+SHAPE = (3, 32, 32)
+CLASSES = 10
+STEPS = 2
 REPEATS = 3
-FLOAT = 4
 
 
-def wait(device):
-    if device == "cuda":
-        torch.cuda.synchronize()
+@dataclass(frozen=True)
+class Grid:
+    """What is measured.
+
+    Attributes:
+        clients: the numbers of clients that are trained at once.
+        batches: the sizes of their batches.
+        rows: the rows and columns of the matrices that are multiplied for the rates.
+        numbers: the float32 numbers that are copied for the rate.
+    """
+
+    clients: Sequence[int] = (5, 10, 50, 100)
+    batches: Sequence[int] = (20, 50, 128, 500)
+    rows: int = 2048
+    numbers: int = 2**26
 
 
-def seconds(action, device, repeats=REPEATS):
-    """The median time of an action, after one run of it that is not counted."""
-    action()
-    times = []
-    for _ in range(repeats):
-        wait(device)
-        began = time.perf_counter()
-        action()
-        wait(device)
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+ON_GPU = Grid(rows=4096, numbers=2**28)
+DRY = Grid(clients=(1, 2), batches=(2,), rows=64, numbers=2**10)
 
 
-def peaks(device):
-    """Measured FLOP/s in float32 and in bfloat16, and bytes/s of a copy.
+def measures(
+    device: str, names: Sequence[str], grid: Grid, limit: float, compile_too: bool
+) -> Iterator[Piece]:
+    """Measure the rates of a device, then all cases of each network.
+
+    Args:
+        device: "cpu" or "cuda".
+        names: the names of the networks.
+        grid: the cases.
+        limit: a case that the smaller ones before it predict to take longer than so many
+            seconds is timed once; the others are medians of three.
+        compile_too: whether `torch.compile` is tried as well.
+    """
+    found = peaks(device, grid)
+    yield found
+    for name in names:
+        costs = {
+            batch: step_cost(MODELS[name], random_samples(batch), batch)
+            for batch in grid.batches
+        }
+        told = {str(b): [cost["flop"], cost["bytes"]] for b, cost in costs.items()}
+        rows: list[dict[str, Any]] = []
+        for row in cases(MODELS[name], device, grid, limit, compile_too):
+            cost = costs[row["batch"]]
+            by_flop = cost["flop"] / found["flop_per_s"]
+            by_bytes = cost["bytes"] / found["bytes_per_s"]
+            row["floor_samples_per_s"] = row["batch"] / max(by_flop, by_bytes)
+            rows.append(row)
+            progress(f"{name} {row}")
+            yield {"models": {name: {"flop_and_bytes": told, "rows": rows}}}
+
+
+def peaks(device: str, grid: Grid) -> dict[str, float]:
+    """Measure FLOP/s in float32 and in bfloat16, and bytes/s of a copy.
 
     FLOP/s are the better of a matrix product's and a convolution's: libraries differ in
     both.
     """
-    n, big = (4096, 2**28) if device == "cuda" else (2048, 2**26)
-    rates = []
-    for kind in (torch.float32, torch.bfloat16):
+    rates: dict[str, float] = {}
+    n = grid.rows
+    for name, kind in (("", torch.float32), ("bfloat16_", torch.bfloat16)):
         a, b = torch.rand(2, n, n, device=device).to(kind)
         out = torch.empty_like(a)
-        product = (
-            2
-            * n**3
-            / seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device)
+        took = seconds_of(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device)  # type: ignore[misc]
+        by_product = 2 * n**3 / took
+        x, w = (
+            torch.rand(shape, device=device).to(kind, memory_format=torch.channels_last)
+            for shape in ((64, 64, 32, 32), (64, 64, 3, 3))
         )
-        x = torch.rand(64, 64, 32, 32, device=device).to(
-            kind, memory_format=torch.channels_last
-        )
-        w = torch.rand(64, 64, 3, 3, device=device).to(
-            kind, memory_format=torch.channels_last
-        )
-        flop = 2 * x.numel() * 64 * 9
-        convolution = flop / seconds(lambda x=x, w=w: F.conv2d(x, w, padding=1), device)
-        rates.append(max(product, convolution))
-    source = torch.rand(big, device=device)
+        took = seconds_of(lambda x=x, w=w: F.conv2d(x, w, padding=1), device)  # type: ignore[misc]
+        by_convolution = 2 * x.numel() * 64 * 9 / took
+        rates[f"{name}flop_per_s"] = max(by_product, by_convolution)
+    source = torch.rand(grid.numbers, device=device)
     to = torch.empty_like(source)
-    return *rates, 2 * big * FLOAT / seconds(lambda: to.copy_(source), device)
+    took = seconds_of(lambda: to.copy_(source), device)
+    return rates | {"bytes_per_s": 2 * FLOAT * grid.numbers / took}
 
 
-def floors(recipe, batch):
-    """(FLOP, bytes) of one step of one task."""
-    net, outputs = recipe.build(SHAPE, CLASSES), []
-    hooks = [
-        layer.register_forward_hook(lambda _m, _i, out: outputs.append(out.numel()))
-        for layer in net.modules()
-        if not list(layer.children())
-    ]
-    x, y = torch.rand(batch, *SHAPE), torch.zeros(batch, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counted:
-        F.cross_entropy(net(x), y).backward()
-    for hook in hooks:
-        hook.remove()
-    parameters = sum(p.numel() for p in net.parameters())
-    moved = FLOAT * (4 * parameters + x.numel() + 2 * sum(outputs))
-    return counted.get_total_flops(), moved
-
-
-def trainer(recipe, name, clients, batch, device, compiled):
-    """A trainer of random clients that hold STEPS batches each, and its tasks."""
-    held = batch * STEPS
+def random_samples(count: int) -> Dataset:
+    """Make images of random bytes with random labels."""
     rng = np.random.default_rng(0)
-    x = rng.integers(256, size=(held * clients, *SHAPE), dtype=np.uint8)
-    samples = Samples(x, rng.integers(CLASSES, size=len(x)), 2 / 255, -1.0)
+    x = rng.integers(256, size=(count, *SHAPE), dtype=np.uint8)
+    y = rng.integers(CLASSES, size=count)
+    samples = Samples(x, y, 2 / 255, -1.0)
+    return Dataset("random", samples, samples, CLASSES)
+
+
+def samples_per_s(
+    recipe: Model, engine: str, compiled: bool, row: dict[str, Any], device: str
+) -> float:
+    """Return the samples/s of random clients that hold `STEPS` batches each."""
+    held = row["batch"] * STEPS
     model = FlatModel(recipe, SHAPE, CLASSES)
-    made = LocalTrainer(
+    trainer = LocalTrainer(
         model,
-        Dataset("random", samples, samples, CLASSES),
+        random_samples(held * row["clients"]),
         lambda _, client: np.arange(client * held, (client + 1) * held),
         device,
-        name,
+        engine,
     )
     if compiled:
-        torch._dynamo.reset()  # after eight versions of a function it would not compile it again
-        made.engine.gradients = torch.compile(made.engine.gradients)
-    local, w_P = LocalTraining(lr=0.01, batch_size=batch, epochs=1), model.init(Key(0))
-    return made, [Task(0, i, w_P, local, 0, 0, 1, None, 0.0) for i in range(clients)]
+        # After eight versions of a function it would not compile it again.
+        torch._dynamo.reset()
+        trained: Any = trainer.engine
+        trained.gradients = torch.compile(trained.gradients)
+    local = LocalTraining(lr=0.01, batch_size=row["batch"], epochs=1)
+    w_P = model.init(Key(0))
+    clients = range(row["clients"])
+    tasks = [Task(0, i, w_P, local, 0, 0, 1, None, 0.0) for i in clients]
+    took = seconds_of(lambda: trainer.train(tasks), device, row["repeats"])
+    return float(held * row["clients"] / took)
 
 
-def measure(recipe, name, clients, batch, device, compiled, repeats):
-    """Samples/s of one case."""
-    made, tasks = trainer(recipe, name, clients, batch, device, compiled)
-    return STEPS * batch * clients / seconds(lambda: made.train(tasks), device, repeats)
-
-
-def cases(recipe, device, limit, compile_too, grid):
-    """All cases of one network, small ones first; what fails says why."""
-    names = ["loop", "vmap", *(["graph"] if device == "cuda" else [])]
-    variants = [(name, False) for name in names]
-    variants += [(name, True) for name in names] if compile_too else []
-    for name, compiled in variants:
-        slowest = None  # samples/s of the slowest case so far
-        for clients, batch in sorted(grid, key=lambda case: case[0] * case[1]):
-            shown = f"compile({name})" if compiled else name
-            row = {"engine": shown, "clients": clients, "batch": batch}
-            predicted = (
-                (REPEATS + 1) * STEPS * clients * batch / slowest if slowest else 0.0
-            )
-            row["repeats"] = REPEATS if predicted <= limit else 1
-            try:
-                rate = measure(
-                    recipe, name, clients, batch, device, compiled, row["repeats"]
-                )
-            except Exception as error:  # a variant that does not run is a finding
-                yield {**row, "skipped": f"{type(error).__name__}: {str(error)[:120]}"}
-                if compiled:
-                    break
-                continue
-            slowest = min(rate, slowest or rate)
-            yield {**row, "samples_per_s": rate}
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--limit", type=float, default=20.0, help="seconds of a case")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
-    parser.add_argument(
-        "--compile", action="store_true", help="torch.compile variants too"
+def cases(
+    recipe: Model, device: str, grid: Grid, limit: float, compile_too: bool
+) -> Iterator[dict[str, Any]]:
+    """Measure all cases of one network, small ones first; what fails says why."""
+    engines = ["loop", "vmap", *(["graph"] if device == "cuda" else [])]
+    pairs = sorted(
+        product(grid.clients, grid.batches), key=lambda case: case[0] * case[1]
     )
-    parser.add_argument("--models", default=",".join(MODELS), help="with commas")
-    parser.add_argument(
-        "--clients", default=",".join(map(str, CLIENTS)), help="with commas"
-    )
-    parser.add_argument(
-        "--batches", default=",".join(map(str, BATCHES)), help="with commas"
-    )
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch sees no GPU here; --device cpu measures the CPU's column")
-    if given.device == "cpu":
-        print(
-            "the CPU's column; the GPU's is unmeasured without --device cuda",
-            file=sys.stderr,
-        )
-    flops, bfloat16, bandwidth = peaks(given.device)
-    grid = list(
-        product(map(int, given.clients.split(",")), map(int, given.batches.split(",")))
-    )
-    found = {}
-    for name in given.models.split(","):
-        recipe = MODELS[name]
-        floor = {batch: floors(recipe, batch) for batch in sorted({b for _, b in grid})}
-        rows = []
-        for row in cases(recipe, given.device, given.limit, given.compile, grid):
-            flop, moved = floor[row["batch"]]
-            row["floor_samples_per_s"] = row["batch"] / max(
-                flop / flops, moved / bandwidth
-            )
-            rows.append(row)
-            print(name, json.dumps(row), file=sys.stderr)
-        found[name] = {
-            "flop_and_bytes": {str(b): list(floor[b]) for b in floor},
-            "rows": rows,
-        }
-    device = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-    measured = {
-        "flop_per_s": flops,
-        "bfloat16_flop_per_s": bfloat16,
-        "bytes_per_s": bandwidth,
-    }
-    print(
-        json.dumps(
-            {
-                "device": device,
-                "threads": given.threads,
-                **measured,
-                "models": found,
-                **origin(),
-            },
-            indent=1,
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()
+    for compiled in (False, True) if compile_too else (False,):
+        for engine in engines:
+            # Samples/s of the slowest case so far.
+            slowest = float("inf")
+            for clients, batch in pairs:
+                predicted = (REPEATS + 1) * STEPS * clients * batch / slowest
+                row: dict[str, Any] = {
+                    "engine": f"compile({engine})" if compiled else engine,
+                    "clients": clients,
+                    "batch": batch,
+                    "repeats": REPEATS if predicted <= limit else 1,
+                }
+                try:
+                    rate = samples_per_s(recipe, engine, compiled, row, device)
+                except Exception as error:
+                    # An engine that does not run is a finding.
+                    reason = f"{type(error).__name__}: {str(error)[:120]}"
+                    yield {**row, "skipped": reason}
+                    if compiled:
+                        break
+                    continue
+                slowest = min(rate, slowest)
+                yield {**row, "samples_per_s": rate}

@@ -1,16 +1,17 @@
-"""What a sweep of 100,000 runs on 16 nodes would take, from scaling.json and bench.json.
+"""What a sweep of 100,000 runs on 16 nodes would take, from scaling.json and cpu.json.
 
-The page docs/scale.md explains the arithmetic; render.py writes these tables into it.
+The page docs/scale.md explains the arithmetic and holds these tables.
 """
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from benchmarks.processes import median
+from benchmarks.tables import in_digits
 from raysafl.runtime.messages import LARGE, MOST_IN_PARTS
 from raysafl.sweep.execution import REPORT_SECONDS
 from raysafl.sweep.packs import MOST_RUNS, PACKS_PER_TRIAL
@@ -21,14 +22,13 @@ NODES = 16
 CORES = 32  # of a node
 NODE_BYTES = 128e9
 TRIALS = NODES * CORES  # at once, each with one client actor of one core
-STORE_SHARE = (
-    0.3  # of a node's memory, for Ray's object store, as Ray has it by default
-)
+STORE_SHARE = 0.3  # of a node's memory, for Ray's object store, as Ray has it
 FILES_PER_S = 1000  # small files a second that a shared file system writes, assumed
 MNIST_BYTES = 70_000 * (784 + 8)
+ROUNDS = "the rounds of all packs"
 MEASURED = {
     "scaling.json": ("trials", "packs", "at-once", "reports"),
-    "bench.json": ("s1", "report_s"),
+    "cpu.json": ("s1", "report_s"),
 }
 
 
@@ -68,12 +68,13 @@ class Measured:
     page_s: float  # `raysafl report`, a run
 
     @classmethod
-    def of(cls, scaling: Mapping[str, Any], bench: Mapping[str, Any]) -> "Measured":
-        packs, trials = scaling["packs"], scaling["trials"]
+    def of(cls, scaling: Mapping[str, Any], cpu: Mapping[str, Any]) -> "Measured":
+        packs = scaling["packs"]
+        trials = scaling["trials"]
         at_once = _middle(scaling["at-once"], "seconds")
         large = packs["points"].index(64) if 64 in packs["points"] else -1
         each = _middle(packs, "seconds")[large] / packs["points"][large]
-        bare = statistics.median(bench["s1"]["seconds"]["bare"])
+        bare = median(cpu["s1"]["seconds"]["bare"])
         return cls(
             # Two processes shared the 24 runs of S1.
             run_s={SMALL: each * SMALL.rounds, TABLE8: bare * 2 / 24},
@@ -88,37 +89,25 @@ class Measured:
             track_bytes=_slope(trials, "database"),
             run_bytes=_slope(trials, "bytes"),
             row_bytes=_middle(trials, "row")[-1],
-            page_s=bench["report_s"] / bench["trials"]["runs"],
+            page_s=cpu["report_s"] / cpu["trials"]["runs"],
         )
 
 
 def _middle(axis: Mapping[str, Any], name: str) -> list[float]:
-    return [statistics.median(p[name] for p in point) for point in axis["taken"]]
+    return [median([p[name] for p in point]) for point in axis["taken"]]
 
 
 def _slope(axis: Mapping[str, Any], name: str) -> float:
-    """Of the last two points; never negative, as noise may have it."""
-    (x, y), (first, last) = axis["points"][-2:], _middle(axis, name)[-2:]
-    return max(0.0, (last - first) / (y - x))
+    """Return the slope of the last two points; never a negative one, as noise may have it."""
+    before, last = _middle(axis, name)[-2:]
+    x, y = axis["points"][-2:]
+    return float(max(0.0, (last - before) / (y - x)))
 
 
 def _curve(axis: Mapping[str, Any], name: str) -> Callable[[float], float]:
-    """Bytes between the points, which are in MiB."""
-    x, y = axis["points"], [2**20 * m for m in _middle(axis, name)]
-    return lambda cells: float(np.interp(cells, x, y))
-
-
-class Predicted(NamedTuple):
-    """A quantity: how it is computed, in words and from what the sweep predicted before."""
-
-    name: str
-    formula: str
-    value: Callable[[Shape, Measured, Mapping[str, float]], float]
-    write: Callable[[float], str]
-
-
-def number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Return the bytes between the points, which are in MiB."""
+    bytes_ = [2**20 * mib for mib in _middle(axis, name)]
+    return lambda cells: float(np.interp(cells, axis["points"], bytes_))
 
 
 def size(value: float) -> str:
@@ -135,158 +124,95 @@ def time(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 or not value else f"{1e3 * value:.3g} ms"
 
 
-def _pack_s(s: Shape, m: Measured, p: Mapping[str, float]) -> float:
-    return p["runs of a pack"] * m.run_s[s] * m.beside
-
-
-def _messages(s: Shape) -> float:
-    """In a round of a trial: task and reply, and the same for an evaluation."""
-    return 2 * (1 + s.evaluated / s.rounds)
-
-
-def _moved(s: Shape, m: Measured, p: Mapping[str, float]) -> float:
-    """The bytes of a round of a pack."""
-    vectors = 2 + s.evaluated / s.rounds
-    cell = vectors * 4 * m.parameters + 40 * s.clients + m.header
-    return p["cells of a pack"] * cell
-
-
-def _stored(s: Shape, m: Measured, p: Mapping[str, float]) -> float:
-    """In the object store of a node: the data, and vectors that are too large for messages."""
-    vectors = p["cells of a pack"] * 4 * m.parameters
-    in_messages = 4 * m.parameters <= LARGE and vectors <= MOST_IN_PARTS
-    return MNIST_BYTES + (0 if in_messages else CORES * 2 * vectors)
-
-
-def _in_flight(s: Shape, m: Measured, p: Mapping[str, float]) -> float:
-    if p["time of a pack"] < FLUSH_SECONDS:
-        return 0.0
-    return TRIALS * p["runs of a pack"] * 2 / FLUSH_SECONDS
-
-
-QUANTITIES = (
-    Predicted(
-        "runs of a pack",
+# Each quantity: how it is computed, in words, and how it is written.
+QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "runs of a pack": (
         f"{RUNS:,} / ({TRIALS} x {PACKS_PER_TRIAL}), at most {MOST_RUNS}",
-        lambda s, m, p: min(MOST_RUNS, math.ceil(RUNS / (TRIALS * PACKS_PER_TRIAL))),
-        number,
+        in_digits,
     ),
-    Predicted(
-        "packs",
-        "runs / runs of a pack",
-        lambda s, m, p: math.ceil(RUNS / p["runs of a pack"]),
-        number,
-    ),
-    Predicted(
-        "cells of a pack",
-        "runs of a pack x replicates",
-        lambda s, m, p: p["runs of a pack"] * s.replicates,
-        number,
-    ),
-    Predicted(
-        "time of a run", "measured, on one core", lambda s, m, p: m.run_s[s], time
-    ),
-    Predicted("time of a pack", "runs x time of a run x beside", _pack_s, time),
-    Predicted(
-        "the rounds of all packs",
-        f"packs x time of a pack / {TRIALS}",
-        lambda s, m, p: p["packs"] * p["time of a pack"] / TRIALS,
-        time,
-    ),
-    Predicted(
-        "messages",
-        "packs x rounds x 2 x (1 + share of evaluated rounds)",
-        lambda s, m, p: p["packs"] * s.rounds * _messages(s),
-        number,
-    ),
-    Predicted(
-        "bytes of a round of a pack",
+    "packs": ("runs / runs of a pack", in_digits),
+    "cells of a pack": ("runs of a pack x replicates", in_digits),
+    "time of a run": ("measured, on one core", time),
+    "time of a pack": ("runs x time of a run x beside", time),
+    ROUNDS: (f"packs x time of a pack / {TRIALS}", time),
+    "messages": ("packs x rounds x 2 x (1 + share of evaluated rounds)", in_digits),
+    "bytes of a round of a pack": (
         "cells x ((2 + share of evaluated rounds) x 4P + 40 x clients + header)",
-        _moved,
         size,
     ),
-    Predicted(
-        "bytes a second and node",
+    "bytes a second and node": (
         f"{CORES} x bytes of a round x rounds / time of a pack",
-        lambda s, m, p: (
-            CORES * p["bytes of a round of a pack"] * s.rounds / p["time of a pack"]
-        ),
         size,
     ),
-    Predicted(
-        "object store of a node",
+    "object store of a node": (
         f"MNIST + {CORES} x 2 x cells x 4P, if that is too large for messages",
-        _stored,
         size,
     ),
-    Predicted(
-        "memory of a node",
-        f"{CORES} x (coordinator + actor) at these cells",
-        lambda s, m, p: (
-            CORES
-            * (m.coordinator(p["cells of a pack"]) + m.actor(p["cells of a pack"]))
-        ),
-        size,
-    ),
-    Predicted(
-        "files a second while runs go on",
+    "memory of a node": (f"{CORES} x (coordinator + actor) at these cells", size),
+    "files a second while runs go on": (
         f"{TRIALS} x runs of a pack x 2 / {FLUSH_SECONDS:g} s, if a pack lasts so long",
-        _in_flight,
-        number,
+        in_digits,
     ),
-    Predicted(
-        "files of bundles, before they are compacted",
-        "2 x packs",
-        lambda s, m, p: 2 * p["packs"],
-        number,
-    ),
-    Predicted(
-        "bytes of the folder",
-        "runs x bytes of a run with one row",
-        lambda s, m, p: RUNS * m.run_bytes,
-        size,
-    ),
-    Predicted(
-        "reports to the driver",
+    "files of bundles, before they are compacted": ("2 x packs", in_digits),
+    "bytes of the folder": ("runs x bytes of a run with one row", size),
+    "reports to the driver": (
         f"packs x time of a pack / {REPORT_SECONDS:g} s, at least one a pack",
-        lambda s, m, p: p["packs"] * max(1, p["time of a pack"] / REPORT_SECONDS),
-        number,
+        in_digits,
     ),
-    Predicted(
-        "processor time of the driver",
+    "processor time of the driver": (
         "reports x time of a report + runs x driver's time of a trivial run",
-        lambda s, m, p: p["reports to the driver"] * m.report_s + RUNS * m.driver_s,
         time,
     ),
-    Predicted(
-        "memory of the report",
+    "memory of the report": (
         "runs x replicates x evaluated rounds x bytes of a row x 2",
-        lambda s, m, p: RUNS * s.replicates * s.evaluated * m.row_bytes * 2,
         size,
     ),
-    Predicted(
-        "time of the report",
-        "runs x time of a run's report (which had one row)",
-        lambda s, m, p: RUNS * m.page_s,
-        time,
-    ),
-    Predicted(
-        "time of MLflow (summaries)",
-        "runs x time of a run",
-        lambda s, m, p: RUNS * m.track_s,
-        time,
-    ),
-    Predicted(
-        "MLflow's database",
-        "runs x bytes of a run",
-        lambda s, m, p: RUNS * m.track_bytes,
-        size,
-    ),
-)
+    "time of the report": ("runs x time of a run's report (which had one row)", time),
+    "time of MLflow (summaries)": ("runs x time of a run", time),
+    "MLflow's database": ("runs x bytes of a run", size),
+}
+
+
+def predict(s: Shape, m: Measured) -> dict[str, float]:
+    """Return every quantity by its name, as `QUANTITIES` says it in words."""
+    runs = min(MOST_RUNS, math.ceil(RUNS / (TRIALS * PACKS_PER_TRIAL)))
+    packs = math.ceil(RUNS / runs)
+    cells = runs * s.replicates
+    pack_s = runs * m.run_s[s] * m.beside
+    evaluated = s.evaluated / s.rounds
+    moved = cells * ((2 + evaluated) * 4 * m.parameters + 40 * s.clients + m.header)
+    vectors = cells * 4 * m.parameters
+    in_messages = 4 * m.parameters <= LARGE and vectors <= MOST_IN_PARTS
+    in_flight = 0.0 if pack_s < FLUSH_SECONDS else TRIALS * runs * 2 / FLUSH_SECONDS
+    reports = packs * max(1, pack_s / REPORT_SECONDS)
+    return {
+        "runs of a pack": runs,
+        "packs": packs,
+        "cells of a pack": cells,
+        "time of a run": m.run_s[s],
+        "time of a pack": pack_s,
+        ROUNDS: packs * pack_s / TRIALS,
+        "messages": packs * s.rounds * 2 * (1 + evaluated),
+        "bytes of a round of a pack": moved,
+        "bytes a second and node": CORES * moved * s.rounds / pack_s,
+        "object store of a node": MNIST_BYTES
+        + (0 if in_messages else CORES * 2 * vectors),
+        "memory of a node": CORES * (m.coordinator(cells) + m.actor(cells)),
+        "files a second while runs go on": in_flight,
+        "files of bundles, before they are compacted": 2 * packs,
+        "bytes of the folder": RUNS * m.run_bytes,
+        "reports to the driver": reports,
+        "processor time of the driver": reports * m.report_s + RUNS * m.driver_s,
+        "memory of the report": RUNS * s.replicates * s.evaluated * m.row_bytes * 2,
+        "time of the report": RUNS * m.page_s,
+        "time of MLflow (summaries)": RUNS * m.track_s,
+        "MLflow's database": RUNS * m.track_bytes,
+    }
+
+
 # For each quantity that may break: its limit, in words and from what was predicted, and
 # what to do then.
 Limit = tuple[str, Callable[[Mapping[str, float]], float], str]
-ROUNDS = "the rounds of all packs"
 LIMITS: Mapping[str, Limit] = {
     "processor time of the driver": (
         "the rounds, as Tune's loop has one core",
@@ -327,17 +253,9 @@ LIMITS: Mapping[str, Limit] = {
 }
 
 
-def predict(shape: Shape, measured: Measured) -> dict[str, float]:
-    """Every quantity by its name."""
-    found: dict[str, float] = {}
-    for quantity in QUANTITIES:
-        found[quantity.name] = quantity.value(shape, measured, found)
-    return found
-
-
-def missing(scaling: Mapping[str, Any], bench: Mapping[str, Any]) -> list[str]:
+def missing(scaling: Mapping[str, Any], cpu: Mapping[str, Any]) -> list[str]:
     """What was not measured, or by a version that measured less."""
-    files = {"scaling.json": scaling, "bench.json": bench}
+    files = {"scaling.json": scaling, "cpu.json": cpu}
     names = [
         f"`{name}` of {file}"
         for file, needed in MEASURED.items()
@@ -349,14 +267,14 @@ def missing(scaling: Mapping[str, Any], bench: Mapping[str, Any]) -> list[str]:
 
 
 def tables(
-    scaling: Mapping[str, Any], bench: Mapping[str, Any]
+    scaling: Mapping[str, Any], cpu: Mapping[str, Any]
 ) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
     """The bodies of three tables: what was measured, what is predicted, and the limits."""
-    measured = Measured.of(scaling, bench)
+    measured = Measured.of(scaling, cpu)
     found = [predict(shape, measured) for shape in (SMALL, TABLE8)]
     predicted = [
-        [q.name, q.formula, *(q.write(one[q.name]) for one in found)]
-        for q in QUANTITIES
+        [name, formula, *(write(one[name]) for one in found)]
+        for name, (formula, write) in QUANTITIES.items()
     ]
     shares = {
         name: [one[name] / limit(one) for one in found]
@@ -379,13 +297,13 @@ def _measured_rows(m: Measured) -> list[list[str]]:
     of_packs, of_trials = "scaling.json, packs", "scaling.json, trials"
     rows: Sequence[tuple[str, str, str]] = (
         ("a small run: 1,000 rounds in a pack of 64", time(m.run_s[SMALL]), of_packs),
-        ("a run of S1", time(m.run_s[TABLE8]), "bench.json, S1 in bare processes"),
+        ("a run of S1", time(m.run_s[TABLE8]), "cpu.json, S1 in bare processes"),
         (
             "beside: a round beside a second pack over a round alone",
             f"{m.beside:.2f}",
             "scaling.json, at-once",
         ),
-        ("parameters P", number(m.parameters), of_packs),
+        ("parameters P", in_digits(m.parameters), of_packs),
         ("header: bytes of a message, a run", size(m.header), of_packs),
         ("driver's time of a report", time(m.report_s), "scaling.json, reports"),
         ("driver's time of a further trivial run", time(m.driver_s), of_trials),
@@ -393,6 +311,6 @@ def _measured_rows(m: Measured) -> list[list[str]]:
         ("MLflow's bytes of a run", size(m.track_bytes), of_trials),
         ("bytes of a run with one row in the folder", size(m.run_bytes), of_trials),
         ("bytes of a row in memory", size(m.row_bytes), of_trials),
-        ("`raysafl report`, a run", time(m.page_s), "bench.json, trials"),
+        ("`raysafl report`, a run", time(m.page_s), "cpu.json, trials"),
     )
     return [list(row) for row in rows]

@@ -443,68 +443,6 @@ def list_command(
         console.print(catalogue_table())
 
 
-@app.command("bench")
-def bench_command(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object.")
-    ] = False,
-    only: Annotated[
-        str,
-        typer.Option(
-            help="Measures, separated by commas: W1,W2,W3,W4,actors,packs,replicates,"
-            "empty,start,S1,trials. With --device: agreement,determinism,W1,W2,W3,W4,"
-            "packs-W4,packs-W2,memory,S1,processes."
-        ),
-    ] = "",
-    repeats: Annotated[
-        int, typer.Option(help="Number of repetitions; medians are reported.")
-    ] = 5,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Take the slow measures S1 and trials as well."),
-    ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(help="Measure this device within nine minutes: cuda."),
-    ] = None,
-    dry: Annotated[
-        bool,
-        typer.Option(
-            "--dry",
-            help="With --device: only try the command, on the CPU, with small sizes.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --device: the file that holds the JSON, also while it is "
-            "measured [default: gpu.json, with --dry gpu-dry.json]."
-        ),
-    ] = None,
-) -> None:
-    """Measure raysafl against a plain PyTorch loop, and what its rounds and trials cost.
-
-    This takes 40 minutes. S1 (SAFARI's table 8) and trials (10,000 trivial runs) are
-    measured only with --full or by name. With --device cuda a GPU is measured instead,
-    within nine minutes: whether it computes right and fast, see docs/gpu.md.
-    """
-    from raysafl.bench.show import print_bench, print_device
-
-    measures = [name.strip() for name in only.split(",") if name.strip()]
-    with working():
-        if device is not None:
-            if full:
-                raise ValueError("--full is for the CPU's measures; leave out --device")
-            out = out or Path("gpu-dry.json" if dry else "gpu.json")
-            print_device(console, json, device, measures, repeats, dry, out)
-            return
-        if dry or out:
-            raise ValueError(
-                "--dry and --out are for a device's measures; give --device cuda"
-            )
-        print_bench(console, json, measures, repeats, full)
-
-
 @app.command("doctor")
 def doctor_command(
     root: Annotated[

@@ -1,20 +1,11 @@
 """The prediction of docs/scale.md, against sums by hand on numbers that are made up."""
 
-import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def prediction(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("prediction")
+from benchmarks import prediction
 
 
 def axis(points: Sequence[int], **of: Callable[[int], float]) -> dict[str, Any]:
@@ -44,15 +35,15 @@ SCALING = {
         row=lambda n: 300,
     ),
 }
-BENCH = {
+CPU = {
     "s1": {"seconds": {"bare": [120.0, 60.0, 240.0]}},
     "report_s": 20.0,
     "trials": {"runs": 10_000},
 }
 
 
-def test_a_sweep_is_predicted_as_counted_by_hand(prediction: ModuleType) -> None:
-    measured = prediction.Measured.of(SCALING, BENCH)
+def test_a_sweep_is_predicted_as_counted_by_hand() -> None:
+    measured = prediction.Measured.of(SCALING, CPU)
     found = prediction.predict(prediction.SMALL, measured)
     # 100,000 runs by 512 trials in four packs each: 48.8.
     assert found["runs of a pack"] == found["cells of a pack"] == 49
@@ -83,8 +74,8 @@ def test_a_sweep_is_predicted_as_counted_by_hand(prediction: ModuleType) -> None
     assert table8["memory of the report"] == 100_000 * 5 * 150 * 300 * 2
 
 
-def test_what_is_most_beyond_its_limit_stands_first(prediction: ModuleType) -> None:
-    measured, predicted, limits = prediction.tables(SCALING, BENCH)
+def test_what_is_most_beyond_its_limit_stands_first() -> None:
+    measured, predicted, limits = prediction.tables(SCALING, CPU)
     assert limits[0][0] == "processor time of the driver"
     # 1,125 s over 244 s.
     assert limits[0][2] == "**4.6x**"
@@ -92,13 +83,13 @@ def test_what_is_most_beyond_its_limit_stands_first(prediction: ModuleType) -> N
     assert len({row[0] for row in predicted}) == len(predicted)
 
 
-def test_numbers_that_were_not_measured_are_named(prediction: ModuleType) -> None:
-    assert prediction.missing(SCALING, BENCH) == []
+def test_numbers_that_were_not_measured_are_named() -> None:
+    assert prediction.missing(SCALING, CPU) == []
     old = {**SCALING, "trials": axis([1], seconds=lambda n: 1.0)}
     del old["packs"]
     assert prediction.missing(old, {}) == [
         "`packs` of scaling.json",
-        "`s1` of bench.json",
-        "`report_s` of bench.json",
+        "`s1` of cpu.json",
+        "`report_s` of cpu.json",
         "`trials` of scaling.json by this version",
     ]

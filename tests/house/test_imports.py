@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
+BENCHMARKS = PACKAGE.parent / "benchmarks"
 ANY = None
-COMPONENTS = {"algorithms", "data", "models", "objectives", "participation"}
 ALLOWED: dict[
     str, set[str] | None
 ] = {  # a room of the package -> the rooms it may import
@@ -34,7 +34,6 @@ ALLOWED: dict[
         *("core", "models", "training", "simulation", "runtime"),
         *("kept", "storage", "tracking", "report", "version", "__init__"),
     },
-    "bench": {"core", *COMPONENTS, "simulation", "runtime", "sweep"},
     **dict.fromkeys(("cli", "quickstart", "__init__"), ANY),
 }
 PURE = ("core", "kernels", "data", "objectives", "participation", "simulation")
@@ -77,7 +76,7 @@ def violations(source: str, file: str) -> list[str]:
         inside = (
             top == "raysafl" and allowed is not ANY and own not in {*allowed, module}
         )
-        if inside or top in FORBIDDEN.get(module, ()):
+        if inside or top in {"benchmarks", *FORBIDDEN.get(module, ())}:
             found.append(f"raysafl/{file}:{line}: {module} must not import {name}")
     return found
 
@@ -119,6 +118,7 @@ def test_import_directions() -> None:
             "raysafl.algorithms",
         ),
         ("core/component.py", "import raysafl", "raysafl"),
+        ("cli/app.py", "from benchmarks.cpu import measures", "benchmarks.cpu"),
     ],
 )
 def test_a_planted_violation_is_caught(file: str, source: str, name: str) -> None:
@@ -133,6 +133,27 @@ def test_allowed_imports_pass() -> None:
     assert violations(source, "participation/uniform.py") == []
     assert violations("from .fedavg import FedAvg", "algorithms/safari.py") == []
     assert violations("import ray, raysafl.report", "cli/app.py") == []
+
+
+def at_top(source: str) -> set[str]:
+    """The packages that a module imports as soon as it is imported itself."""
+    tree = ast.parse(source)
+    tree.body = [
+        node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return {name.partition(".")[0] for _, name in imported(tree, [])}
+
+
+def test_no_benchmark_imports_ray_or_mlflow_before_it_is_needed() -> None:
+    files = sorted(BENCHMARKS.glob("*.py"))
+    found = [
+        file.name for file in files if {"ray", "mlflow"} & at_top(file.read_text())
+    ]
+    assert len(files) > 10 and not found
+    assert at_top("import ray.tune, torch\ndef f():\n    import mlflow") == {
+        "ray",
+        "torch",
+    }
 
 
 def test_a_module_without_a_rule_is_named() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers.emulated_cuda import Counts, emulated_cuda
 
+from benchmarks.workloads import STANDARD
 from raysafl import Dataset, Run, Samples
-from raysafl.bench.workloads import STANDARD
 from raysafl.data.sources import Source
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation

@@ -4,45 +4,42 @@ from typing import Literal
 
 from pydantic import Field
 
-from raysafl.bench.rounds import copies_of
+from benchmarks.rounds import copies_of
 from raysafl.core.component import Component
 from raysafl.simulation.run import Run
+
+What = Literal[
+    "plain", "ours", "actors", "at_once", "sweep", "trials", "reports", "bare",
+    "start", "device", "agreement", "bits", "memory", "packs",
+]  # fmt: skip
 
 
 class Job(Component):
     """What a process measures: one of
 
     - plain: the plain loop of the first run, as process `part` of `parts`;
-    - ours: raysafl in this process, `Simulation` with `Worker`;
-    - actors: raysafl on `actors` Ray actors;
-    - sweep: the runs as a sweep on Ray with logging, as `raysafl run` does, `trials` at a time;
+    - ours: raysafl in this process, without Ray, files or logging;
+    - actors: raysafl on `actors` Ray actors, without trials, files or logging;
+    - at_once: `parts` packs that share a Ray, each with a coordinator and an actor;
+    - sweep: the runs as a sweep on Ray with logging, as `raysafl run` does, `trials` at a
+      time; trials: the same with raysafl's own number of trials, then MLflow once more
+      from its files; reports: without MLflow, reporting every round to Tune;
     - bare: the runs one after another in this process, without Ray or logging;
     - start: the command `raysafl run` for the first run, in a fresh folder;
-    - device, agreement, bits, memory, packs: see `raysafl.bench.device_jobs`. Their
-      results come in pieces.
+    - device, agreement, bits, memory, packs: see `benchmarks.gpu_jobs`. Their results
+      come in pieces.
 
     Several runs of `ours` and `actors` advance in lock-step, as one pack. In place of
     each run, `copies` runs are measured that differ from it in their seeds.
 
     The jobs `plain` and `ours` run on `device`. In each of `turns` they wait for a
     signal, and time as many rounds as the first run has, each turn after the one before.
-    `sizes` and `seconds` are for packs: their numbers of runs, and how long all of them
-    may take. `small` asks for small matrices in the job `device`, as on a CPU.
+    With `seconds`, rounds are timed for so long instead; of `packs`, all sizes together
+    may take so long. `sizes` are the numbers of runs in these packs. `small` asks for
+    small matrices in the job `device`, as on a CPU.
     """
 
-    what: Literal[
-        "plain",
-        "ours",
-        "actors",
-        "sweep",
-        "bare",
-        "start",
-        "device",
-        "agreement",
-        "bits",
-        "memory",
-        "packs",
-    ]
+    what: What
     runs: list[Run] = Field(min_length=1)
     copies: int = Field(default=1, gt=0)
     env: dict[str, str] = Field(default_factory=dict)
@@ -54,7 +51,7 @@ class Job(Component):
     device: str = "cpu"
     turns: int = Field(default=1, gt=0)
     sizes: list[int] = Field(default_factory=list)
-    seconds: float = Field(default=60.0, gt=0)
+    seconds: float | None = Field(default=None, gt=0)
     small: bool = False
 
     def all_runs(self) -> list[Run]:

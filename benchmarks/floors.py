@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from raysafl.bench.device import wait_for
-from raysafl.bench.measure import median
-from raysafl.core.problem import Dataset
-from raysafl.simulation.run import Run
+from benchmarks.device import wait_for
+from benchmarks.processes import median
+from raysafl.core.problem import Dataset, Model
 
 REPEATS = 5
 FLOAT = 4  # bytes
@@ -38,11 +37,13 @@ LARGE = Sizes(8192, 2**28)
 SMALL = Sizes(512, 2**22)
 
 
-def seconds_of(action: Callable[[], object], device: str) -> float:
+def seconds_of(
+    action: Callable[[], object], device: str, repeats: int = REPEATS
+) -> float:
     """Return the median seconds of an action, after one run of it that is not counted."""
     action()
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         wait_for(device)
         began = time.perf_counter()
         action()
@@ -105,8 +106,13 @@ def _flop_rates(device: str, rows: int) -> Iterator[dict[str, float]]:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def step_cost(run: Run, dataset: Dataset) -> dict[str, float]:
+def step_cost(model: Model, dataset: Dataset, batch: int) -> dict[str, float]:
     """Return what one local step of one task costs at least.
+
+    Args:
+        model: the recipe of the model.
+        dataset: samples, of which the first ones are taken.
+        batch: how many of them.
 
     Returns:
         flop: counted by torch in a forward and a backward pass; bytes: parameters are
@@ -114,7 +120,7 @@ def step_cost(run: Run, dataset: Dataset) -> dict[str, float]:
         layer's output is written and read once, all as float32. Whoever keeps
         parameters or outputs on the chip moves fewer.
     """
-    net = run.model.build(dataset.train.x.shape[1:], dataset.num_classes)
+    net = model.build(dataset.train.x.shape[1:], dataset.num_classes)
     outputs: list[int] = []
 
     def note(_layer: Any, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
@@ -125,7 +131,7 @@ def step_cost(run: Run, dataset: Dataset) -> dict[str, float]:
     for layer in net.modules():
         if not list(layer.children()):
             layer.register_forward_hook(note)
-    some = dataset.train.take(slice(run.local.batch_size))
+    some = dataset.train.take(slice(batch))
     x_B = torch.from_numpy(some.x).float()
     with FlopCounterMode(display=False) as counted:
         F.cross_entropy(net(x_B), torch.from_numpy(some.y)).backward()

@@ -29,7 +29,7 @@ def logits(params, x):
 def start(spec):
     """Zeros for logistic regression; uniform in +-1/sqrt(fan in) else, as torch has it."""
     if not spec["channels"]:
-        return {"w": jnp.zeros((784, 10)), "b": jnp.zeros(10)}
+        return {"w": jnp.zeros((spec["inputs"], 10)), "b": jnp.zeros(10)}
     rng = np.random.default_rng(0)
 
     def draw(*shape):

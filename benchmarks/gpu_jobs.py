@@ -1,6 +1,6 @@
 """Jobs whose results come in pieces, so that what is known survives whatever follows.
 
-Each runs in a process of its own (see `raysafl.bench.child`), and yields parts of one
+Each runs in a process of its own (see `benchmarks.child`), and yields parts of one
 nested dictionary. What fails is named there, with its reason, and the rest goes on.
 """
 
@@ -11,27 +11,26 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
-from raysafl.bench.device import MB, describe_device, wait_for
-from raysafl.bench.floors import (
+from benchmarks.device import MB, describe_device, peak_device_mb, wait_for
+from benchmarks.floors import (
     LARGE,
     SMALL,
     device_calls,
     measured_rates,
     step_cost,
 )
-from raysafl.bench.job import Job
-from raysafl.bench.measure import median
-from raysafl.bench.rounds import copies_of, rounds_of, stepper, worker_of
-from raysafl.bench.workloads import steady_rounds
+from benchmarks.job import Job
+from benchmarks.processes import median
+from benchmarks.rounds import Pack, copies_of, time_rounds
+from benchmarks.watch import resident_mib
+from benchmarks.workloads import steady_rounds
 from raysafl.core.problem import Dataset, Samples
 from raysafl.models import CharLSTM
-from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
+from raysafl.sweep.hosting import worker_of
 
 Piece = dict[str, Any]
 ENGINES = ("loop", "vmap", "graph", "linear")
@@ -99,11 +98,11 @@ def memory(job: Job) -> Iterator[Piece]:
         # The old one goes before the new one comes, as in a client actor.
         del worker
         one = run.replace(seed=trial)
-        worker = worker_of([one], dataset, job.device, job.engine)
-        step = stepper([one], worker)
+        worker = worker_of([one], dataset, job.engine, job.device)
+        pack = Pack([one], worker)
         for _ in range(one.rounds):
-            step()
-        del step
+            pack.step()
+        del pack
         wait_for(job.device)
         now = memory_mb(job.device)
         allocated.append(now[0])
@@ -117,10 +116,11 @@ def packs(job: Job) -> Iterator[Piece]:
     A size that the one before it predicts to take longer than what is left of the job's
     `seconds` is skipped.
     """
+    assert job.seconds is not None
     ends = time.monotonic() + job.seconds
     run = job.runs[0]
     dataset = run.data.load()
-    yield {"step": step_cost(run, dataset)}
+    yield {"step": step_cost(run.model, dataset, run.local.batch_size)}
     before: tuple[int, float] | None = None
     for size in job.sizes:
         left = ends - time.monotonic()
@@ -146,27 +146,24 @@ def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:
         torch.cuda.reset_peak_memory_stats()
     runs = copies_of(run, size)
     began = time.perf_counter()
-    rounds = rounds_of(runs, dataset, job.device, job.engine)
+    work = worker_of(runs, dataset, job.engine, job.device)
+    pack = Pack(runs, work)
     setup = time.perf_counter() - began
-    seconds = []
-    for _ in range(run.rounds):
-        began = time.perf_counter()
-        rounds.step()
-        wait_for(job.device)
-        seconds.append(time.perf_counter() - began)
+    wait = partial(wait_for, job.device)
+    seconds = time_rounds(pack.step, run.rounds, wait=wait)["seconds"]
     steady = seconds[steady_rounds(run)]
     clients = len(dataset.train) // run.data.clients
     yield {
-        "engine": rounds.engine,
+        "engine": work.trainer.engine_name,
         "setup_s": setup,
         "round_ms": 1e3 * median(steady),
         "rounds_ms": [1e3 * one for one in seconds],
         "run_rounds_per_s": size / median(steady),
         "steps": size * run.participation.m * run.local.num_steps(clients),  # type: ignore[attr-defined]
-        "memory_mb": peak_memory_mb(job.device),
+        "memory_mb": peak_device_mb(job.device) or memory_mb(job.device)[1],
     }
     try:
-        yield {"calls": device_calls(rounds.step, job.device)}
+        yield {"calls": device_calls(pack.step, job.device)}
     except Exception as error:
         # Without the profiler's libraries the times above still count.
         yield {"not_counted": in_short(error)}
@@ -174,14 +171,10 @@ def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:
 
 def trained(runs: list[Run], dataset: Dataset, device: str, engine: str) -> Tensor:
     """Train runs as one pack; return the parameters [P] of the first one, on the CPU."""
-    work = worker_of(runs, dataset, device, engine)
-    pack = {i: Simulation(run, work, i) for i, run in enumerate(runs)}
-    lockstep = Lockstep[int](work)
+    pack = Pack(runs, worker_of(runs, dataset, engine, device))
     for _ in range(runs[0].rounds):
-        for outcome in lockstep.advance(pack).values():
-            if isinstance(outcome, BaseException):
-                raise outcome
-    return pack[0].replicates[0].state.w_P.cpu()
+        pack.step()
+    return pack.simulations[0].replicates[0].state.w_P.cpu()
 
 
 def tried(compute: Callable[[], Tensor]) -> Tensor | Piece:
@@ -231,18 +224,8 @@ def memory_mb(device: str) -> tuple[float, float]:
     """Return the allocated and reserved MB on a GPU; on a CPU twice the resident ones."""
     if device == "cuda":
         return torch.cuda.memory_allocated() / MB, torch.cuda.memory_reserved() / MB
-    resident = psutil.Process().memory_info().rss / MB
+    resident = resident_mib() * 2**20 / MB
     return resident, resident
-
-
-def peak_memory_mb(device: str) -> float:
-    """Return the most MB that torch has reserved on a GPU since the last reset.
-
-    On a CPU it is the resident memory now.
-    """
-    if device == "cuda":
-        return torch.cuda.max_memory_reserved() / MB
-    return memory_mb(device)[1]
 
 
 PIECES: Mapping[str, Callable[[Job], Iterator[Piece]]] = {

@@ -1,30 +1,83 @@
-"""The parts of `raysafl bench --device`: each yields pieces of the result as they are known.
+"""`python -m benchmarks gpu`: all measurements of a GPU, within nine minutes.
 
-A piece is a part of one nested dictionary (`merge` puts it there). A part may end early,
-by an error or because its time is over: the pieces that it has yielded stay.
+Each part yields pieces of the result as they are known. It may end early, by an error or
+because its time is over: the pieces that it has yielded stay.
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from raysafl.bench.budget import Budget
-from raysafl.bench.device_jobs import Piece
-from raysafl.bench.device_plan import DevicePlan
-from raysafl.bench.floors import floors_ms
-from raysafl.bench.job import Job
-from raysafl.bench.measure import Result, in_turns, median, pieces, ratio, together
-from raysafl.bench.mps import mps
-from raysafl.bench.suite import seconds_per_round
-from raysafl.bench.workloads import Workload
+from benchmarks.floors import floors_ms
+from benchmarks.found import Piece, merge
+from benchmarks.gpu_jobs import in_short
+from benchmarks.gpu_plan import GpuPlan
+from benchmarks.job import Job, What
+from benchmarks.mps import mps
+from benchmarks.processes import (
+    against_plain,
+    chosen,
+    kept_in_turns,
+    median,
+    pieces,
+    progress,
+    ratio,
+    seconds_by_name,
+    seconds_per_round,
+    together,
+)
 from raysafl.participation import Uniform
 from raysafl.simulation.run import Run
 
+# Nine minutes, less what the command itself takes to start and to end.
+SECONDS = 520.0
 # The trial from which on memory should not grow.
 SETTLED = 5
 # Seconds that a process needs to start, to load its data and to set up the device.
 STARTING = 15.0
+
+
+class Budget:
+    """Seconds that begin to run when the object is made.
+
+    Args:
+        seconds: how many there are.
+        clock: gives the time in seconds.
+
+    Example:
+        >>> now = [0.0]
+        >>> budget = Budget(540, clock=lambda: now[0])
+        >>> now[0] = 500.0
+        >>> budget.left(), budget.share(60).left()
+        (40.0, 40.0)
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._ends = clock() + seconds
+
+    def left(self) -> float:
+        """Return the seconds that are left, at least 0."""
+        return max(0.0, self._ends - self._clock())
+
+    def share(self, seconds: float) -> "Budget":
+        """Return a budget of so many seconds, or of what is left if that is less."""
+        return Budget(min(seconds, self.left()), self._clock)
+
+    def lacks(self, seconds: float) -> str:
+        """Say in words that fewer seconds are left than are needed; empty if not."""
+        left = self.left()
+        if left >= seconds:
+            return ""
+        return (
+            f"needs {seconds:.0f} s, of the {self.seconds:.0f} s of the whole command "
+            f"{left:.0f} s were left"
+        )
 
 
 @dataclass(frozen=True)
@@ -39,7 +92,7 @@ class Setting:
     """
 
     device: str
-    plan: DevicePlan
+    plan: GpuPlan
     repeats: int
     found: Mapping[str, Any]
 
@@ -61,28 +114,72 @@ class Part(NamedTuple):
     most: float
 
 
-def merge(found: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    """Put a piece into what was found: dictionaries are merged, all else is replaced."""
-    for name, value in piece.items():
-        if isinstance(value, Mapping) and isinstance(found.get(name), dict):
-            merge(found[name], value)
-        else:
-            found[name] = dict(value) if isinstance(value, Mapping) else value
+def measures(
+    setting: Setting, only: Sequence[str] = (), seconds: float = SECONDS
+) -> Iterator[Piece]:
+    """Measure a device part by part, and yield each piece as it is known.
+
+    Every part has a share of the time. A part for which too little is left is skipped, a
+    part that fails or takes too long keeps what it has found; `parts` says which and
+    why. All processes that compute are fresh ones of one thread; what is compared takes
+    turns.
+
+    Args:
+        setting: what all parts know; its `found` must take the pieces.
+        only: the names of the parts; empty: all.
+        seconds: how long all of it may take.
+
+    Raises:
+        ValueError: a part is unknown, or `repeats` is below 1.
+    """
+    budget = Budget(seconds)
+    parts = parts_of(setting.plan)
+    names = chosen(only, list(parts), setting.repeats)
+    # The floors need the device's rates.
+    taken = {"device": Part(described, least=10, most=60)}
+    taken |= {name: parts[name] for name in names}
+    for name, part in taken.items():
+        yield from carried_out(name, part, setting, budget)
+
+
+def carried_out(
+    name: str, part: Part, setting: Setting, budget: Budget
+) -> Iterator[Piece]:
+    """Measure a part in its share of the time; yield its pieces, and then its report.
+
+    Whatever happens, there is a report: `state` is done, skipped, late or failed,
+    `reason` says why it is not done, and `seconds` are what it took.
+    """
+    began = time.monotonic()
+    state = "done"
+    reason = budget.lacks(part.least)
+    if reason:
+        state = "skipped"
+    else:
+        try:
+            yield from part.measure(setting, budget.share(part.most))
+        except TimeoutError as error:
+            state = "late"
+            reason = str(error)
+        except Exception as error:
+            # Whatever breaks in a part, the others must still be measured.
+            state = "failed"
+            reason = in_short(error)
+    progress(f"{name}: {state} {reason}".rstrip())
+    seconds = time.monotonic() - began
+    yield {"parts": {name: {"state": state, "reason": reason, "seconds": seconds}}}
 
 
 def described(setting: Setting, budget: Budget) -> Iterator[Piece]:
     """Describe the device and measure its rates."""
-    job = Job(
-        what="device",
-        runs=[setting.plan.models[0]],
-        device=setting.device,
-        small=setting.plan.small,
-    )
+    run = setting.plan.models[0]
+    small = setting.plan.small
+    job = Job(what="device", runs=[run], device=setting.device, small=small)
     yield from pieces(job, budget.left())
 
 
 def agreement(setting: Setting, budget: Budget) -> Iterator[Piece]:
-    """Compare all engines with the CPU's loop; see `raysafl.bench.device_jobs`.
+    """Compare all engines with the CPU's loop; see `benchmarks.gpu_jobs`.
 
     At the top stands the largest difference of each precision.
     """
@@ -144,7 +241,7 @@ def _same_bits(first: Mapping[str, Any], second: Mapping[str, Any]) -> Piece:
     digest = first["alone"].get("digest")
     if digest is None:
         return dict(first["alone"])
-    same: Piece = {"twice": second["alone"].get("digest") == digest}
+    same = {"twice": second["alone"].get("digest") == digest}
     if "in_a_pack" in first:
         same["in_a_pack"] = first["in_a_pack"].get("digest") == digest
     return same
@@ -154,12 +251,10 @@ def workload(name: str) -> Measure:
     """Return the comparison of a workload with the plain loop on the same device."""
 
     def measure(setting: Setting, budget: Budget) -> Iterator[Piece]:
-        work = setting.plan.workloads[name]
-        turns: list[dict[str, Result]] = []
+        run = setting.plan.workloads[name].run
         jobs = _jobs_of_workload(setting, name)
-        for turn in in_turns(jobs, setting.repeats, budget.left()):
-            turns.append(turn)
-            yield {name: _against_plain(work.run, turns)}
+        for results in kept_in_turns(jobs, setting.repeats, budget.left()):
+            yield {name: against_plain(run, results)}
 
     return measure
 
@@ -170,16 +265,11 @@ def _jobs_of_workload(setting: Setting, name: str) -> dict[str, Job]:
     They are ours and the plain loop; ours in lower precisions if the workload asks for
     that; and ours on one core of the CPU.
     """
-    work: Workload = setting.plan.workloads[name]
+    work = setting.plan.workloads[name]
+    more = {"turns": setting.repeats, "env": dict(work.env)}
 
-    def job(what: Any, run: Run, device: str) -> Job:
-        return Job(
-            what=what,
-            runs=[run],
-            device=device,
-            turns=setting.repeats,
-            env=dict(work.env),
-        )
+    def job(what: What, run: Run, device: str) -> Job:
+        return Job(what=what, runs=[run], device=device, **more)
 
     jobs = {
         "ours": job("ours", work.run, setting.device),
@@ -193,37 +283,6 @@ def _jobs_of_workload(setting: Setting, name: str) -> dict[str, Job]:
     return jobs
 
 
-def _against_plain(run: Run, turns: Sequence[dict[str, Result]]) -> dict[str, Any]:
-    """Compare everything that took turns with the plain loop."""
-    seconds = {
-        name: seconds_per_round(run, [[turn[name]] for turn in turns])
-        for name in turns[0]
-    }
-    last = turns[-1]
-    found: dict[str, Any] = {
-        "speedup_vs_plain": ratio(seconds["plain"], seconds["ours"]),
-        "engine": last["ours"].more["engine"],
-        "seconds_per_round": median(seconds["ours"]),
-        "plain_seconds_per_round": median(seconds["plain"]),
-        "accuracy": last["ours"].accuracy,
-        "plain_accuracy": last["plain"].accuracy,
-        "peak_rss_mb": last["ours"].peak_rss_mb,
-        "plain_peak_rss_mb": last["plain"].peak_rss_mb,
-        "device_mb": last["ours"].more["device_mb"],
-        "plain_device_mb": last["plain"].more["device_mb"],
-        "repeats": seconds,
-    }
-    for name in seconds.keys() - {"ours", "plain"}:
-        found[name] = {
-            "speedup_vs_plain": ratio(seconds["plain"], seconds[name]),
-            "speedup_of_ours": ratio(seconds[name], seconds["ours"]),
-            "engine": last[name].more["engine"],
-            "seconds_per_round": median(seconds[name]),
-            "accuracy": last[name].accuracy,
-        }
-    return found
-
-
 def s1(setting: Setting, budget: Budget) -> Iterator[Piece]:
     """Compare the runs of S1, as one pack, with the plain loop once for each replicate.
 
@@ -234,30 +293,23 @@ def s1(setting: Setting, budget: Budget) -> Iterator[Piece]:
     replicates = sum(run.replicates for run in runs)
     m: int = runs[0].participation.m  # type: ignore[attr-defined]
     one = runs[0].replace(participation=Uniform(m=m), replicates=1)
+    more = {"device": setting.device, "turns": setting.repeats}
     jobs = {
-        "pack": Job(
-            what="ours", runs=runs, device=setting.device, turns=setting.repeats
-        ),
-        "plain": Job(
-            what="plain", runs=[one], device=setting.device, turns=setting.repeats
-        ),
+        "pack": Job(what="ours", runs=runs, **more),
+        "plain": Job(what="plain", runs=[one], **more),
     }
-    turns: list[dict[str, Result]] = []
-    for turn in in_turns(jobs, setting.repeats, budget.left()):
-        turns.append(turn)
-        seconds = {
-            name: seconds_per_round(one, [[turn[name]] for turn in turns])
-            for name in jobs
-        }
+    for results in kept_in_turns(jobs, setting.repeats, budget.left()):
+        seconds = seconds_by_name(one, results)
+        pack = results["pack"][-1].more
         plain = [replicates * each for each in seconds["plain"]]
         yield {
             "s1_over_plain": ratio(plain, seconds["pack"]),
             "s1": {
                 "replicates": replicates,
-                "engine": turn["pack"].more["engine"],
+                "engine": pack["engine"],
                 "pack_seconds_per_round": median(seconds["pack"]),
                 "plain_seconds_per_round_of_one": median(seconds["plain"]),
-                "device_mb": turn["pack"].more["device_mb"],
+                "device_mb": pack["device_mb"],
                 "repeats": seconds,
             },
         }
@@ -275,23 +327,29 @@ def packs(name: str) -> Measure:
             device=setting.device,
             seconds=max(1.0, 0.8 * budget.left() - STARTING),
         )
-        found: dict[str, Any] = {}
-        for piece in pieces(job, budget.left()):
-            merge(found, piece)
-            sizes = found.get("packs", {})
-            for size in piece.get("packs", {}):
-                merge(sizes[size], _beside_floors(setting, sizes[size], found["step"]))
-            rates = [
-                one["run_rounds_per_s"] for one in sizes.values() if "steps" in one
-            ]
-            best = {f"pack_{name}_run_rounds_per_s": max(rates)} if rates else {}
-            yield {
-                **best,
-                "step_cost": {name: found["step"]},
-                "packs": {name: dict(sizes)},
-            }
+        yield from with_floors(setting, name, pieces(job, budget.left()))
 
     return measure
+
+
+def with_floors(setting: Setting, name: str, taken: Iterable[Piece]) -> Iterator[Piece]:
+    """Set packs beside their floors; at the top stands the highest rate of all sizes.
+
+    Args:
+        setting: knows the rates of the device.
+        name: the name of the packs' workload.
+        taken: the pieces that the job `packs` yields.
+    """
+    found: dict[str, Any] = {}
+    for piece in taken:
+        merge(found, piece)
+        sizes = found.get("packs", {})
+        for size in piece.get("packs", {}):
+            merge(sizes[size], _beside_floors(setting, sizes[size], found["step"]))
+        timed = [one for one in sizes.values() if "steps" in one]
+        rates = [one["run_rounds_per_s"] for one in timed]
+        best = {f"pack_{name}_run_rounds_per_s": max(rates)} if rates else {}
+        yield {**best, "step_cost": {name: found["step"]}, "packs": {name: sizes}}
 
 
 def _beside_floors(
@@ -359,30 +417,21 @@ def _in_processes(
             parts=count,
         )
         results = together([job] * count, budget.left())
-        (slowest,) = seconds_per_round(plan.shared, [results])
+        each = seconds_per_round(plan.shared, [[one] for one in results])
+        slowest = max(each)
         rates[count] = count * plan.shared_size / slowest
         gain = rates[count] / rates[min(rates)]
         top = {f"processes{count}_over_1_{how}": gain} if count > 1 else {}
-        yield {
-            **top,
-            "processes": {
-                how: {
-                    str(count): {
-                        "run_rounds_per_s": rates[count],
-                        "round_ms": 1e3 * slowest,
-                        "mean_round_ms": 1e3
-                        * statistics.fmean(
-                            seconds_per_round(plan.shared, [[one]])[0]
-                            for one in results
-                        ),
-                        "device_mb": results[0].more["device_mb"],
-                    }
-                }
-            },
+        found = {
+            "run_rounds_per_s": rates[count],
+            "round_ms": 1e3 * slowest,
+            "mean_round_ms": 1e3 * statistics.fmean(each),
+            "device_mb": results[0].more["device_mb"],
         }
+        yield {**top, "processes": {how: {str(count): found}}}
 
 
-def parts_of(plan: DevicePlan) -> dict[str, Part]:
+def parts_of(plan: GpuPlan) -> dict[str, Part]:
     """Return all parts of a plan by name, the most informative ones first."""
     workloads = {
         name: Part(workload(name), least=25, most=70) for name in plan.workloads

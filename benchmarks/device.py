@@ -6,34 +6,25 @@ from typing import Any
 
 import torch
 
-from raysafl.core.text import nearest
-
-DEVICES = ("cuda",)
 MB = 1e6
 
 
-def check_device(device: str, dry: bool) -> str:
-    """Return the torch device on which `raysafl bench --device` computes.
+def device_of(dry: bool) -> str:
+    """Return the torch device on which `python -m benchmarks gpu` computes.
 
     Args:
-        device: what was asked for.
         dry: whether the command is only tried, on the CPU.
 
     Raises:
-        ValueError: the device is unknown, or torch sees none.
+        ValueError: torch sees no GPU.
     """
-    if device not in DEVICES:
-        raise ValueError(
-            f"--device {device!r} cannot be measured: {nearest(device, DEVICES)}; "
-            "without --device the CPU is measured"
-        )
     if dry:
         return "cpu"
     if not torch.cuda.is_available():
         raise ValueError(
-            f"--device cuda was asked for, but torch {torch.__version__} sees no GPU "
-            "here; run it on a machine with a GPU and a torch that fits its driver, or "
-            "give --dry to try the command on this CPU, with small sizes"
+            f"torch {torch.__version__} sees no GPU here; run this on a machine with a "
+            "GPU and a torch that fits its driver, or give --dry to try the command on "
+            "this CPU, with small sizes"
         )
     return "cuda"
 

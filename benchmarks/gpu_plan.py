@@ -1,26 +1,12 @@
-"""What `raysafl bench --device` measures: on a GPU, and with --dry on a CPU."""
+"""What `python -m benchmarks gpu` measures: on a GPU, and with --dry on a CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raysafl.algorithms import FedAvg
-from raysafl.bench.workloads import S1, STANDARD, W2, W4, Workload
-from raysafl.core.algorithm import LocalTraining
-from raysafl.data import Digits, Federation
-from raysafl.models import CNN, CharLSTM, FslCifarNet, Logistic
-from raysafl.participation import Uniform
+from benchmarks.workloads import S1, SHORT, STANDARD, TINY, W2, W4, Workload
+from raysafl.models import CNN, CharLSTM, FslCifarNet
 from raysafl.simulation.run import Run
 
-# Short trainings on embedded data. They are too few steps for small differences to grow.
-SHORT = Run(
-    data=Federation(dataset=Digits(), clients=10),
-    model=Logistic(),
-    algorithm=FedAvg(),
-    participation=Uniform(m=4),
-    local=LocalTraining(lr=0.05, batch_size=32, epochs=1),
-    rounds=3,
-    eval_every=3,
-)
 # One of each kind of network: linear, convolutions, dropout, recurrent (which reads the
 # pixels as characters).
 MODELS = (
@@ -37,7 +23,7 @@ def rounds_without_tests(run: Run, rounds: int) -> Run:
 
 
 @dataclass(frozen=True)
-class DevicePlan:
+class GpuPlan:
     """What is measured, and how large it is.
 
     Attributes:
@@ -70,7 +56,7 @@ class DevicePlan:
     small: bool = False
 
 
-ON_GPU = DevicePlan(
+ON_GPU = GpuPlan(
     models=MODELS,
     models_a_process=1,
     workloads=STANDARD,
@@ -87,10 +73,9 @@ ON_GPU = DevicePlan(
     processes=(1, 2, 4),
 )
 
-TINY = SHORT.replace(rounds=3, eval_every=1)
 TINY_CNN = TINY.replace(model=CNN(channels=[4], hidden=8))
 # So small that the whole command takes about a minute on a CPU.
-DRY = DevicePlan(
+DRY = GpuPlan(
     models=tuple(
         run.replace({"participation.m": 1, "rounds": 1, "eval_every": 1})
         for run in MODELS

@@ -1,4 +1,4 @@
-"""The workloads of `raysafl bench`: small public tasks, each as a `Run`.
+"""The workloads of the benchmarks: small public tasks, each as a `Run`.
 
 W1 to W3 are FedAvg on MNIST and CIFAR-10. W4 is the row "LR/MNIST" of the README of
 FLUTE (1,000 clients, 10 a round, batch size 10, learning rate 0.03). S1 is the MNIST
@@ -157,3 +157,16 @@ EMPTY = Run(
     eval_every=500,
 )
 TRIVIAL = EMPTY.replace(rounds=1)
+
+# Short trainings on embedded data. They are too few steps for small differences to grow.
+SHORT = Run(
+    data=Federation(dataset=Digits(), clients=10),
+    model=Logistic(),
+    algorithm=FedAvg(),
+    participation=Uniform(m=4),
+    local=LocalTraining(lr=0.05, batch_size=32, epochs=1),
+    rounds=3,
+    eval_every=3,
+)
+# The same for commands that are only tried (--dry).
+TINY = SHORT.replace(eval_every=1)

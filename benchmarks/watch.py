@@ -4,14 +4,15 @@ Both watchers are threads of the driver's process that look now and then. They t
 tenths of a percent of one core.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from benchmarks.processes import repeatedly
 
 # How the title of a client actor's process begins; a method that runs follows.
 TITLE = "ray::Clients"
@@ -24,24 +25,6 @@ LEDGER_SECONDS = 0.25
 SEARCH_SECONDS = 1.0
 # The bytes of a file that are read at a time when its lines are counted.
 CHUNK = 1 << 20
-
-
-@contextmanager
-def repeatedly(look: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call a function in a thread every so many seconds while the block runs."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(seconds):
-            look()
-
-    watcher = threading.Thread(target=watch, name=look.__name__)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
 
 
 @contextmanager
@@ -74,7 +57,12 @@ def driver_memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
 
 def _own_memory() -> int:
     """Return the resident memory of this process in MB."""
-    return round(psutil.Process().memory_info().rss / 1e6)
+    return round(resident_mib() * 2**20 / 1e6)
+
+
+def resident_mib() -> float:
+    """Return the resident memory of this process in MiB."""
+    return float(psutil.Process().memory_info().rss / 2**20)
 
 
 class EndedRuns:

@@ -1,16 +1,46 @@
 """The benchmarks: workloads by hand, the plain loop against raysafl, and the measuring itself."""
 
-import inspect
+import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from benchmarks import engines, rivals, tables
+from benchmarks.__main__ import app
+from benchmarks.cpu import DRY, Plan, _actors, measures
+from benchmarks.engines import DRY as TRIED
+from benchmarks.found import Found, origin
+from benchmarks.job import Job
+from benchmarks.plain import Draws, PlainLoop
+from benchmarks.processes import (
+    Result,
+    interleaved,
+    peak_memory,
+    seconds_per_round,
+    together,
+    turns,
+)
+from benchmarks.rounds import work_in_process
+from benchmarks.tables import cpu_rows, headline
+from benchmarks.watch import Busy, EndedRuns
+from benchmarks.workloads import (
+    EMPTY,
+    S1,
+    STANDARD,
+    TRIVIAL,
+    samples_per_round,
+    steady_rounds,
+)
 from raysafl import (
     CNN,
     ClassesPerClient,
@@ -23,25 +53,7 @@ from raysafl import (
     Run,
     Uniform,
 )
-from raysafl.bench import STANDARD, Plan, bench
-from raysafl.bench.job import Job
-from raysafl.bench.measure import Result, interleaved, peak_memory, together
-from raysafl.bench.plain import Draws, PlainLoop
-from raysafl.bench.show import bench_rows
-from raysafl.bench.suite import REPEATS, _actors, seconds_per_round
-from raysafl.bench.watch import Busy, EndedRuns
-from raysafl.bench.wording import headline
-from raysafl.bench.workloads import (
-    EMPTY,
-    S1,
-    TRIVIAL,
-    Workload,
-    samples_per_round,
-    steady_rounds,
-)
-from raysafl.cli import app as cli
 from raysafl.models import FlatModel
-from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.training.inputs import draw_batches
@@ -133,7 +145,7 @@ def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(
     run = SMALL.replace(model=model)
     dataset = run.data.load()
     loop = PlainLoop(run, dataset, seeded(run))
-    simulation = Simulation(run, Worker(run.cells, dataset, run.model))
+    simulation = Simulation(run, work_in_process([run], dataset))
     for _ in range(run.rounds):
         accuracy = loop.step()
         (record,) = simulation.step()
@@ -179,17 +191,28 @@ def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory()
 
 
 @pytest.mark.acceptance
-def test_every_other_turn_is_backwards() -> None:
-    said: list[str] = []
-    jobs = [Job(what="ours", runs=[SMALL])]
-    results = interleaved({"a": jobs, "b": jobs}, 2, said.append)
+def test_each_kind_has_the_results_of_its_own_turns() -> None:
+    jobs = [Job(what="plain", runs=[SMALL])]
+    longer = [Job(what="plain", runs=[SMALL.replace(rounds=4)])]
+    results = interleaved({"a": jobs, "b": longer}, 2)
+    rounds = {name: [len(one.seconds) for (one,) in results[name]] for name in results}
+    assert rounds == {"a": [3, 3], "b": [4, 4]}
+
+
+def test_every_other_turn_is_backwards(capsys: pytest.CaptureFixture[str]) -> None:
+    called = list[str]()
+    actions = {name: partial(called.append, name) for name in "ab"}
+    assert len(list(turns(actions, 2))) == 2
+    assert called == ["a", "b", "b", "a"]
+    said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said] == [
-        "a [1/2]",
-        "b [1/2]",
-        "b [2/2]",
-        "a [2/2]",
+        *("a [1/2]", "b [1/2]", "b [2/2]", "a [2/2]")
     ]
-    assert [len(results[name]) for name in ("a", "b")] == [2, 2]
+
+
+def test_no_turn_begins_that_would_not_fit_into_the_time() -> None:
+    taken = list(turns({"a": lambda: time.sleep(0.05)}, 1000, seconds=0.2))
+    assert 1 <= len(taken) <= 4
 
 
 def test_processes_side_by_side_are_as_slow_as_the_slowest_over_steady_rounds() -> None:
@@ -236,30 +259,16 @@ def test_memory_of_descendants_is_counted() -> None:
     assert 200 < peaks[0] < 400
 
 
-MINI = Plan(
-    {"W1": Workload(SMALL, target=3.0)},
-    shared_out=("W1",),
-    packed=("W1",),
-    replicated="W1",
-    empty=SMALL,
-    s1=(SMALL, SMALL.replace(seed=9)),
-    trivial=SMALL,
-    many=6,
-)
-KEYS = {
-    *("two_actors_speedup", "two_processes_ceiling", "replicates8_over_1"),
-    *("s1_over_ideal", "s1_busy", "empty_round_ms", "pack_round_ms", "start_s"),
-    *("further_run_s", "sweep_files", "driver_growth_mb", "report_s"),
-    *("machine", "cores", "date", "commit", "versions"),
-}
+def found_by(plan: Plan, *only: str) -> dict[str, Any]:
+    """Measure once with a small plan; return what was found."""
+    return Found({}).collect(measures(plan, only, repeats=1)).measures
 
 
 @pytest.mark.acceptance
-def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> None:
-    said: list[str] = []
-    found = bench(["W1", "replicates"], repeats=1, plan=MINI, say=said.append)
+def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_not_there() -> None:
+    found = found_by(DRY, "W1", "replicates")
+    assert found.keys() == {"W1", "replicates", "replicates8_over_1"}
     one = found["W1"]
-    assert found.keys() >= KEYS
     assert (
         one["speedup_vs_plain"]
         == one["plain_seconds_per_round"] / one["seconds_per_round"]
@@ -268,56 +277,58 @@ def test_speed_ups_are_ratios_of_what_was_measured_and_the_rest_is_none() -> Non
     samples = 4 * 1437 / 10
     assert one["samples_per_s"] == pytest.approx(samples / one["seconds_per_round"])
     assert (
-        one["accuracy"] > 0.6
-        and one["plain_accuracy"] > 0.6
+        one["accuracy"] > 0.5
+        and one["plain_accuracy"] > 0.5
         and one["peak_rss_mb"] > 50
     )
     assert found["replicates8_over_1"] == found["replicates"]["two_actors"]["ratio"] > 0
-    assert [
-        found[key] for key in ("s1_over_ideal", "empty_round_ms", "two_actors_speedup")
-    ] == [None] * 3
-    assert "W1 plain [1/1]" in " ".join(said)
-    names = [row.name for row in bench_rows(found)]
-    assert names == [
+    assert [row[0] for row in cpu_rows(found)] == [
         "W1: over the plain loop",
         "8 replicates of W4 over one, two actors",
     ]
-    assert f"torch {torch.__version__.partition('+')[0]}" in headline(found)
 
 
-def test_the_command_takes_as_many_turns_as_the_function() -> None:
-    assert inspect.signature(cli.bench_command).parameters["repeats"].default == REPEATS
+def test_a_headline_names_the_versions_of_the_packages_that_are_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.found.PACKAGES", ("torch", "no-such-package"))
+    here = origin(repeats=7)
+    assert list(here["versions"]) == ["python", "raysafl", "torch"]
+    said = headline(here)
+    assert f"torch {torch.__version__.partition('+')[0]}" in said
+    assert "medians of 7" in said
 
 
 @pytest.mark.acceptance
 def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     # Client actors are looked for once a second, so the sweep must take some seconds.
     longer = SMALL.replace(rounds=2000, eval_every=100)
-    plan = replace(MINI, s1=(longer, longer.replace(seed=9)))
-    found = bench(["empty", "S1"], repeats=1, plan=plan)
+    found = found_by(replace(DRY, s1=(longer, longer.replace(seed=9))), "empty", "S1")
     assert found["empty_round_ms"] == max(found["empty"].values()) > 0
     assert found["s1_over_ideal"] > 0
     assert found["s1"]["accuracy"]["sweep"] == pytest.approx(
         found["s1"]["accuracy"]["bare"]
     )
     assert 0 < found["s1_busy"] < 2
-    assert found["W1"] is None and found["further_run_s"] is None
+    assert "W1" not in found and "further_run_s" not in found
 
 
 @pytest.mark.acceptance
-def test_a_pack_is_measured_on_actors_beside_plain_processes() -> None:
-    said: list[str] = []
-    found = bench(["packs"], repeats=1, plan=MINI, say=said.append)
+def test_a_pack_is_measured_on_actors_beside_plain_processes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = found_by(DRY, "packs")
+    said = capsys.readouterr().err.splitlines()
     assert found["pack_round_ms"] == found["empty_pack"]["ms"][0] > 0
     pack = found["pack_actors"]["W1"]
     gain = pack["one_actor_seconds_per_round"] / pack["two_actors_seconds_per_round"]
     assert pack["two_actors_speedup"] == pytest.approx(gain)
     assert pack["share_of_ceiling"] == gain / pack["two_processes_ceiling"]
-    assert found["W1"] is None and "actors" not in found
+    assert "W1" not in found and "actors" not in found
     assert [line.split(" [")[0] for line in said] == [
-        *("W1 plain", "W1 two plain", "W1 pack 1", "W1 pack 2", "packs empty pack")
+        *("plain", "two plain", "pack 1", "pack 2", "empty pack")
     ]
-    assert [row.name for row in bench_rows(found)] == [
+    assert [row[0] for row in cpu_rows(found)] == [
         "W1, a pack of 8 runs: two client actors over one",
         "empty round of a pack of 64 runs, one actor",
     ]
@@ -325,7 +336,7 @@ def test_a_pack_is_measured_on_actors_beside_plain_processes() -> None:
 
 @pytest.mark.acceptance
 def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> None:
-    found = bench(["start", "trials"], repeats=1, plan=MINI)
+    found = found_by(DRY, "start", "trials")
     trials = found["trials"]
     (one,), (all_of,) = trials["seconds_of_one"], trials["seconds"]
     assert found["further_run_s"] == pytest.approx((all_of - one) / 5)
@@ -333,7 +344,7 @@ def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> Non
     assert found["driver_growth_mb"] == memory["trials"] - memory["quarter"]
     assert 5 < found["sweep_files"] < 60 and found["report_s"] > 0.5
     assert 1 < found["start_s"] == found["start"]["seconds"][0]
-    names = [row.name for row in bench_rows(found)]
+    names = [row[0] for row in cpu_rows(found)]
     assert names[:3] == [
         "one trivial run, from command to prompt",
         "each further run of 6 trivial ones",
@@ -344,13 +355,12 @@ def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> Non
 def test_a_result_of_earlier_measures_has_rows_for_what_it_holds() -> None:
     found = {"s1_over_ideal": 1.1, "trivial_trial_s": 0.08, "W9": {}}
     found["s1"] = {"seconds": {"sweep": [1.0, 2.4]}, "accuracy": {"sweep": 0.5}}
-    (row,) = bench_rows(found)
-    assert row.value == "1.1x" and row.reached and row.target == "<= 1.1x"
-    assert row.made_of == "sweep: 1 to 2 s, accuracy 0.5000"
-    (row,) = bench_rows(
-        {"s1_busy": 0.96, "s1": {"busy": [0.96], "rounds_seconds": [9]}}
-    )
-    assert row.target == ">= 0.97" and not row.reached
+    ((_, value, aim, reached, made_of),) = cpu_rows(found)
+    assert (value, aim, reached) == ("1.1x", "<= 1.1x", "yes")
+    assert made_of == "sweep: 1 to 2 s, accuracy 0.5000"
+    busy = {"s1_busy": 0.96, "s1": {"busy": [0.96], "rounds_seconds": [9]}}
+    ((_, _, aim, reached, _),) = cpu_rows(busy)
+    assert (aim, reached) == (">= 0.97", "**no**")
 
 
 def test_actors_are_busy_for_their_processor_time_between_first_and_last_round() -> (
@@ -393,7 +403,7 @@ def test_a_process_that_dies_is_told_with_what_it_printed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "W1,W5"], "unknown measure 'W5': did you mean 'W"),
+        (["--only", "W1,W5"], "nothing is called 'W5' here: did you mean 'W"),
         (["--repeats", "0"], "repeats must be at least 1, not 0"),
         (["--only", "W2"], "cifar10/train.parquet is missing"),
     ],
@@ -402,11 +412,68 @@ def test_a_mistake_is_told_before_anything_is_measured(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYSAFL_DATA", str(tmp_path))
-    result = CliRunner().invoke(cli.app, ["bench", *arguments])
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["cpu", *arguments])
     assert isinstance(result.exception, ValueError) and message in str(result.exception)
+    assert not list(tmp_path.iterdir())
 
 
-def test_the_tables_of_the_readme_and_of_docs_scale_are_those_of_the_json() -> None:
-    script = [sys.executable, ROOT / "benchmarks" / "render.py", "--check"]
-    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+def test_the_pages_are_those_of_the_json() -> None:
+    result = CliRunner().invoke(app, ["render", "--check"])
+    assert result.exit_code == 0, result.exception
+
+
+def test_the_result_is_written_after_each_piece(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    found = Found({"date": "today"})
+
+    def pieces() -> Iterator[dict[str, Any]]:
+        yield {"a": {"b": 1}}
+        assert json.loads(file.read_text()) == {
+            "origin": {"date": "today"},
+            "measures": {"a": {"b": 1}},
+        }
+        yield {"a": {"c": [2]}}
+        yield {"a": {"c": [3]}}
+
+    assert found.collect(pieces(), file) == Found.read(file) == found
+    assert found.measures == {"a": {"b": 1, "c": [3]}}
+    assert Found.read(tmp_path / "none.json") is None
+
+
+def test_engines_stand_beside_their_floors() -> None:
+    grid = replace(TRIED, clients=(2,))
+    found = Found(origin(device="cpu", threads=1)).collect(
+        engines.measures("cpu", ["W2"], grid, limit=0.0, compile_too=False)
+    )
+    measured = found.measures["models"]["W2"]
+    rows = measured["rows"]
+    assert [row["engine"] for row in rows] == ["loop", "vmap"]
+    # The floor is that of the slower of the two: FLOP or bytes.
+    ((flop, moved),) = measured["flop_and_bytes"].values()
+    rates = [found.measures[name] for name in ("flop_per_s", "bytes_per_s")]
+    floor = 2 / max(flop / rates[0], moved / rates[1])
+    assert rows[0]["floor_samples_per_s"] == pytest.approx(floor)
+    line = tables.engines(found).splitlines()[-1]
+    assert line.startswith("| 2 | 2 | ") and line.endswith(f"{floor:,.0f} |")
+
+
+@pytest.mark.acceptance
+def test_rivals_take_turns_with_raysafl_and_the_plain_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["rivals", "--dry", "--repeats", "1"])
+    assert result.exit_code == 0, result.exception
+    found = Found.read(tmp_path / "rivals-dry.json")
+    assert found is not None and list(found.measures["W1"]) == list(rivals.OURS)
+    for one in found.measures["W1"].values():
+        assert one["accuracy"] > 0.5 and one["wall_seconds"] > sum(one["repeats"])
+    assert "| raysafl, two client actors | **" in result.stdout
+
+
+def test_a_framework_that_fails_is_told_with_what_it_printed(tmp_path: Path) -> None:
+    spec = tmp_path / "W1.json"
+    spec.write_text("{}")
+    with pytest.raises(ValueError, match=r"fedjax_jit.py failed on W1:\n(.|\n)*fedjax"):
+        rivals.rival(STANDARD["W1"], sys.executable, "fedjax_jit.py", spec)

@@ -1,6 +1,5 @@
-"""`raysafl bench --device`: its jobs, its parts and their time, its table."""
+"""`python -m benchmarks gpu`: its jobs, its parts and their time, its table."""
 
-import importlib
 import json
 import stat
 import subprocess
@@ -8,50 +7,56 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from raysafl import CNN, Digits
-from raysafl.bench import device_jobs
-from raysafl.bench.budget import Budget
-from raysafl.bench.device import check_device
-from raysafl.bench.device_bench import RESULTS, SECONDS, bench_device, carry_out
-from raysafl.bench.device_parts import Part, Setting, merge, parts_of
-from raysafl.bench.device_plan import DRY, MODELS, ON_GPU, SHORT
-from raysafl.bench.device_show import device_headline, device_rows
-from raysafl.bench.floors import (
+from benchmarks import gpu_jobs, pages
+from benchmarks.__main__ import app, main
+from benchmarks.device import device_of
+from benchmarks.floors import (
     SMALL,
     device_calls,
     floors_ms,
     measured_rates,
     step_cost,
 )
-from raysafl.bench.job import Job
-from raysafl.bench.measure import Child
-from raysafl.bench.mps import mps
-from raysafl.bench.plain import PlainLoop
-from raysafl.bench.rounds import worker_of
-from raysafl.bench.workloads import S1
-from raysafl.cli import app as cli
-from raysafl.cli.endings import explain
-from raysafl.models import CharLSTM
+from benchmarks.found import Found, merge, origin
+from benchmarks.gpu import (
+    SECONDS,
+    Budget,
+    Part,
+    Setting,
+    carried_out,
+    measures,
+    parts_of,
+    with_floors,
+)
+from benchmarks.gpu_plan import DRY, MODELS, ON_GPU
+from benchmarks.job import Job
+from benchmarks.mps import mps
+from benchmarks.plain import PlainLoop
+from benchmarks.processes import Child, Result, against_plain, kept_in_turns
+from benchmarks.rounds import work_in_process
+from benchmarks.tables import gpu, gpu_rows
+from benchmarks.workloads import S1, SHORT
+from raysafl import CNN, Digits, Run
+from raysafl.models import CharLSTM, Logistic
 from raysafl.participation import Uniform
 
 ROOT = Path(__file__).parents[2]
-TINY = SHORT.replace({"participation.m": 2})
+SMALLER = SHORT.replace({"participation.m": 2})
 # The smallest plan: one model, one workload, one pack.
 SMALLEST = replace(
     DRY,
-    models=(TINY,),
+    models=(SMALLER,),
     workloads={"W1": DRY.workloads["W1"]},
     beside_cpu=(),
-    packed={"W4": TINY},
+    packed={"W4": SMALLER},
     sizes=(1, 2),
-    shared=TINY,
+    shared=SMALLER,
     shared_size=2,
     processes=(1,),
 )
@@ -63,7 +68,7 @@ needs_no_gpu = pytest.mark.skipif(
 def of_job(what: Any, **more: Any) -> dict[str, Any]:
     """Do a job in this process, and put its pieces together."""
     found: dict[str, Any] = {}
-    for piece in device_jobs.PIECES[what](Job(what=what, runs=[TINY], **more)):
+    for piece in gpu_jobs.PIECES[what](Job(what=what, runs=[SMALLER], **more)):
         merge(found, json.loads(json.dumps(piece)))
     return found
 
@@ -96,9 +101,9 @@ def test_a_worker_is_made_anew_thirty_times_and_memory_is_read_after_each(
 
     def noted(runs: Any, *rest: Any) -> Any:
         seeds.append(runs[0].seed)
-        return worker_of(runs, *rest)
+        return work_in_process(runs, *rest)
 
-    monkeypatch.setattr(device_jobs, "worker_of", noted)
+    monkeypatch.setattr(gpu_jobs, "work_in_process", noted)
     found = of_job("memory")
     assert seeds == list(range(30))
     assert len(found["allocated_mb"]) == len(found["reserved_mb"]) == 30
@@ -117,7 +122,7 @@ def test_a_pack_that_is_predicted_to_take_too_long_is_skipped_and_says_so() -> N
 
 def test_a_model_of_text_reads_pixels_as_characters() -> None:
     run = SHORT.replace(model=CharLSTM(hidden=4))
-    dataset = device_jobs.samples_of(run)
+    dataset = gpu_jobs.samples_of(run)
     digits = Digits().load()
     assert dataset.train.x.shape == (len(digits.train), 64)
     assert dataset.train.x.dtype == "int64"
@@ -127,13 +132,13 @@ def test_a_model_of_text_reads_pixels_as_characters() -> None:
 
 def test_the_models_are_linear_convolutional_with_dropout_and_recurrent() -> None:
     kinds = ["Logistic", "CNN", "FslCifarNet", "CharLSTM"]
-    assert [device_jobs.name_of(run) for run in MODELS] == kinds
-    assert [device_jobs.name_of(run) for run in DRY.models] == kinds
+    assert [gpu_jobs.name_of(run) for run in MODELS] == kinds
+    assert [gpu_jobs.name_of(run) for run in DRY.models] == kinds
 
 
 def test_the_plain_loop_can_stand_for_a_replicate_of_s1() -> None:
     assert {run.participation.m for run in S1} == {5}  # type: ignore[attr-defined]
-    run = TINY.replace({"data.server": {"kind": "IidServer", "n0": 100}})
+    run = SMALLER.replace({"data.server": {"kind": "IidServer", "n0": 100}})
     loop = PlainLoop(run.replace(participation=Uniform(m=2)), run.data.load())
     assert sum(map(len, loop.held)) == 1437 - 100
 
@@ -142,7 +147,7 @@ def test_the_plain_loop_can_stand_for_a_replicate_of_s1() -> None:
 
 
 def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> None:
-    cost = step_cost(TINY, Digits().load())
+    cost = step_cost(Logistic(), Digits().load(), 32)
     batch, inputs, classes = 32, 64, 10
     # One product forward, and one backward for the weights.
     assert cost["flop"] == 2 * 2 * batch * inputs * classes
@@ -154,8 +159,7 @@ def test_the_cost_of_a_step_of_logistic_regression_is_as_counted_by_hand() -> No
 
 def test_a_convolution_costs_more_flop_than_its_dense_layers_alone() -> None:
     small, large = (
-        step_cost(TINY.replace(model=CNN(channels=[c], hidden=8)), Digits().load())
-        for c in (4, 8)
+        step_cost(CNN(channels=[c], hidden=8), Digits().load(), 32) for c in (4, 8)
     )
     assert 1.8 < large["flop"] / small["flop"] < 2.2
 
@@ -222,9 +226,10 @@ def test_a_share_of_a_budget_is_never_more_than_what_is_left() -> None:
 
 def reported(part: Part, budget: Budget) -> tuple[dict[str, Any], dict[str, Any]]:
     """Carry out a part; return its report and what was kept of it."""
-    found: dict[str, Any] = {}
-    setting = Setting("cpu", SMALLEST, 1, found)
-    return carry_out(part, setting, budget, found, lambda: None), found
+    found = Found({})
+    setting = Setting("cpu", SMALLEST, 1, found.measures)
+    found.collect(carried_out("it", part, setting, budget))
+    return found.measures.pop("parts")["it"], found.measures
 
 
 def test_a_part_for_which_too_little_time_is_left_is_not_begun() -> None:
@@ -258,15 +263,13 @@ def test_a_part_that_breaks_keeps_what_it_has_found(
 
 def test_the_reason_of_a_process_that_died_is_its_last_line() -> None:
     error = RuntimeError("the process died:\nTraceback\n  here\nTypeError: no\n")
-    assert device_jobs.in_short(error) == (
-        "RuntimeError: the process died: TypeError: no"
-    )
+    assert gpu_jobs.in_short(error) == ("RuntimeError: the process died: TypeError: no")
 
 
 def test_a_process_that_takes_longer_than_its_time_is_ended_and_named() -> None:
     with (
         pytest.raises(TimeoutError, match="'packs' took longer than the 0 s"),
-        Child(Job(what="packs", runs=[TINY]), seconds=0.3) as child,
+        Child(Job(what="packs", runs=[SMALLER]), seconds=0.3) as child,
     ):
         child.hear()
 
@@ -324,71 +327,81 @@ def test_without_mps_or_where_it_may_not_be_started_the_reason_is_told(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--device", "cude"],
-            "--device 'cude' cannot be measured: did you mean 'cuda'",
-        ),
-        (["--device", "cpu"], "without --device the CPU is measured"),
-        (["--device", "cuda", "--dry", "--only", "W5"], "unknown part 'W5': did you"),
-        (["--device", "cuda", "--dry", "--only", "pack"], "did you mean 'packs-W"),
-        (["--device", "cuda", "--dry", "--repeats", "0"], "repeats must be at least 1"),
-        (["--device", "cuda", "--full"], "--full is for the CPU's measures"),
-        (["--dry"], "give --device cuda"),
-        (["--out", "x.json"], "give --device cuda"),
+        (["--only", "W5"], "nothing is called 'W5' here: did you mean"),
+        (["--only", "pack"], "did you mean 'packs-W"),
+        (["--repeats", "0"], "repeats must be at least 1"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_measured(
     arguments: list[str], message: str
 ) -> None:
-    result = CliRunner().invoke(cli.app, ["bench", *arguments])
+    result = CliRunner().invoke(app, ["gpu", "--dry", *arguments])
     assert isinstance(result.exception, ValueError) and message in str(result.exception)
 
 
 @needs_no_gpu
-def test_a_gpu_that_is_not_there_is_an_error_of_exit_code_2() -> None:
-    result = CliRunner().invoke(cli.app, ["bench", "--device", "cuda"])
-    told = list[str]()
-    assert result.exception is not None
-    assert explain(result.exception, told.append) == 2
-    assert "sees no GPU here" in told[0] and "--dry" in told[0]
+def test_a_gpu_that_is_not_there_is_an_error_of_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "gpu"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "sees no GPU here" in told and "--dry" in told
 
 
 def test_dry_computes_on_the_cpu() -> None:
-    assert check_device("cuda", dry=True) == "cpu"
+    assert device_of(dry=True) == "cpu"
+
+
+def test_a_workload_is_compared_in_turns_and_goes_on_where_it_was() -> None:
+    run = DRY.workloads["W1"].run
+    jobs = {"plain": Job(what="plain", runs=[run], turns=2)}
+    every = [results["plain"].copy() for results in kept_in_turns(jobs, 2, 60.0)]
+    assert [len(results) for results in every] == [1, 2]
+    first, second = every[-1]
+    assert len(first.seconds) == len(second.seconds) == run.rounds
+    # The second turn goes on where the first one ended.
+    assert first.accuracy is not None and second.accuracy is not None
+    assert second.accuracy > first.accuracy
+
+
+def took(*seconds: float) -> list[Result]:
+    """Results of turns with one steady round each."""
+    more = {"engine": "loop", "device_mb": 7.0}
+    return [Result([9.0, s], 0.5, 100.0, more) for s in seconds]
+
+
+def against(run: Run) -> dict[str, Any]:
+    """A comparison of three turns."""
+    results = {"ours": took(1, 2, 1), "plain": took(3, 3, 4), "cpu": took(4, 4, 4)}
+    return against_plain(run.replace(rounds=2, eval_every=1), results)
+
+
+def test_a_ratio_is_the_median_of_the_turns_ratios() -> None:
+    found = against(SMALLER)
+    assert found["speedup_vs_plain"] == 3.0  # of 3, 1.5 and 4
+    assert found["cpu"]["speedup_of_ours"] == 4.0  # of 4, 2 and 4
+    assert found["cpu"]["speedup_vs_plain"] == 0.75
+    assert (found["seconds_per_round"], found["plain_seconds_per_round"]) == (1.0, 3.0)
+    assert found["repeats"]["ours"] == [1.0, 2.0, 1.0]
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """A small plan as --dry carries it out, and the file that it writes."""
-    out = tmp_path_factory.mktemp("bench") / "gpu-dry.json"
-    only = ["W1", "packs-W4"]
-    found = bench_device("cuda", only, 2, dry=True, out=out, plan=SMALLEST)
-    return found, out
+def measured() -> Found:
+    """Rates and packs as their jobs measure them on this CPU, and a comparison."""
+    found = Found(origin(dry=False, repeats=2))
+    setting = Setting("cpu", SMALLEST, 2, found.measures)
+    found.collect(gpu_jobs.describe(Job(what="device", runs=[SMALLER], small=True)))
+    job = Job(what="packs", runs=[SMALLER], sizes=[1, 2], seconds=60.0)
+    part = Part(lambda s, _: with_floors(s, "W4", gpu_jobs.packs(job)), 1, 60)
+    found.collect(carried_out("packs-W4", part, setting, Budget(100)))
+    return found.collect([{"W1": against(SMALLER)}])
 
 
-def test_the_result_has_flat_numbers_then_details_and_says_what_it_is(
-    measured: tuple[dict[str, Any], Path],
-) -> None:
-    found, out = measured
-    assert json.loads(out.read_text()) == found
-    assert found["device"] == "cpu" and found["dry"] is True
-    assert found.keys() >= {*RESULTS, "machine", "cores", "date", "commit", "versions"}
-    assert {report["state"] for report in found["parts"].values()} == {"done"}
-    assert list(found["parts"]) == ["device", "W1", "packs-W4"]
-    one = found["W1"]
-    ours, plain = (one["repeats"][name] for name in ("ours", "plain"))
-    # The median of two turns' ratios is their mean.
-    gains = [below / above for above, below in zip(ours, plain, strict=True)]
-    assert len(gains) == 2 and one["speedup_vs_plain"] == pytest.approx(sum(gains) / 2)
-    # The second turn goes on where the first one ended.
-    assert one["engine"] == "fused" and one["accuracy"] > 0.5
-    assert found["s1_over_plain"] is None
-
-
-def test_a_pack_stands_beside_the_largest_of_its_floors(
-    measured: tuple[dict[str, Any], Path],
-) -> None:
-    found, _ = measured
+def test_a_pack_stands_beside_the_largest_of_its_floors(measured: Found) -> None:
+    found = measured.measures
     pack = found["packs"]["W4"]["2"]
     floors = pack["floors_ms"]
     assert floors.keys() == {"launches", "bytes", "flop"}
@@ -401,78 +414,78 @@ def test_a_pack_stands_beside_the_largest_of_its_floors(
     assert found["pack_W4_run_rounds_per_s"] == max(rates)
 
 
-@pytest.fixture
-def render(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The script that writes the tables, which reads its JSON from an empty folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    script = importlib.import_module("render")
-    monkeypatch.setattr(script, "HERE", tmp_path)
-    return script
-
-
-def test_without_a_measurement_the_readme_says_so(render: ModuleType) -> None:
-    assert render.gpu() == "Not measured yet: no `gpu.json` here."
+def test_without_a_measurement_the_readme_says_so(tmp_path: Path) -> None:
+    assert pages.of_readme(tmp_path)["gpu"] == "Not measured yet: no `gpu.json` here."
 
 
 def test_a_dry_run_is_not_rendered_as_a_measurement(
-    render: ModuleType, measured: tuple[dict[str, Any], Path]
+    measured: Found, tmp_path: Path
 ) -> None:
-    (render.HERE / "gpu.json").write_text(measured[1].read_text())
-    with pytest.raises(SystemExit, match="which measures nothing"):
-        render.gpu()
+    dry = Found({**measured.origin, "dry": True}, measured.measures)
+    dry.save(tmp_path / "gpu.json")
+    with pytest.raises(ValueError, match="which measures nothing"):
+        pages.of_readme(tmp_path)
 
 
 def test_a_measurement_is_rendered_with_its_floors_and_what_was_skipped(
-    render: ModuleType, measured: tuple[dict[str, Any], Path]
+    measured: Found,
 ) -> None:
-    found = json.loads(measured[1].read_text()) | {"dry": False}
-    found["parts"]["S1"] = {"state": "skipped", "reason": "needs | 25 s", "seconds": 0}
-    (render.HERE / "gpu.json").write_text(json.dumps(found))
-    lines = render.gpu().splitlines()
+    skipped = {"state": "skipped", "reason": "needs | 25 s", "seconds": 0}
+    parts = {**measured.measures["parts"], "S1": skipped}
+    whole = Found(measured.origin, {**measured.measures, "parts": parts})
+    lines = gpu(whole).splitlines()
     assert lines[0].startswith("cpu, a launch ") and "TFLOP/s" in lines[0]
     assert lines[2] == "| measure | value | floor | from |"
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines[4:]}
     assert list(rows) == [
         "W1: over the plain loop on this device",
+        "W1: over raysafl on one core of the CPU",
         "W4, a pack of 1",
         "W4, a pack of 2",
         "S1",
     ]
-    assert "a round by " in rows["W4, a pack of 2"] and "% reached" in lines[5]
+    assert (
+        "a round by " in rows["W4, a pack of 2"]
+        and "% reached" in rows["W4, a pack of 1"]
+    )
     assert rows["S1"] == "| S1 | skipped |  | needs / 25 s |"
     assert all(line.count("|") == 5 for line in lines[4:])
 
 
 def test_a_result_without_any_part_has_a_headline_and_no_rows() -> None:
-    found: dict[str, Any] = bench_device(dry=True, plan=SMALLEST, seconds=0.0)
-    assert {report["state"] for report in found["parts"].values()} == {"skipped"}
-    assert len(found["parts"]) == 8
-    assert {row.value for row in device_rows(found)} == {"skipped"}
-    assert device_headline(found).startswith("unknown; ")
+    found = Found(origin(dry=False))
+    setting = Setting("cpu", SMALLEST, 1, found.measures)
+    found.collect(measures(setting, seconds=0.0))
+    reports = found.measures["parts"].values()
+    assert [report["state"] for report in reports] == ["skipped"] * 8
+    assert {row[1] for row in gpu_rows(found.measures)} == {"skipped"}
+    assert gpu(found).startswith("unknown; ")
 
 
 @pytest.mark.acceptance
 def test_the_whole_command_passes_on_a_cpu_and_names_every_part(tmp_path: Path) -> None:
-    command = [*(sys.executable, "-c"), "from raysafl.cli.start import main; main()"]
-    arguments = ["bench", "--device", "cuda", "--dry", "--json", "--repeats", "2"]
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--repeats", "2"]
+    out = tmp_path / "gpu-dry.json"
     done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, cwd=tmp_path
+        [*command, "--out", str(out)], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "gpu-dry.json").read_text())
+    whole = Found.read(out)
+    assert whole is not None and whole.origin["device"] == "cpu" and whole.origin["dry"]
+    found = whole.measures
     assert {name: r["state"] for name, r in found["parts"].items()} == dict.fromkeys(
         ["device", *parts_of(DRY)], "done"
     )
-    assert found["device"] == "cpu" and found["dry"] and found["same_bits_twice"]
+    assert found["same_bits_twice"]
     assert found["difference_float32"] < 1e-4 < found["difference_bfloat16"]
     assert len(found["memory"]["reserved_mb"]) == 30
     assert found["processes2_over_1_without_mps"] > 0
     assert found["s1_over_plain"] > 0 and found["W1"]["cpu"]["speedup_of_ours"] > 0
     assert len(found["W2"]["repeats"]["tf32"]) == 2
-    names = [row.name for row in device_rows(found)]
+    names = [row[0] for row in gpu_rows(found)]
     assert "the same bits in two processes" in names
     assert names[-3:-1] == [
         "1 process without MPS",
         "2 processes without MPS",
     ]
+    assert all(f"| {name} |" in done.stdout for name in names)
