@@ -22,13 +22,13 @@ from benchmarks.rounds import (
     Pack,
     Rounds,
     time_rounds,
-    work_in_process,
     work_on_actors,
 )
 from benchmarks.watch import client_actors, resident_mib
 from benchmarks.whole import WHOLE
 from raysafl.core.work import Training
 from raysafl.simulation.run import Run
+from raysafl.sweep.here import worker_of
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def in_process(job: Job) -> Iterator[Rounds]:
     dataset = runs[0].data.load()
     before = resident_mib()
     began = time.perf_counter()
-    work = work_in_process(runs, dataset, job.device, job.engine)
+    work = worker_of(runs, dataset, job.engine, job.device)
     pack = Pack(runs, work)
     prepared = time.perf_counter() - began
 
@@ -73,7 +73,7 @@ def on_actors(job: Job) -> Iterator[Rounds]:
     The facts are the memory of this process and of the actors in MiB, and the bytes of
     a message, by run.
     """
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
     from raysafl.runtime.ray_session import ray_session
 
     runs = job.all_runs()

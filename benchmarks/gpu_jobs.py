@@ -24,12 +24,13 @@ from benchmarks.floors import (
 )
 from benchmarks.job import Job
 from benchmarks.processes import median
-from benchmarks.rounds import Pack, copies_of, time_rounds, work_in_process
+from benchmarks.rounds import Pack, copies_of, time_rounds
 from benchmarks.watch import resident_mib
 from benchmarks.workloads import steady_rounds
 from raysafl.core.problem import Dataset, Samples
 from raysafl.models import CharLSTM
 from raysafl.simulation.run import Run
+from raysafl.sweep.here import worker_of
 
 Piece = dict[str, Any]
 ENGINES = ("loop", "vmap", "graph", "linear")
@@ -56,7 +57,7 @@ def agreement(job: Job) -> Iterator[Piece]:
     """
     for run in job.runs:
         dataset = samples_of(run)
-        start_P = work_in_process([run], dataset, engine="loop").init(0)
+        start_P = worker_of([run], dataset, engine="loop").init(0)
         right_P = trained([run], dataset, "cpu", "loop")
         moved = float((right_P - start_P).abs().max())
         for precision in PRECISIONS:
@@ -97,7 +98,7 @@ def memory(job: Job) -> Iterator[Piece]:
         # The old one goes before the new one comes, as in a client actor.
         del worker
         one = run.replace(seed=trial)
-        worker = work_in_process([one], dataset, job.device, job.engine)
+        worker = worker_of([one], dataset, job.engine, job.device)
         pack = Pack([one], worker)
         for _ in range(one.rounds):
             pack.step()
@@ -145,7 +146,7 @@ def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:
         torch.cuda.reset_peak_memory_stats()
     runs = copies_of(run, size)
     began = time.perf_counter()
-    work = work_in_process(runs, dataset, job.device, job.engine)
+    work = worker_of(runs, dataset, job.engine, job.device)
     pack = Pack(runs, work)
     setup = time.perf_counter() - began
     wait = partial(wait_for, job.device)
@@ -170,7 +171,7 @@ def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:
 
 def trained(runs: list[Run], dataset: Dataset, device: str, engine: str) -> Tensor:
     """Train runs as one pack; return the parameters [P] of the first one, on the CPU."""
-    pack = Pack(runs, work_in_process(runs, dataset, device, engine))
+    pack = Pack(runs, worker_of(runs, dataset, engine, device))
     for _ in range(runs[0].rounds):
         pack.step()
     return pack.simulations[0].replicates[0].state.w_P.cpu()

@@ -6,10 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.core.work import Work
-from raysafl.runtime import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
@@ -19,29 +17,6 @@ WARM = 3
 LEAST = 5
 
 
-def work_in_process(
-    runs: Sequence[Run], dataset: Dataset, device: str = "cpu", engine: str = "auto"
-) -> Worker:
-    """Make the worker that trains several runs in this process.
-
-    Args:
-        runs: runs with the same data source, model, objective and batch size.
-        dataset: their dataset.
-        device: the torch device that trains.
-        engine: the engine's name, or "auto".
-    """
-    first = runs[0]
-    return Worker(
-        [cell for run in runs for cell in run.cells],
-        dataset,
-        first.model,
-        device=device,
-        engine=engine,
-        batch_size=first.local.batch_size,
-        objective=first.objective,
-    )
-
-
 @contextmanager
 def work_on_actors(
     runs: Sequence[Run], hardware: Any, engine: str = "auto", data: Any = None
@@ -49,7 +24,7 @@ def work_on_actors(
     """Start client actors on the Ray that runs, which are killed when the block ends.
 
     Args:
-        runs: runs as for `work_in_process`.
+        runs: runs with the same data source, model, objective and batch size.
         hardware: how many actors, and what each of them has.
         engine: the engine's name, or "auto".
         data: Ray's reference to the dataset; None if it is not there yet.

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.job import Job
-from benchmarks.rounds import WARM, Pack, time_rounds, work_in_process, work_on_actors
+from benchmarks.rounds import WARM, Pack, time_rounds, work_on_actors
 from benchmarks.watch import driver_memory, resident_mib, watched_actors
 from raysafl.core.problem import Dataset
 from raysafl.simulation.run import Run
+from raysafl.sweep.here import worker_of
 
 # What the installed command runs.
 RAYSAFL = (sys.executable, "-c", "from raysafl.cli.start import main; main()")
@@ -38,7 +39,7 @@ def time_bare_runs(job: Job) -> Told:
     for run in job.all_runs():
         if run.data.source_key not in datasets:
             datasets[run.data.source_key] = run.data.load()
-        work = work_in_process([run], datasets[run.data.source_key])
+        work = worker_of([run], datasets[run.data.source_key])
         done = time_rounds(Pack([run], work).step, run.rounds)
         finals.append(done["accuracy"])
     seconds = [time.perf_counter() - began]
@@ -64,7 +65,7 @@ def done_sweep(
         has MLflow's as well. `driver_rss_mb` is what `driver_memory` notes; `busy` is
         the share of `rounds_seconds` in which client actors computed (see `Busy`).
     """
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
     from raysafl.sweep.definition import Sweep
     from raysafl.sweep.runner import Runner
 
@@ -77,7 +78,9 @@ def done_sweep(
         whole = Sweep("bench", runs=labelled, axes=("run",), **more)
         actors = (has.trials or 1) * has.actors
         with driver_memory(out, len(runs)) as memory, watched_actors(actors) as busy:
-            outcome = Runner(whole, out, has, quiet=True, track=track).run()
+            outcome = Runner(
+                whole, out, has, executor="ray", quiet=True, track=track
+            ).run()
             seconds = time.perf_counter() - began
         used = time.process_time() - used
         if not outcome.ok:
@@ -115,7 +118,7 @@ def time_trials(job: Job) -> Told:
     are the bytes of a row in memory.
     """
     from raysafl.report.figures.curves import curve_of_run
-    from raysafl.tracking import sync
+    from raysafl.tracking.sync import sync
 
     with done_sweep(job.all_runs(), {}) as (told, outcome):
         rows = outcome.store.rounds()
@@ -178,7 +181,7 @@ class Coordinator:
     def __init__(self, runs: Sequence[Run], data: Any) -> None:
         import torch
 
-        from raysafl.runtime import Hardware
+        from raysafl.runtime.hardware import Hardware
 
         torch.set_num_threads(1)
         self.runs = runs

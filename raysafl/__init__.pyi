@@ -112,13 +112,14 @@ from .participation import (
     Uniform,
     Weibull,
 )
-from .runtime import Hardware
+from .runtime.hardware import Hardware
 from .simulation.patience import Patience
 from .simulation.per_client import PerClient
 from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
-from .sweep.runner import Outcome, Runner
+from .sweep.outcome import Outcome
+from .sweep.runner import Runner
 from .sweep.simulate import simulate
 from .sweep.trainable import trainable
 from .version import __version__

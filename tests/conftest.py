@@ -144,13 +144,14 @@ def real_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     8 runs, 3 seeds, 30 rounds. Shared by tests: do not write into it.
     """
+    from helpers.here import run_in_process
+
     from raysafl.quickstart import SWEEP
     from raysafl.report.write import write_report
     from raysafl.runtime.in_process import Worker
     from raysafl.storage.runs_table import write_runs_table
     from raysafl.storage.store import Store
     from raysafl.sweep.definition import Sweep
-    from raysafl.sweep.session import run_in_process
 
     runs = {
         key: run.replace(rounds=30, replicates=3)

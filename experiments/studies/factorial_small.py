@@ -1,6 +1,6 @@
 """Which algorithm copes with which participation? A factorial experiment on digits.
 
-Eight algorithms, six participation policies and two partitions of scikit-learn's digits
+Eight algorithms, six participation policies and two partitions of the embedded digits
 are combined. There are 20 clients. Five of them train in a round, where the policy
 leaves a choice. The server holds 100 samples, which only SAFARI and FSL use. The
 reviewers of FAST (docs/papers.md#fast) asked: do snapshots help more under the same

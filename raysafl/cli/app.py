@@ -11,19 +11,21 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
-from raysafl.core.component import Component
 from raysafl.core.text import redacted
 from raysafl.storage.paths import parse_location
-from raysafl.storage.store import find_sweeps
+from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
 from raysafl.sweep.stale import Stale
 from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    from raysafl.runtime.hardware import Hardware
 
 app = typer.Typer(
     help="Run and browse sweeps of federated learning in which some clients do not "
@@ -76,6 +78,14 @@ Address = Annotated[
     str | None,
     typer.Option(help="Address of a Ray cluster; 'auto' for the one on this machine."),
 ]
+ExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        help="Who carries out the runs: this process (here), trials on Ray (ray), or "
+        "this process if all of the work takes less time than Ray takes to start (auto).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Resume = Annotated[
     bool,
@@ -124,6 +134,7 @@ def quickstart_command(
     gpus: Gpus = 0.0,
     trials: Trials = None,
     address: Address = None,
+    executor: ExecutorOption = ExecutorName.AUTO,
     quiet: Quiet = False,
     resume: Resume = True,
 ) -> None:
@@ -133,7 +144,13 @@ def quickstart_command(
 
     hardware = _client_hardware(actors, cpus, gpus, trials)
     _run_sweep(
-        SWEEP, out=out, hardware=hardware, address=address, quiet=quiet, resume=resume
+        SWEEP,
+        out=out,
+        hardware=hardware,
+        address=address,
+        executor=executor,
+        quiet=quiet,
+        resume=resume,
     )
 
 
@@ -152,6 +169,7 @@ def run_command(
     resume: Resume = True,
     stale: StaleCode = Stale.FAIL,
     address: Address = None,
+    executor: ExecutorOption = ExecutorName.AUTO,
     actors: Actors = 1,
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
@@ -180,6 +198,7 @@ def run_command(
         resume=resume,
         stale=stale,
         address=address,
+        executor=executor,
         hardware=_client_hardware(actors, cpus, gpus, trials, autoscale, pack),
         engine=engine,
         tracking_uri=tracking_uri,
@@ -338,7 +357,7 @@ def sync_command(
 ) -> None:
     """Bring MLflow to what the stored results hold."""
     from raysafl.report.figures.curves import curve_of_run
-    from raysafl.tracking import sync
+    from raysafl.tracking.sync import sync
 
     location = parse_location(path)
     with working():
@@ -458,9 +477,9 @@ def _client_hardware(
     trials: int | None,
     autoscale: bool = False,
     pack: str = "auto",
-) -> Component:
+) -> "Hardware":
     """Make the hardware of a trial from the options of the command line."""
-    from raysafl.runtime import Hardware
+    from raysafl.runtime.hardware import Hardware
 
     return Hardware(
         actors=actors,
@@ -474,6 +493,8 @@ def _client_hardware(
 
 def _sweeps(path: str) -> list[Any]:
     """Return the sweeps in a folder, or raise ValueError if there is none."""
+    from raysafl.storage.store import find_sweeps
+
     stores = find_sweeps(parse_location(path))
     if not stores:
         raise ValueError(

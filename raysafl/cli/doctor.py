@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import ray
-
 from raysafl.cli.device_check import check_gpu
+from raysafl.core.needs import OPTIONAL, is_installed
 from raysafl.core.text import redacted
 from raysafl.data import data_root
 from raysafl.runtime.gpus import in_words, why_unseen
-from raysafl.runtime.ray_session import ray_session
 from raysafl.storage.paths import Location
-from raysafl.tracking import default_uri, ping
+from raysafl.tracking.client import default_uri, ping
 
 # The variable that chooses the GPUs which programs see.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -119,19 +117,34 @@ def check_results(root: Location) -> str:
 
 
 def check_mlflow(root: Location) -> str:
-    """Check that MLflow's database or server answers."""
+    """Check that MLflow's database or server answers, if MLflow is installed."""
+    if not is_installed("mlflow"):
+        return absence("mlflow", "sweeps are not logged (`--track none`)")
     uri = default_uri(root.resolve())
     return f"{redacted(uri)} answers, {ping(uri)} experiments"
 
 
 def check_ray() -> str:
-    """Check that Ray starts and stops."""
+    """Check that Ray starts and stops, if it is installed."""
+    if not is_installed("ray"):
+        return absence("ray", "sweeps run in this process only (`--executor here`)")
+    # Imported here, because Ray may be missing.
+    import ray
+
+    from raysafl.runtime.ray_session import ray_session
+
     with ray_session(None):
         has = ray.cluster_resources()
         cpus = has.get("CPU", 0)
         gpus = has.get("GPU", 0)
         where = ray.util.get_node_ip_address()
         return f"Ray {ray.__version__} starts on {where}: {cpus:g} CPUs, {gpus:g} GPUs"
+
+
+def absence(package: str, consequence: str) -> str:
+    """Say that an optional package is not installed, and what that means."""
+    _, command = OPTIONAL[package]
+    return f"not installed: {consequence}. To install it: {command}"
 
 
 def checks(root: Location) -> dict[str, tuple[Callable[[], str], str]]:

@@ -1,26 +1,19 @@
 """Whatever ends a command becomes one message and one exit code."""
 
 import signal
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 
-import raysafl
 from raysafl.cli import signals
-from raysafl.storage.store import SweepBusyError
+from raysafl.core.users_code import is_users_file
+from raysafl.storage.paths import SweepBusyError
 
 # The exit codes of every command; README.md has the table.
 DONE = 0
 NOT_ALL_WELL = 1
 MISTAKE = 2
 BUG = 3
-# The folders of code that is not the user's.
-OTHERS = (
-    Path(raysafl.__file__).parent,
-    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
-)
 REPORT = (
     "This is a mistake in raysafl, and none of yours. Please report it in the project's "
     "repository, with the lines above, the command and the experiment file."
@@ -93,9 +86,7 @@ def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_theirs(step: TracebackType) -> bool:
-    """Whether a line is in a file of the user, and not in a package or in Python."""
-    file = Path(step.tb_frame.f_code.co_filename)
-    return file.is_file() and not any(file.is_relative_to(folder) for folder in OTHERS)
+    return is_users_file(step.tb_frame.f_code.co_filename)
 
 
 def _reason(error: Exception) -> str:

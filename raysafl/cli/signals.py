@@ -6,6 +6,8 @@ other errors, or is lost. Inside `working`, they raise KeyboardInterrupt, so tha
 the command has opened is closed. Either way the exit code is 128 + the signal's number.
 """
 
+import gc
+import io
 import os
 import signal
 import sys
@@ -53,6 +55,20 @@ def working() -> Iterator[None]:
 def first() -> int | None:
     """Return the number of the first signal that arrived while the command worked."""
     return _arrived[0] if _arrived else None
+
+
+def flush_files() -> None:
+    """Write what the user's code has put into files that it has not closed.
+
+    `leave` would lose it; Python itself writes it when it ends.
+    """
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    # The class is asked, since an object may claim to be of another one by a method.
+    files = [found for found in gc.get_objects() if issubclass(type(found), kinds)]
+    # A file of text writes into the file of bytes below it.
+    for file in sorted(files, key=lambda file: not isinstance(file, io.TextIOWrapper)):
+        with suppress(OSError, ValueError):
+            file.flush()
 
 
 def leave(code: int) -> NoReturn:

@@ -4,6 +4,7 @@ Importing the commands takes a second. This module and what it imports are short
 that Ctrl-C ends the command plainly from the first moment on.
 """
 
+import atexit
 import sys
 
 from raysafl.cli import output, signals
@@ -13,6 +14,15 @@ def main() -> None:
     """Run the command line in a process of its own."""
     signals.end_at_once()
     out = output.forgive()
+    code = 1
+
+    def leave() -> None:
+        signals.flush_files()
+        signals.leave(code)
+
+    # What is registered first is called last. So libraries and the user's code do what they
+    # have to do at the end. Python would then take itself apart, for a second.
+    atexit.register(leave)
     # Imported here, when a signal already finds its handler.
     from raysafl.cli.app import main as run_command
 

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import Field, model_validator
 
 from raysafl.core.problem import Dataset, Samples
@@ -44,6 +41,7 @@ from raysafl.data.sources import ImageSource, data_root
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(-\w+)?")
 TRAIN = "train"
@@ -399,6 +397,9 @@ def _table(
 
 def _frame(files: Sequence[str]) -> "pd.DataFrame":
     """Read files into one DataFrame."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pa.concat_tables([pq.read_table(file) for file in files])
     except pa.ArrowInvalid as error:
@@ -538,7 +539,11 @@ def _sha256(file: str) -> str:
 # --- what is in a file
 
 
-def _schema(file: str) -> pa.Schema:
+def _schema(file: str) -> "pa.Schema":
+    # Imported here, because most data are in no Parquet file.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         return pq.read_schema(file)
     except pa.ArrowInvalid as error:
@@ -557,7 +562,7 @@ def features_of(file: str) -> dict[str, Any]:
 
 
 def _find_image(
-    schema: pa.Schema, features: Mapping[str, Any], file: str
+    schema: "pa.Schema", features: Mapping[str, Any], file: str
 ) -> str | None:
     """Return the only column that holds images; None if there is none."""
     columns: list[str] = schema.names
@@ -575,7 +580,7 @@ def _find_image(
     return found[0] if found else None
 
 
-def _find_label(schema: pa.Schema, features: Mapping[str, Any], file: str) -> str:
+def _find_label(schema: "pa.Schema", features: Mapping[str, Any], file: str) -> str:
     """Return the only column of classes, or the column `label`."""
     columns: list[str] = schema.names
     found = [
@@ -591,15 +596,17 @@ def _find_label(schema: pa.Schema, features: Mapping[str, Any], file: str) -> st
     )
 
 
-def _check_known(column: str, schema: pa.Schema, file: str) -> None:
+def _check_known(column: str, schema: "pa.Schema", file: str) -> None:
     if column not in schema.names:
         raise ValueError(
             f"{file} has no column '{column}': {nearest(column, schema.names)}"
         )
 
 
-def _is_image_struct(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+def _is_image_struct(kind: "pa.DataType") -> bool:
+    from pyarrow.types import is_struct
+
+    return bool(is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
 def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> None:
@@ -625,27 +632,35 @@ def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> 
         )
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def _is_binary(kind: "pa.DataType") -> bool:
+    from pyarrow.types import is_binary, is_large_binary
+
+    return bool(is_binary(kind) or is_large_binary(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def _is_text(kind: "pa.DataType") -> bool:
+    from pyarrow.types import is_large_string, is_string
+
+    return bool(is_string(kind) or is_large_string(kind))
 
 
-def _read(file: str, columns: Sequence[str]) -> pa.Table:
+def _read(file: str, columns: Sequence[str]) -> "pa.Table":
+    import pyarrow.parquet as pq
+
     return pq.read_table(file, columns=list(columns))
 
 
-def _joined(tables: Sequence[pa.Table], column: str) -> Array:
+def _joined(tables: "Sequence[pa.Table]", column: str) -> Array:
     """Return a column of several tables as one array."""
     parts = [_plain(table[column]) for table in tables]
     return np.concatenate(parts)
 
 
-def _plain(column: pa.ChunkedArray) -> Array:
+def _plain(column: "pa.ChunkedArray") -> Array:
     """Return a column as an array; text and categories as objects."""
-    if pa.types.is_dictionary(column.type):
+    from pyarrow.types import is_dictionary
+
+    if is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     values: Array = column.to_pandas().to_numpy()
     return values
@@ -657,13 +672,15 @@ def _labels_of(files: Sequence[str], label: str) -> Array:
     Raises:
         ValueError: a label is missing.
     """
+    from pyarrow.types import is_nested
+
     parts = []
     for file in files:
         column = _read(file, [label])[label]
         if column.null_count:
             raise ValueError(f"{file} has rows without an image or a label")
         kind = column.type
-        if pa.types.is_nested(kind):
+        if is_nested(kind):
             raise ValueError(
                 f"{file}: the label '{label}' is {kind}; give a column with one value a "
                 "sample"
@@ -696,6 +713,8 @@ def _image_files(file: str, image: str) -> list[str]:
 
 def _lacks_bytes(file: str, image: str) -> bool:
     """Return whether some image is not in a Parquet file, or may not be."""
+    import pyarrow.parquet as pq
+
     metadata = pq.ParquetFile(file).metadata
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
@@ -752,6 +771,8 @@ def _content(value: Any, file: str, row: int) -> bytes:
 
 def _decode(content: bytes, file: str, row: int) -> NDArray[np.uint8]:
     """Decode one image to [channels, height, width] with one or three channels."""
+    from PIL import Image
+
     try:
         return pixels_of(Image.open(io.BytesIO(content)))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

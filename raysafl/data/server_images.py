@@ -1,11 +1,10 @@
 """Server data from outside the training set: another dataset, or drawn letters."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
 from pydantic import Field, SerializeAsAny, field_validator
 
 from raysafl.core.problem import Dataset, Samples
@@ -14,14 +13,13 @@ from raysafl.core.text import nearest
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import ImageSource, Source
 
+if TYPE_CHECKING:
+    from PIL import Image, ImageFont
+
 Bytes = NDArray[np.uint8]
 # The CIFAR-10 class of each class of STL-10 (airplane, bird, car, cat, deer, dog,
 # horse, monkey, ship, truck); CIFAR-10 has no monkey.
 STL10_AS_CIFAR10: list[int | None] = [0, 2, 1, 3, 4, 5, 7, None, 8, 9]
-
-
-# Bilinear resampling averages over all pixels that a new pixel replaces.
-_SMOOTH = Image.Resampling.BILINEAR
 
 
 def _shape(dataset: Dataset) -> tuple[int, int, int]:
@@ -40,15 +38,20 @@ def _shape(dataset: Dataset) -> tuple[int, int, int]:
 
 
 def _fit_images(
-    images: Sequence[Image.Image], labels: Any, dataset: Dataset
+    images: "Sequence[Image.Image]", labels: Any, dataset: Dataset
 ) -> Samples:
     """Fit images with values 0 to 255 to the shape and the range of a dataset.
 
     They get the dataset's scale and shift, so that they are standardised if it is.
     """
+    # Imported here, because few runs have images of the server's own.
+    from PIL import Image
+
     channels, height, width = _shape(dataset)
     mode = "L" if channels == 1 else "RGB"
-    fitted = [im.convert(mode).resize((width, height), _SMOOTH) for im in images]
+    # Bilinear resampling averages over all pixels that a new pixel replaces.
+    smooth = Image.Resampling.BILINEAR
+    fitted = [im.convert(mode).resize((width, height), smooth) for im in images]
     x = np.stack([np.asarray(im).reshape(height, width, channels) for im in fitted])
     # The brightest value of the dataset stands for 255; in `Digits` it is 16.
     top = int(dataset.train.x.max())
@@ -145,7 +148,9 @@ class OtherDatasetServer(ServerData):
             )
 
 
-def _image(pixels: Bytes) -> Image.Image:
+def _image(pixels: Bytes) -> "Image.Image":
+    from PIL import Image
+
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
 
 
@@ -206,6 +211,8 @@ class Glyphs(ServerData):
         Raises:
             ValueError: the classes of the dataset are not known to be single letters.
         """
+        from PIL import ImageFont
+
         _shape(dataset)
         letters: Sequence[str] = (
             dataset.names if self.characters is None else self.characters
@@ -232,8 +239,10 @@ class Glyphs(ServerData):
         return _fit_images(images, labels, dataset)
 
     def _draw(
-        self, letter: str, face: ImageFont.FreeTypeFont, angle: float
-    ) -> Image.Image:
+        self, letter: str, face: "ImageFont.FreeTypeFont", angle: float
+    ) -> "Image.Image":
+        from PIL import Image, ImageDraw
+
         side = self.INCHES * self.DPI
         image = Image.new("L", (side, side))
         left, top, right, bottom = face.getbbox(letter)

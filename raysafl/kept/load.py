@@ -48,13 +48,12 @@ def load_model(
         >>> import tempfile
         >>> import raysafl as fl
         >>> from raysafl.quickstart import BASE
-        >>> from raysafl.runtime.in_process import Worker
-        >>> from raysafl.storage.store import Store
-        >>> from raysafl.sweep.session import run_in_process
         >>> run = BASE.replace(rounds=2, keep="last")
-        >>> data = run.data.load()
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> run_in_process(run, Store(folder), Worker(run.cells, data, run.model))
+        >>> folder = Path(tempfile.mkdtemp(), "kept")
+        >>> sweep = fl.Sweep("kept", [run])
+        >>> runner = fl.Runner(sweep, folder, executor="here", track="none", quiet=True)
+        >>> runner.run().ok
+        True
         >>> model = fl.load_model(folder, run)
         >>> model(torch.zeros(1, 1, 8, 8)).shape
         torch.Size([1, 10])

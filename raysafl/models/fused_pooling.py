@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysafl.kernels.pooling import relu_pool, relu_pool_bfloat16, relu_pool_gradient
-
-KERNELS = {torch.float32: relu_pool, torch.bfloat16: relu_pool_bfloat16}
+# The types for which there is a compiled loop.
+TYPES = (torch.float32, torch.bfloat16)
 
 
 class PooledSequential(nn.Sequential):
@@ -94,7 +93,7 @@ def _has_kernel(x: Tensor) -> bool:
     """Return whether x is a batch of images that a kernel here can pool."""
     return (
         x.device.type == "cpu"
-        and x.dtype in KERNELS
+        and x.dtype in TYPES
         and x.ndim == 4
         and min(x.shape[2:]) > 1
     )
@@ -105,6 +104,9 @@ class _FusedReluPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        # Imported here, because numba takes some tenths of a second to import.
+        from raysafl.kernels import pooling
+
         x_BHWC = (
             x.detach().contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         )
@@ -112,11 +114,15 @@ class _FusedReluPool(torch.autograd.Function):
         out_BHWC = x.new_empty(batch, height // 2, width // 2, channels)
         ctx.shape = x_BHWC.shape
         ctx.where = torch.empty_like(out_BHWC, dtype=torch.uint8)
-        KERNELS[x.dtype](_as_numpy(x_BHWC), _as_numpy(out_BHWC), ctx.where.numpy())
+        is_float32 = x.dtype == torch.float32
+        pool = pooling.relu_pool if is_float32 else pooling.relu_pool_bfloat16
+        pool(_as_numpy(x_BHWC), _as_numpy(out_BHWC), ctx.where.numpy())
         return out_BHWC.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        from raysafl.kernels.pooling import relu_pool_gradient
+
         g_BHWC = (
             grads[0].contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         )

@@ -5,16 +5,18 @@ import io
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import pandas as pd
 from pydantic import Field, model_validator
 
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
 from raysafl.core.text import nearest
 from raysafl.participation.sampling import Ints, at_most, check_m
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("client", "start", "end")
 
@@ -46,6 +48,9 @@ def intervals(file: str, sha256: str) -> Ints:
             is missing; a value is no whole number; an interval is empty or before round
             0.
     """
+    # Imported here, because pandas takes some tenths of a second to import.
+    import pandas as pd
+
     content = _content(file)
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
         raise ValueError(
@@ -69,8 +74,10 @@ def intervals(file: str, sha256: str) -> Ints:
     return _valid(file, frame[list(COLUMNS)])
 
 
-def _valid(file: str, frame: pd.DataFrame) -> Ints:
+def _valid(file: str, frame: "pd.DataFrame") -> Ints:
     """Check every row and return the intervals as whole numbers, sorted by start."""
+    import pandas as pd
+
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if not len(numbers):
         raise ValueError(

@@ -2,7 +2,3 @@
 
 Reads Parquet, writes Markdown, PNG and HTML; it needs neither Ray nor torch.
 """
-
-from raysafl.report.write import read_sweep, write_report
-
-__all__ = ["read_sweep", "write_report"]

@@ -1,6 +1,5 @@
 """Write a sweep's report: `table.md`, `report.html` and the figures."""
 
-import hashlib
 from collections.abc import Sequence
 
 import pandas as pd
@@ -12,6 +11,7 @@ from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import add_verdicts, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
+from raysafl.report.current import PAGE, page_end
 from raysafl.report.figures.curves import curves, q_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
@@ -30,7 +30,6 @@ from raysafl.storage.rows import sorted_rows
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 
-PAGE = "report.html"
 ELSEWHERE = "The numbers are in the table."
 
 # For each figure: the section of the page, the text for readers who cannot see the
@@ -112,7 +111,7 @@ def write_report(store: Store) -> list[Location]:
     """
     # Taken before anything is read: if a file changes meanwhile, the report is not
     # current.
-    digest = _page_end(store)
+    digest = page_end(store)
     runs = store.runs()
     manifest = store.manifest()
     layout = Layout.of(manifest)
@@ -191,31 +190,6 @@ def _rounds_to_draw(
     chosen = pc.is_in(table["run_id"], pa.array(sorted(wanted), pa.string()))
     rounds: pd.DataFrame = sorted_rows(table.filter(chosen)).to_pandas()
     return rounds
-
-
-def is_current(store: Store) -> bool:
-    """Return whether the report is there and shows the present manifest and runs.
-
-    Args:
-        store: the folder of the sweep, with `runs.parquet`.
-    """
-    written = store.file(PAGE)
-    if not written.is_file() or not store.file("table.md").is_file():
-        return False
-    return written.read_bytes().endswith(_page_end(store))
-
-
-def _page_end(store: Store) -> bytes:
-    """Return the end of a page that is made from the present files.
-
-    It is a comment with a digest of the manifest and of `runs.parquet`, which holds
-    statistics of all rows.
-    """
-    digest = hashlib.sha256()
-    for name in ("manifest.json", "runs.parquet"):
-        file = store.file(name)
-        digest.update(file.read_bytes() if file.is_file() else b"")
-    return f"\n<!-- made from {digest.hexdigest()} -->\n".encode()
 
 
 def _about(text: str, manifest: Manifest) -> str:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysafl.core.algorithm import MeanUpdate, Update
+from raysafl.core.means import UNITS
 from raysafl.core.work import Task, Trained
-from raysafl.kernels.sums import UNITS, add_row
 from raysafl.training.device import download, upload, wait_for_downloads
 
 Array = NDArray[Any]
@@ -126,6 +126,9 @@ class ReducedOnCpu:
 
     def add(self, positions: Sequence[int], update: Update) -> None:
         """Take the updates of the tasks at these positions."""
+        # Imported here, because numba takes some tenths of a second to import.
+        from raysafl.kernels.sums import add_row
+
         delta_TP, *columns = update
         self._columns_5T[:, positions] = torch.stack(
             [column.double() for column in columns]

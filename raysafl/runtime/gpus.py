@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
 import torch
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysafl.runtime.hardware import Hardware
 
@@ -88,6 +86,10 @@ def check_seen() -> None:
     Raises:
         ValueError: torch sees no CUDA device on a node.
     """
+    # Imported here, because this module is also for machines without Ray.
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     # The process of a task that has looked at the GPUs does not notice any more which of
     # them Ray gives it later. So it ends with the task, and hosts no client actor.
     remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(unseen_here)

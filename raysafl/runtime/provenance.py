@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from raysafl.version import __version__
@@ -12,15 +13,17 @@ def provenance() -> dict[str, str]:
     """Return the versions of Python, raysafl, torch and Ray, and this host's name.
 
     The versions of torch and Ray are read from their metadata, since importing them
-    would take seconds.
+    would take seconds. One that is not installed is left out.
     """
-    return {
+    found = {
         "python": platform.python_version(),
         "raysafl": __version__,
         "host": platform.node(),
-        "torch": importlib.metadata.version("torch"),
-        "ray": importlib.metadata.version("ray"),
     }
+    for name in ("torch", "ray"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def commit(folder: Path | None = None) -> str:

@@ -16,9 +16,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
-
-import ray
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ def lean_local_ray(preload: str = "") -> Iterator[None]:
     constants = _find("ray._private.ray_constants")
     if not hasattr(constants, "ENABLE_RAY_CLUSTER"):
         raise ValueError(
-            f"raysafl cannot keep Ray {ray.__version__} on loopback: this version of "
+            f"raysafl cannot keep Ray {_version()} on loopback: this version of "
             "Ray has no ray_constants.ENABLE_RAY_CLUSTER. Install the version of Ray "
             "that constraints.txt names, or start a Ray yourself and give --address"
         )
@@ -178,6 +177,26 @@ def forget_metric_history(trial: Any) -> None:
             )
 
 
+def storage_of(folder: Path, name: str) -> Any:
+    """Return what tells a trial of Tune's, outside of Tune, where its files lie.
+
+    Args:
+        folder: the folder that gets a folder for the experiment.
+        name: the name of the experiment.
+
+    Raises:
+        ValueError: this version of Ray has no such part.
+    """
+    kind = _find("ray.train._internal.storage", "StorageContext")
+    if kind is None:
+        raise ValueError(
+            f"Ray {_version()} has no ray.train._internal.storage.StorageContext, "
+            "without which callbacks have no folders in this process; give "
+            "--executor ray (executor='ray')"
+        )
+    return kind(storage_path=str(folder), experiment_dir_name=name)
+
+
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
     """Set environment variables inside the block, and restore only these afterwards.
@@ -195,6 +214,11 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _version() -> str:
+    """Return Ray's version, or nothing if it is not installed."""
+    return str(_find("ray", "__version__") or "")
 
 
 def _find(module: str, name: str | None = None) -> Any:
@@ -225,4 +249,4 @@ def _warn_once(part: str, consequence: str) -> None:
     """Log that this Ray lacks a private part, once a process."""
     if part not in _warned:
         _warned.add(part)
-        LOG.warning("Ray %s has no %s: %s", ray.__version__, part, consequence)
+        LOG.warning("Ray %s has no %s: %s", _version(), part, consequence)

@@ -14,8 +14,8 @@ from typing import NoReturn
 import psutil
 import ray
 
-from raysafl.runtime import Hardware
 from raysafl.runtime.gpus import check_seen
+from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.ray_private import (
     CONNECT_SECONDS,
     environment,

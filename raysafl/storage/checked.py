@@ -2,14 +2,17 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 
 from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import sorted_rows, without_runs
 from raysafl.storage.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Checked:
     rows: pa.Table
     faults: dict[str, str]
 
-    def rounds(self) -> pd.DataFrame:
+    def rounds(self) -> "pd.DataFrame":
         """Return the rows, sorted by run, replicate and round."""
         frame: pd.DataFrame = sorted_rows(self.rows).to_pandas()
         return frame

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
-
-import pyarrow as pa
-from pyarrow import fs
 
 from raysafl.core.text import format_bytes, redacted
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Options of pyarrow's filesystems, which are added to a URI that does not set them.
@@ -45,6 +44,10 @@ HINTS = {
 
 class StorageError(ValueError):
     """Results cannot be written or read: a full disk, a missing bucket, a lost network."""
+
+
+class SweepBusyError(RuntimeError):
+    """Another process is writing into this sweep's folder."""
 
 
 class RemoteStat(NamedTuple):
@@ -120,6 +123,8 @@ class Remote:
 
     def is_file(self) -> bool:
         """Whether the store has an object with this key."""
+        from pyarrow import fs
+
         with self._connected() as store:
             return bool(store.get_file_info(self.key).type == fs.FileType.File)
 
@@ -129,6 +134,8 @@ class Remote:
         Raises:
             FileNotFoundError: there is no such object.
         """
+        from pyarrow import fs
+
         with self._connected() as store:
             info = store.get_file_info(self.key)
         if info.type != fs.FileType.File:
@@ -178,6 +185,8 @@ class Remote:
             pattern: parts separated by `/`, one for each level of folders. A part may
                 hold the wildcards of `fnmatch`.
         """
+        from pyarrow import fs
+
         # Only folders that may match are listed: an object store lists a thousand files
         # a request, and a sweep may have many.
         first, _, rest = pattern.partition("/")
@@ -198,12 +207,14 @@ class Remote:
                     yield self / info.base_name
 
     @contextmanager
-    def _connected(self) -> Iterator[fs.FileSystem]:
+    def _connected(self) -> "Iterator[fs.FileSystem]":
+        from pyarrow import ArrowException
+
         try:
             yield _opened(self.uri)[0]
         except FileNotFoundError:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ArrowException) as error:
             raise StorageError(f"{self}: {_reason_and_hint(error, self.uri)}") from None
 
 
@@ -238,6 +249,8 @@ def parse_location(where: str | Path | Remote) -> Location:
     if isinstance(where, Path) or "://" not in text:
         return resolved(Path(text))
     if text.startswith("file://"):
+        from urllib.request import url2pathname
+
         return resolved(Path(url2pathname(urlsplit(text).path)))
     return Remote(text, _opened(text)[1].rstrip("/"))
 
@@ -269,8 +282,11 @@ def local_folder(location: Location) -> Path:
 
 
 @lru_cache
-def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+def _opened(uri: str) -> "tuple[fs.FileSystem, str]":
     """Return the filesystem and the path in it; the cache keeps connections open."""
+    # Imported here, because results in a folder of this machine need no client of a store.
+    from pyarrow import ArrowException, fs
+
     scheme = uri.partition(":")[0]
     extra = DEFAULTS.get(scheme, "")
     given = urlsplit(uri).query
@@ -278,7 +294,7 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
         uri = f"{uri}{'&' if given else '?'}{extra}"
     try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(uri)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ArrowException) as error:
         raise StorageError(
             f"cannot use {redacted(uri)} for results: {_reason_and_hint(error, uri)}"
             # A traceback would show pyarrow's message, which quotes the URI.

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -19,19 +18,22 @@ from raysafl.storage.rows import scalar_names
 from raysafl.storage.statistics import TOTALS, summarise_each
 from raysafl.storage.store import Store
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
 # The columns of the rows from which statistics are computed.
 NEEDED = ("round", "kind", "test_accuracy", "test_loss", *TOTALS)
 
 
-def write_runs_table(store: Store) -> pd.DataFrame:
+def write_runs_table(store: Store) -> "pd.DataFrame":
     """Make the table of all ended runs, write it to `runs.parquet`, and return it."""
     frame = make_runs_table(store)
     store.write_runs(frame)
     return frame
 
 
-def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFrame:
+def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFrame":
     """Make the table of all runs in the manifest that have ended.
 
     Other runs in the folder are ignored: those of a grid that was changed since. A run
@@ -41,6 +43,9 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> pd.DataFram
         store: the folder of the sweep.
         checked: its ledger and rows; None: they are read.
     """
+    # Imported here, because pandas takes some tenths of a second to import.
+    import pandas as pd
+
     manifest = store.manifest()
     labels = manifest.labels()
     checked = checked or read_checked(store)
@@ -126,7 +131,7 @@ def _statistics(
     run_ids: Sequence[str],
     replicates: NDArray[np.int64],
     manifest: Manifest,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Return the statistics of each replicate of some runs, in order.
 
     Args:

@@ -8,10 +8,9 @@ rows are computed together, as the rows of a matrix.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from raysafl.core.record import (
@@ -21,6 +20,9 @@ from raysafl.core.record import (
     Summary,
     columns_with,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -255,7 +257,7 @@ def quality_statistics(quality: str) -> list[str]:
     return [f"final_{own}", f"last5_{own}", f"best_{own}"]
 
 
-def summarise(rows: pd.DataFrame) -> dict[str, Any]:
+def summarise(rows: "pd.DataFrame") -> dict[str, Any]:
     """Compute the `STATISTICS` of one replicate.
 
     Args:
@@ -270,11 +272,11 @@ def summarise(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def summarise_each(
-    rows: pd.DataFrame,
+    rows: "pd.DataFrame",
     lengths: Ints,
     columns: Mapping[str, Column] | None = None,
     quality: str = ACCURACY,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Compute the statistics of many replicates.
 
     Args:
@@ -313,6 +315,9 @@ def summarise_each(
                                no client trains are therefore not arbitrary, but are
                                among all rounds. `_count_client_rounds` counts the others
     """
+    # Imported here, because pandas takes some tenths of a second to import.
+    import pandas as pd
+
     numbers = {"rounds": np.int64, **{f"total_{name}": np.int64 for name in TOTALS}}
     numbers["total_bytes"] = np.int64
     found = {
@@ -344,7 +349,9 @@ def summarise_each(
 class _Columns:
     """The columns of rows as arrays, of which `_summarise_equal` takes matrices."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
+    def __init__(self, rows: "pd.DataFrame") -> None:
+        import pandas as pd
+
         self.round: Ints = rows["round"].to_numpy(np.int64)
         self.accuracy = _floats(rows["test_accuracy"])
         self.loss = _floats(rows["test_loss"])
@@ -372,7 +379,7 @@ class _Further:
     """
 
     def __init__(
-        self, rows: pd.DataFrame, columns: Mapping[str, Column], quality: str
+        self, rows: "pd.DataFrame", columns: Mapping[str, Column], quality: str
     ) -> None:
         further = [str(name) for name in rows if name not in COLUMNS]
         every = statistics_of(columns, quality, further)
@@ -515,6 +522,8 @@ def _deviations(values: Floats) -> Floats:
 
 def _rolling_means(values: Floats) -> Floats:
     """Return in each line the means of the last 20 values, at the start of fewer."""
+    import pandas as pd
+
     # pandas takes the mean of each column.
     rolled = pd.DataFrame(values.T).rolling(SMOOTH, min_periods=1).mean()
     return np.ascontiguousarray(rolled.to_numpy().T)

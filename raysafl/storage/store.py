@@ -38,8 +38,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from filelock import FileLock, Timeout
@@ -50,7 +50,13 @@ from raysafl.storage.files import atomic_write, read_parquet, write_parquet
 from raysafl.storage.ledger import LedgerEntry, readable_entry
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Location, StorageError, local_folder, resolved
+from raysafl.storage.paths import (
+    Location,
+    StorageError,
+    SweepBusyError,
+    local_folder,
+    resolved,
+)
 from raysafl.storage.rows import (
     ROUNDS,
     joined,
@@ -62,6 +68,9 @@ from raysafl.storage.rows import (
     sorted_rows,
     without_runs,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PACK_ID = r"[0-9a-f]{12}"
 # The name of a pack's bundle. A run's id has no dot, so this is no name of a part.
@@ -82,10 +91,6 @@ FILES = (
 )
 
 
-class SweepBusyError(RuntimeError):
-    """Another process is writing into this sweep's folder."""
-
-
 @dataclass(frozen=True)
 class Store:
     """Reads and writes the folder of one sweep.
@@ -100,6 +105,11 @@ class Store:
     def is_remote(self) -> bool:
         """Whether the folder lies in an object store."""
         return local_folder(self.path) != self.path
+
+    @property
+    def logs(self) -> Path:
+        """The folder, on this machine, of what a user's callbacks have written of runs."""
+        return local_folder(self.path) / "logs"
 
     @property
     def rounds_path(self) -> Location:
@@ -383,7 +393,7 @@ class Store:
             if len(before) < len(rows):
                 write_parquet(before, part)
 
-    def rounds(self, run_ids: Collection[str] | None = None) -> pd.DataFrame:
+    def rounds(self, run_ids: Collection[str] | None = None) -> "pd.DataFrame":
         """Return the rows of some runs, or of all, sorted by run, replicate and round.
 
         A file that cannot be read is named in a warning, and the other files are read.
@@ -454,7 +464,7 @@ class Store:
         """Write how well a run serves each client, in place of what was written before."""
         write_parquet(rows, self.file("clients", f"{run_id}.parquet"))
 
-    def clients(self, run_ids: Collection[str] | None = None) -> pd.DataFrame:
+    def clients(self, run_ids: Collection[str] | None = None) -> "pd.DataFrame":
         """Return how well the models of some runs, or of all, serve each client.
 
         There is one row for each run, replicate, round in which clients were evaluated,
@@ -540,13 +550,13 @@ class Store:
         begun = {run_of(part) for part in self.parts()}
         return begun.union(*(bundle.ended() for bundle in self.bundles()))
 
-    def write_runs(self, frame: pd.DataFrame) -> None:
+    def write_runs(self, frame: "pd.DataFrame") -> None:
         """Write the table of runs and replicates to `runs.parquet`."""
         write_parquet(
             pa.Table.from_pandas(frame, preserve_index=False), self.file("runs.parquet")
         )
 
-    def runs(self) -> pd.DataFrame:
+    def runs(self) -> "pd.DataFrame":
         """Return the table of runs and replicates in `runs.parquet`.
 
         Raises:

@@ -37,8 +37,8 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from raysafl.core.component import Component
+from raysafl.core.users_code import is_users_module
 from raysafl.simulation.run import Run
-from raysafl.sweep.user_code import is_users_module
 
 # A name with its attributes: `numpy.linalg.norm` is ("numpy", "linalg", "norm").
 Chain = tuple[str, ...]
@@ -94,7 +94,11 @@ class CodeDigests:
         return digests
 
     def of(self, owner: type | FunctionType) -> str:
-        """Return the digest of a class of the user, or of a function that makes one."""
+        """Return the digest of a class of the user, or of a function that makes one.
+
+        Raises:
+            ValueError: its code is not found, so an edit would never be noticed.
+        """
         if owner not in self._digests:
             top = owner.__qualname__.partition(".")[0]
             outer = f"{owner.__module__}.{top}"
@@ -122,6 +126,12 @@ class CodeDigests:
         else:
             description = _ObjectDescription()
             description.meaning(owner)
+        if not description.lines:
+            raise ValueError(
+                f"no code is found of {owner.__qualname__}, which says that it is defined "
+                f"in the installed module {owner.__module__}. So an edit of it would not "
+                "be noticed. Define it in a Python file of your own, or in a notebook"
+            )
         return hashlib.sha256("\n".join(description.lines).encode()).hexdigest()
 
 

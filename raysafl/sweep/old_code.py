@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from raysafl.core.users_code import is_users_module
 from raysafl.simulation.checkpoint import saved_extra
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
@@ -13,7 +14,6 @@ from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
-from raysafl.sweep.user_code import is_users_module
 from raysafl.version import __version__
 
 # How many runs a message names.

@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -42,7 +41,7 @@ class OpenRun:
 
     A checkpoint that is damaged, or of another run, or of other code is not used, and
     neither is one whose rows are not those that were written. The run then begins anew,
-    with a warning, and `begun_anew` says why.
+    and `begun_anew` says why.
 
     Args:
         run: the run.
@@ -92,7 +91,6 @@ class OpenRun:
             why = self._restore()
             if why:
                 self.begun_anew = f"{self.checkpoint}: {why}, so the run begins anew"
-                warnings.warn(self.begun_anew, stacklevel=4)
                 self.simulation = Simulation(self.run, work, first_cell)
                 self._spent_before = 0.0
                 self._earlier = ROUNDS.empty_table()

@@ -11,18 +11,22 @@ end together, and bounds a pack by the memory that its runs need.
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
 
 from raysafl.core.algorithm import Algorithm
 from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
 from raysafl.core.text import format_bytes
 from raysafl.models import FlatModel
-from raysafl.runtime import Hardware
+from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
+from raysafl.sweep.prepare import first_inputs
 
 # The name under which the configuration of a trial holds the id of its pack. Axes of a
 # user's search space are dotted paths or words, so none has this name.
@@ -32,12 +36,18 @@ MOST_RUNS = 256
 # As many packs are formed for each trial that runs at the same time, so that trials
 # that are done sooner take over packs of others.
 PACKS_PER_TRIAL = 4
-# Less work than this is not worth several packs for each trial: about ten seconds on
-# one core, in samples times parameters.
-SMALL_WORK = 5e10
+# Work is measured in samples times multiplications of a sample's pass through the model.
+# One core does about so much of it in a second.
+WORK_PER_SECOND = 5e9
+# What a round of a replicate costs whatever it computes, some 0.2 ms, as such work.
+WORK_OF_ROUND = 1e6
+# Less work than this, ten seconds on one core, is not worth several packs for each trial.
+SMALL_WORK = 10 * WORK_PER_SECOND
 # About so many samples are tested in the time that training on one sample takes.
 TESTED_PER_TRAINED = 3
 BYTES_PER_PARAMETER = 4
+# The share of the memory of a trial, or of this process, that a pack's vectors may take.
+MEMORY_OF_PACK = 0.25
 # Vectors of a replicate that are in memory in any case: its parameters in two processes,
 # the parameters before the round, and a mean update.
 VECTORS_PER_REPLICATE = 4
@@ -77,11 +87,24 @@ class Pack:
         return [Pack(half) for half in (left[:middle], left[middle:]) if half]
 
 
+class Size(NamedTuple):
+    """The size of a model.
+
+    Args:
+        parameters: the number P of its trainable parameters.
+        multiplications: how often one sample's pass through it multiplies.
+    """
+
+    parameters: int
+    multiplications: int
+
+
 class Need(NamedTuple):
     """What a run is estimated to need.
 
     Args:
-        work: the samples that it trains or tests on, times the number of parameters.
+        work: the samples that it trains or tests on, times the multiplications of a
+            sample's pass through the model.
         memory: the bytes of the vectors that it holds at the same time.
     """
 
@@ -105,6 +128,29 @@ def form_packs(
         trials_at_once: how many trials run at the same time.
         memory: the bytes that the vectors of one pack may take.
     """
+    needs = [
+        # A stable sort keeps equal runs in the order of the sweep.
+        sorted(group, key=lambda pair: -pair[0].work)
+        for group in needs_of(runs, datasets)
+    ]
+    total = sum(need.work for group in needs for need, _ in group)
+    small = total <= SMALL_WORK * trials_at_once
+    share = total / trials_at_once / (1 if small else PACKS_PER_TRIAL)
+    most = MOST_RUNS if hardware.pack == "auto" else hardware.pack
+    if hardware.pack != "auto":
+        share = float("inf")
+    return [pack for group in needs for pack in _divided(group, share, most, memory)]
+
+
+def needs_of(
+    runs: Iterable[Run], datasets: Mapping[str, Dataset]
+) -> list[list[tuple[Need, Run]]]:
+    """Group runs that may share a pack, and estimate what each needs.
+
+    Args:
+        runs: the runs.
+        datasets: the loaded datasets, by the `source_key` of the data that load them.
+    """
     groups: dict[tuple[str, str, str, int], list[Run]] = {}
     for run in runs:
         parts = (run.model.to_json(), run.objective.to_json())
@@ -115,17 +161,54 @@ def form_packs(
     for (source, *_), members in groups.items():
         dataset = datasets[source]
         model = FlatModel.on(members[0].model, dataset, members[0].objective)
-        sized = [(estimate(run, dataset, model.num_parameters), run) for run in members]
-        # A stable sort keeps equal runs in the order of the sweep.
-        needs.append(sorted(sized, key=lambda pair: -pair[0].work))
+        size = Size(model.num_parameters, multiplications(model, dataset))
+        needs.append([(estimate(run, dataset, size), run) for run in members])
+    return needs
 
-    total = sum(need.work for group in needs for need, _ in group)
-    small = total <= SMALL_WORK * trials_at_once
-    share = total / trials_at_once / (1 if small else PACKS_PER_TRIAL)
-    most = MOST_RUNS if hardware.pack == "auto" else hardware.pack
-    if hardware.pack != "auto":
-        share = float("inf")
-    return [pack for group in needs for pack in _divided(group, share, most, memory)]
+
+def seconds_of(runs: Iterable[Run], datasets: Mapping[str, Dataset]) -> float:
+    """Estimate how long runs take on one core, in seconds.
+
+    Args:
+        runs: the runs.
+        datasets: the loaded datasets, by the `source_key` of the data that load them.
+    """
+    needs = needs_of(runs, datasets)
+    return sum(need.work for group in needs for need, _ in group) / WORK_PER_SECOND
+
+
+def multiplications(model: FlatModel, dataset: Dataset) -> int:
+    """Count the multiplications of one sample's pass through a model.
+
+    A layer multiplies by each of its parameters once at every place where it is applied:
+    a convolution at every pixel of its output, any other layer at every token.
+
+    Args:
+        model: the model.
+        dataset: its first test sample is passed through the model.
+    """
+    count = 0
+
+    def add(layer: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal count
+        if isinstance(layer, nn.Embedding):
+            return
+        shape = (output if isinstance(output, Tensor) else output[0]).shape
+        # Of an output [batch, channels, pixels...] or [batch, tokens..., features].
+        places = shape[2:] if hasattr(layer, "kernel_size") else shape[1:-1]
+        count += sizes[layer] * math.prod(places)
+
+    sizes = {
+        layer: sum(own.numel() for own in layer.parameters(recurse=False))
+        for layer in model.module.modules()
+    }
+    hooks = [layer.register_forward_hook(add) for layer, size in sizes.items() if size]
+    try:
+        model.try_on(first_inputs(dataset.test, 1))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return count
 
 
 def _divided(
@@ -169,13 +252,13 @@ def memory_note(packs: Sequence[Pack]) -> str:
     )
 
 
-def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:
+def estimate(run: Run, dataset: Dataset, size: Size) -> Need:
     """Estimate what a run needs, from its first cohort.
 
     Args:
         run: the run.
         dataset: its training and test samples.
-        num_parameters: the number P of trainable parameters of its model.
+        size: the size of its model.
     """
     clients = run.data.clients
     cohort = _cohort_size(run)
@@ -184,14 +267,15 @@ def estimate(run: Run, dataset: Dataset, num_parameters: int) -> Need:
     trained = cohort * steps * min(run.local.batch_size, client_samples)
     tested = len(dataset.test) / run.eval_every / TESTED_PER_TRAINED
     tested += _tested_by_client(run, len(dataset.test), client_samples)
-    work = run.rounds * run.replicates * (trained + tested) * num_parameters
+    each_round = (trained + tested) * size.multiplications + WORK_OF_ROUND
+    work = run.rounds * run.replicates * each_round
 
     vectors = VECTORS_PER_REPLICATE + VECTORS_PER_CLIENT * cohort
     vectors += 1 if run.kept_by else 0
     algorithms = [c for c in run.algorithm.components() if isinstance(c, Algorithm)]
     if any(algorithm.remembers_clients for algorithm in algorithms):
         vectors += min(clients, run.rounds * cohort)
-    memory = run.replicates * vectors * num_parameters * BYTES_PER_PARAMETER
+    memory = run.replicates * vectors * size.parameters * BYTES_PER_PARAMETER
     return Need(work, memory)
 
 

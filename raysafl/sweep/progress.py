@@ -5,13 +5,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from raysafl.storage.ledger import Status
-from raysafl.storage.paths import Location
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from raysafl.storage.ledger import Status
+    from raysafl.storage.paths import Location
+
 
 # The largest number of runs of which each has a line in a log file.
 MOST_LINES = 100
@@ -29,7 +32,7 @@ def plain_console(stderr: bool = False) -> Console:
     return console
 
 
-def short(path: Location) -> str:
+def short(path: "Location") -> str:
     """Return a path as the user would type it from the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
@@ -63,7 +66,7 @@ class Display(Protocol):
         """
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, result: str
+        self, label_text: str, status: "Status", reason: str, result: str
     ) -> None:
         """Show that a run has ended.
 
@@ -89,7 +92,7 @@ class QuietDisplay:
         """Show nothing when the runs go on."""
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, result: str
+        self, label_text: str, status: "Status", reason: str, result: str
     ) -> None:
         """Show nothing when a run ends."""
 
@@ -125,7 +128,7 @@ class LineDisplay(QuietDisplay):
         self.state.quality = quality
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, result: str
+        self, label_text: str, status: "Status", reason: str, result: str
     ) -> None:
         """Print a run's number, labels, status and result, and the time left."""
         state = self.state
@@ -156,6 +159,14 @@ class BarDisplay(QuietDisplay):
     """
 
     def __init__(self, console: Console) -> None:
+        # Imported here, because most commands draw no bar.
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
         self.failed = 0
         self.progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
@@ -186,7 +197,7 @@ class BarDisplay(QuietDisplay):
             )
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, result: str
+        self, label_text: str, status: "Status", reason: str, result: str
     ) -> None:
         """Advance the bar, and print the reason if the run failed or diverged."""
         self.failed += status.bad
@@ -228,7 +239,7 @@ class NotebookDisplay(QuietDisplay):
         self._draw()
 
     def add_run(
-        self, label_text: str, status: Status, reason: str, result: str
+        self, label_text: str, status: "Status", reason: str, result: str
     ) -> None:
         """Count the run in the line, and show why it failed or diverged."""
         self.state.add(status)
@@ -262,7 +273,7 @@ class State:
     quality: str = ""
     started: float = field(default_factory=time.monotonic)
 
-    def add(self, status: Status) -> None:
+    def add(self, status: "Status") -> None:
         """Count a run that has ended."""
         self.done += 1
         self.failed += status.bad

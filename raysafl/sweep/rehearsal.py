@@ -22,7 +22,7 @@ from raysafl.core.problem import Dataset
 from raysafl.core.text import redacted
 from raysafl.core.users_parts import is_users_class, users_parts
 from raysafl.core.work import ClientScores, Scores, Task, TestsOn, Trained
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation

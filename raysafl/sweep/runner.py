@@ -5,27 +5,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import pandas as pd
-import torch
-from ray import tune
 from rich.console import Console
-from torch import Tensor
 
-from raysafl.core.objective import Objective, check_targets
+from raysafl.core.needs import is_installed, need
 from raysafl.core.problem import Dataset
-from raysafl.core.text import format_bytes, redacted
-from raysafl.core.users_parts import users_parts
-from raysafl.models import FlatModel
-from raysafl.runtime import Hardware
-from raysafl.runtime.client_tests import ClientTests
-from raysafl.runtime.gpus import idle_note
-from raysafl.runtime.population import Population
-from raysafl.runtime.ray_session import check_fits, ray_session, resources_of_nodes
+from raysafl.core.text import format_bytes, nearest, redacted
+from raysafl.report.current import is_current
+from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
 from raysafl.storage.checked import read_checked
 from raysafl.storage.compaction import put_together_if_undamaged
@@ -40,74 +31,40 @@ from raysafl.storage.paths import (
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.coordinator import Coordinator
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.execution import (
+    Datasets,
+    Executor,
+    Job,
+    execute,
+    wait_for_earlier_trials,
+)
+from raysafl.sweep.executor_choice import Asked, seconds_of_work
+from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.keeping import keeping_note
 from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
+from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.prepare import prepare
 from raysafl.sweep.progress import choose_display, plain_console, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.session import FLUSH_SECONDS
-from raysafl.sweep.shown import outcome_html, outcome_text, print_outcome
+from raysafl.sweep.shown import print_outcome
 from raysafl.sweep.stale import Stale
-from raysafl.sweep.tune import Tuning, wait_for_earlier_trials
-from raysafl.sweep.tune_hooks import check_callbacks, stoppers_of
-from raysafl.sweep.user_errors import errors_described
-from raysafl.tracking import Tracker, Tracking, default_uri
-from raysafl.training.engine_choice import make_engine
-from raysafl.training.inputs import Inputs
-from raysafl.training.objective_check import try_objective
+from raysafl.sweep.stop_rules import rules_of
+from raysafl.tracking.choice import Tracking
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from ray import tune
+
+    from raysafl.tracking.tracker import Tracker
 
 # How long the data may load before Ray is started. Most errors in the data of a sweep
 # show within this time, and then no Ray is started in vain.
 LOADING_SECONDS = 0.2
 # How long the report waits until it is known where MLflow shows the sweep.
 TRACKER_SECONDS = 20.0
-Datasets = Mapping[str, Dataset]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, repr=False)
-class Outcome:
-    """The result of a sweep. A notebook shows it as its table and its figure.
-
-    Args:
-        store: the sweep's folder.
-        manifest: what the sweep is.
-        runs: the table of `runs.parquet`.
-        skipped: how many runs needed no new attempt.
-        missing: how many runs have not ended.
-        tracked: whether MLflow has all results; None if there was nothing new to log.
-        seconds: wall time.
-        shown: the ids of the runs whose end was printed while the sweep ran.
-    """
-
-    store: Store
-    manifest: Manifest
-    runs: pd.DataFrame
-    skipped: int
-    missing: int
-    tracked: bool | None
-    seconds: float
-    shown: frozenset[str] = frozenset()
-
-    @property
-    def bad(self) -> pd.DataFrame:
-        """The rows of the replicates that failed or diverged, with the reason."""
-        return self.runs[
-            self.runs["status"].isin([status for status in Status if status.bad])
-        ]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every run ended, and none failed or diverged."""
-        return self.bad.empty and not self.missing
-
-    def __repr__(self) -> str:
-        return outcome_text(self)
-
-    def _repr_html_(self) -> str:
-        """Write the table and the figure for a notebook."""
-        return outcome_html(self)
 
 
 class _Attempt(NamedTuple):
@@ -126,7 +83,7 @@ class _Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class Runner:
-    """Carries out a sweep on Ray and writes the results to a folder.
+    """Carries out a sweep and writes the results to a folder.
 
     Runs that have ended are left out, unless they failed.
 
@@ -137,6 +94,9 @@ class Runner:
         hardware: what a trial runs on.
         address: the address of a running Ray cluster (`auto` for the one of this
             machine); by default Ray is started here.
+        executor: who carries out the runs: `here`, this process; `ray`, trials of Ray
+            Tune with client actors; `auto` takes `here` if all of the work takes less
+            time than Ray takes to start. Results do not depend on it.
         resume: whether to go on where an earlier attempt ended. If not, all is run
             again.
         stale: what becomes of runs whose results were computed before the code of their
@@ -171,6 +131,7 @@ class Runner:
     out: str | Location | None = None
     hardware: Hardware = field(default_factory=Hardware)
     address: str | None = None
+    executor: ExecutorName | str = ExecutorName.AUTO
     resume: bool = True
     stale: Stale = Stale.FAIL
     only: Mapping[str, str] = field(default_factory=dict)
@@ -182,7 +143,7 @@ class Runner:
     try_first: bool = True
     command: str = ""
     console: Console = field(default_factory=plain_console, repr=False)
-    callbacks: Sequence[tune.Callback] = ()
+    callbacks: "Sequence[tune.Callback]" = ()
     stop: Any = None
 
     @property
@@ -201,8 +162,11 @@ class Runner:
             StorageError: the disk is full, or the object store is lost; running the
                 sweep again goes on where it was.
         """
-        check_callbacks(self.callbacks)
-        stoppers_of(self.stop, self.sweep.reported)
+        self._callbacks()
+        rules_of(self.stop, self.sweep.reported)
+        self._asked.check()
+        if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
+            need("mlflow", f"track '{self.track}'")
         outcome = self._run()
         if not self.quiet:
             print_outcome(outcome, self.console)
@@ -252,15 +216,16 @@ class Runner:
             skipped = len(chosen) - len(todo)
             tracked = None
             if todo or not self.sweep.is_grid:
-                tracked = self._fit(todo, ready, skipped, digests)
+                tracked = self._fit(todo, loading, ready, skipped, digests)
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
             # The table, a claim or the notes may have been edited, rows may have been
             # found damaged, or an earlier driver was killed before it wrote the report.
-            from raysafl.report.write import is_current, write_report
-
             if not is_current(store):
+                # Imported here, because it draws figures: its import takes seconds.
+                from raysafl.report.write import write_report
+
                 write_report(store)
             ended = set(store.ledger())
             return Outcome(
@@ -382,32 +347,81 @@ class Runner:
             )
         return there
 
+    @property
+    def _asked(self) -> Asked:
+        """What was asked for, on which the executor depends."""
+        if self.executor not in list(ExecutorName):
+            raise ValueError(
+                f"there is no executor '{self.executor}': "
+                f"{nearest(str(self.executor), list(ExecutorName))}"
+            )
+        name = ExecutorName(self.executor)
+        return Asked(name, self.sweep, self.hardware, self.address)
+
+    def _executor(
+        self, todo: Mapping[str, Run], datasets: Callable[[], dict[str, Dataset]]
+    ) -> Executor:
+        """Choose who carries out the runs, and say so unless it was asked for.
+
+        Args:
+            todo: the runs to do, as far as they are known.
+            datasets: returns their datasets.
+        """
+        name, why = self._asked.choose(
+            lambda: seconds_of_work(self.sweep, todo, datasets())
+        )
+        if self.executor == ExecutorName.AUTO and not self.quiet:
+            where = "in this process" if name is ExecutorName.HERE else "on Ray"
+            self.console.print(f"Runs {where}: {why}", soft_wrap=True)
+        # Each is imported where it is needed: Ray and Tune take seconds.
+        if name is ExecutorName.HERE:
+            from raysafl.sweep.here import Here
+
+            return Here(self.hardware)
+        from raysafl.sweep.tune import OnRay
+
+        return OnRay(self.hardware, self.address, self._note)
+
+    def _callbacks(self) -> "list[tune.Callback]":
+        """Return the user's callbacks.
+
+        Raises:
+            ValueError: one of them is no callback of Tune's.
+        """
+        if isinstance(self.callbacks, list | tuple) and not self.callbacks:
+            return []
+        # Imported here, because it imports Tune, whose import takes a second.
+        need("ray", "a callback of Tune's")
+        from raysafl.sweep.tune_hooks import check_callbacks
+
+        return check_callbacks(self.callbacks)
+
     def _fit(
         self,
         todo: Mapping[str, Run],
+        loading: "Future[dict[str, Dataset]]",
         ready: Callable[[], Datasets],
         skipped: int,
         digests: CodeDigests,
     ) -> bool:
-        """Run the trials, then write the table and the report.
+        """Carry out the runs, then write the table and the report.
 
-        Ray starts while the data are loaded, and stops while the report is written.
+        Where it is clear that Ray is needed, it starts while the data are loaded. It stops while
+        the report is written.
 
         Returns:
             Whether MLflow has all results.
         """
         tracker = None
         conclude: Callable[[], None] = _nothing
+        executor = self._executor(todo, loading.result)
         try:
-            with ray_session(self.address, preload=Coordinator.__module__):
-                check_fits(self.hardware)
+            with executor.started():
                 datasets = ready()
-                if note := idle_note(self.hardware, resources_of_nodes()):
-                    self._note(note)
                 conclude = partial(_write_all, self.store, None)
                 tracker = self._tracker(todo)
                 conclude = partial(_write_all, self.store, tracker)
-                self._trials(todo, datasets, skipped, tracker, digests)
+                self._carry_out(executor, todo, datasets, skipped, tracker, digests)
                 # The report is written in a thread, so that Ray can stop meanwhile.
                 conclude = _in_thread(conclude).result
         except StorageError as error:
@@ -426,10 +440,18 @@ class Runner:
                 synced = tracker.finish() if tracker is not None else True
         return synced
 
-    def _tracker(self, todo: Mapping[str, Run]) -> Tracker | None:
+    def _tracker(self, todo: Mapping[str, Run]) -> "Tracker | None":
+        """Return what logs to MLflow; None if nothing is to be logged."""
         track = Tracking(self.track)
         if track is Tracking.NONE:
             return None
+        if not is_installed("mlflow"):
+            self._note("MLflow is not installed, so nothing is logged to it")
+            return None
+        # Imported here, because a sweep that is not tracked needs no MLflow.
+        from raysafl.tracking.client import default_uri
+        from raysafl.tracking.tracker import Tracker
+
         uri = self.tracking_uri or default_uri(self.store.path.parent)
         if self.store.is_remote and not self.quiet:
             self._say(
@@ -441,16 +463,18 @@ class Runner:
 
         return Tracker(self.store, uri, self._say, track, config_of, _curve_of_run)
 
-    def _trials(
+    def _carry_out(
         self,
+        executor: Executor,
         todo: Mapping[str, Run],
         datasets: Datasets,
         skipped: int,
-        tracker: Tracker | None,
+        tracker: "Tracker | None",
         digests: CodeDigests,
     ) -> None:
+        """Carry out the runs, and show how far they are."""
         display = choose_display(self.console, self.quiet)
-        tuning = Tuning(
+        job = Job(
             sweep=self.sweep,
             todo=todo,
             store=self.store,
@@ -462,13 +486,13 @@ class Runner:
             say=self._note,
             digests=digests,
             stale=Stale(self.stale),
-            callbacks=check_callbacks(self.callbacks),
-            stoppers=stoppers_of(self.stop),
+            callbacks=self._callbacks(),
+            rules=rules_of(self.stop),
         )
         try:
             display.start(len(todo) or self.sweep.num_samples, skipped)
             _in_thread(_import_report)
-            tuning.fit(datasets)
+            execute(job, executor, datasets)
         finally:
             display.stop()
 
@@ -513,14 +537,14 @@ def _import_report() -> None:
     import raysafl.report.write  # noqa: F401
 
 
-def _curve_of_run(rows: pd.DataFrame, title: str, manifest: Manifest) -> bytes:
+def _curve_of_run(rows: "pd.DataFrame", title: str, manifest: Manifest) -> bytes:
     """Draw the figure of a run that MLflow shows."""
     from raysafl.report.figures.curves import curve_of_run
 
     return curve_of_run(rows, title, manifest)
 
 
-def _write_all(store: Store, tracker: Tracker | None) -> None:
+def _write_all(store: Store, tracker: "Tracker | None") -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
@@ -547,67 +571,3 @@ def _how_to_go_on(store: Store, planned: int) -> str:
     if not ended:
         return goes_on
     return f"{goes_on}; {planned} runs need about {format_bytes(planned * store.size() / ended)}"
-
-
-def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
-    """Load each dataset once, and try partitions, server data, models and objectives.
-
-    Args:
-        runs: the runs to do.
-        engine: the engine that computes gradients; "auto" is not tried.
-
-    Returns:
-        The datasets, by the `source_key` of the data that load them.
-
-    Raises:
-        ValueError: a file is missing, or a part of a run does not fit the data.
-    """
-    datasets: dict[str, Dataset] = {}
-    seen: set[str] = set()
-    for run in runs:
-        with errors_described(run.components()):
-            _prepare_one(run, engine, datasets, seen)
-    return datasets
-
-
-def _prepare_one(
-    run: Run, engine: str, datasets: dict[str, Dataset], seen: set[str]
-) -> None:
-    """Load a run's dataset, and try its parts on it, unless that was done before.
-
-    Args:
-        run: the run.
-        engine: see `prepare`.
-        datasets: the datasets so far, by `source_key`; the run's is added.
-        seen: JSON of the parts that were tried; the run's are added.
-    """
-    name = run.data.source_key
-    if name not in datasets:
-        datasets[name] = run.data.load()
-    dataset = datasets[name]
-    if (split := run.data.to_json()) not in seen:
-        run.data.split(dataset, run.seed)
-    objective = run.objective
-    if run.eval_clients is not None:
-        tested = f"{split} {run.eval_clients.on}"
-        if tested not in seen:
-            population = Population(run.cells[:1], dataset)
-            tests = ClientTests(population, dataset, objective.metric)
-            tests.sizes(0, run.eval_clients.on)
-            seen.add(tested)
-    if (model := name + run.model.to_json() + objective.to_json()) not in seen:
-        check_targets(objective, dataset)
-        flat = FlatModel.on(run.model, dataset, objective)
-        if engine != "auto":
-            make_engine(engine, flat, objective)
-        flat.try_on(_few_inputs(dataset))
-        if users_parts(objective, Objective):
-            try_objective(objective, flat, dataset)
-    seen |= {split, model}
-
-
-def _few_inputs(dataset: Dataset) -> Tensor:
-    """Return the first two training inputs, as a model sees them."""
-    train = dataset.train
-    few = replace(train, x=train.x[:2], y=train.y[:2], users=None)
-    return Inputs(few, torch.device("cpu")).span(0, 2)[0]

@@ -9,16 +9,13 @@ their rows, then their ledger entries, and then their parts and checkpoints are 
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from raysafl.core.work import Work
-from raysafl.runtime.provenance import provenance
-from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
 from raysafl.storage.integrity import row_sums
@@ -26,7 +23,6 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.rows import joined, run_of
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.open_run import OpenRun
 from raysafl.sweep.packs import Pack
 from raysafl.sweep.user_errors import describe_error, kept_traceback
@@ -65,6 +61,11 @@ def judged_by(metrics: Mapping[str, Any]) -> str:
     return next((name for name in metrics if name != "round"), ACCURACY)
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a signal, and not the user's own code, raised an error."""
+    return isinstance(error, KeyboardInterrupt)
+
+
 class Session:
     """Carries out runs in lock-step, each from its checkpoint, and writes them to a store.
 
@@ -79,6 +80,8 @@ class Session:
         code: for each run, by its id, a digest of each of the user's own classes.
         pack_id: the name of the bundles that are written; by default that of a pack of
             these runs.
+        ends_process: whether an error is meant to end this process, and is no failure
+            of a run; by default a KeyboardInterrupt is.
     """
 
     def __init__(
@@ -90,11 +93,13 @@ class Session:
         flush_seconds: float = FLUSH_SECONDS,
         code: Mapping[str, Mapping[str, str]] | None = None,
         pack_id: str = "",
+        ends_process: Callable[[BaseException], bool] = is_interrupt,
     ) -> None:
         self.store = store
         self.origin = dict(origin)
         self.flush_seconds = flush_seconds
         self.pack_id = pack_id or Pack(tuple(runs)).id
+        self.ends_process = ends_process
         self.lockstep = Lockstep[str](work)
         # The runs that have not ended, by id.
         self.open: dict[str, OpenRun] = {}
@@ -126,12 +131,15 @@ class Session:
         """Whether all runs have ended, and are written."""
         return not self.open and not self._complete
 
-    def advance(self, seconds: float) -> bool:
+    def advance(
+        self, seconds: float, halted: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Run rounds for some time, and then up to the next round that is evaluated.
 
         Args:
             seconds: how long. With 0, for schedulers that may stop the run after any
                 report, all rows so far are written when this returns.
+            halted: is asked after every round whether to return at once.
 
         Returns:
             Whether all runs have ended.
@@ -142,7 +150,7 @@ class Session:
             now = time.monotonic()
             if now - self._flushed > self.flush_seconds or not self.open:
                 self.flush()
-            if evaluated and now - begin >= seconds:
+            if halted() or (evaluated and now - begin >= seconds):
                 break
         if not seconds:
             for own in self.open.values():
@@ -159,7 +167,7 @@ class Session:
         for run_id, outcome in outcomes.items():
             own = self.open[run_id]
             if isinstance(outcome, BaseException):
-                if is_own_exit(outcome):
+                if self.ends_process(outcome):
                     raise outcome
                 self._fail(own, outcome)
                 continue
@@ -264,10 +272,3 @@ def failure(
         traceback=kept_traceback(error),
         **origin,
     )
-
-
-def run_in_process(run: Run, store: Store, work: Work) -> None:
-    """Carry out a run in this process: the reference that trials are compared with."""
-    origin = {**provenance(), "device": torch.device("cpu").type}
-    code = {run.id: CodeDigests().of_run(run)}
-    Session([run], store, work, origin, code=code).advance(np.inf)

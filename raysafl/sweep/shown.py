@@ -13,7 +13,7 @@ from raysafl.sweep.progress import run_name, short
 
 if TYPE_CHECKING:
     from raysafl.sweep.definition import Sweep
-    from raysafl.sweep.runner import Outcome
+    from raysafl.sweep.outcome import Outcome
 
 # Columns of a table that never has to be folded.
 ANY_WIDTH = 10_000
@@ -25,9 +25,8 @@ FIGURES = ("curves.png", "heatmap.png")
 
 def print_outcome(outcome: "Outcome", console: Console) -> None:
     """Print the table of a sweep, what failed, and where the results are."""
-    # Imported here, as `Sweep` shows itself without the report, and without Tune.
+    # Imported here, as `Sweep` shows itself without the report.
     from raysafl.report.pages.screen import screen
-    from raysafl.sweep.tune_hooks import logs_folder
 
     store = outcome.store
     if not outcome.runs.empty:
@@ -44,7 +43,7 @@ def print_outcome(outcome: "Outcome", console: Console) -> None:
         f"Results, table and curves: {short(store.path)}",
         f"Browse them: raysafl ui {short(store.path.parent)}",
     ]
-    logs = logs_folder(store)
+    logs = store.logs
     if logs.is_dir():
         lines.append(f"Files of the callbacks: {short(logs)}")
     for line in lines:

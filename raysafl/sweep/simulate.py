@@ -1,19 +1,19 @@
 """Simulates one run in this process, without Ray and without files."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import torch
 from rich.progress import track
 
 from raysafl.core.record import Record
-from raysafl.runtime.in_process import Worker
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
 from raysafl.storage.rows import sorted_rows, table_of
 from raysafl.sweep.check import check_run
+from raysafl.sweep.here import simulation_of, torch_threads
+from raysafl.sweep.prepare import prepare
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def simulate(
@@ -23,7 +23,7 @@ def simulate(
     device: str = "cpu",
     threads: int = 1,
     progress: bool = False,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Carry out a run in this process, and return a row for each evaluated round.
 
     Neither Ray nor a folder is used. All of the run's code is called from here, so a
@@ -59,22 +59,10 @@ def simulate(
     Warns:
         UserWarning: a replicate diverged; its rows end before that.
     """
-    # Imported here, because it imports Tune, whose import takes a second.
-    from raysafl.sweep.runner import prepare
-
     check_run(run, "the first argument of simulate")
     (dataset,) = prepare([run], engine).values()
-    with _threads(threads):
-        work = Worker(
-            run.cells,
-            dataset,
-            run.model,
-            device,
-            engine,
-            run.local.batch_size,
-            run.objective,
-        )
-        simulation = Simulation(run, work)
+    with torch_threads(threads):
+        simulation = simulation_of(run, dataset, engine, device)
         rounds = range(run.rounds)
         records: list[Record] = []
         for _ in track(rounds, "Rounds", disable=not progress):
@@ -89,14 +77,3 @@ def simulate(
     table = sorted_rows(table_of(run.id, [vars(record) for record in records]))
     frame: pd.DataFrame = table.drop_columns(["run_id"]).to_pandas()
     return frame
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Let torch use a number of threads for as long as the block runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

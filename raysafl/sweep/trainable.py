@@ -1,28 +1,19 @@
 """A run as a trainable of Ray Tune, for a plain `tune.Tuner`."""
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from ray import tune
-from ray.tune.result import TIMESTEPS_TOTAL
-
-from raysafl.core.problem import Dataset
-from raysafl.core.record import Record
-from raysafl.runtime.client_actor import own_device
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, restore
+from raysafl.core.needs import need
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
-from raysafl.sweep.check import check_run, check_space
+from raysafl.sweep.check import check_run
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.open_run import metrics_of
+from raysafl.sweep.prepare import prepare
 from raysafl.sweep.user_code import ship_user_code
 
-CHECKPOINT = "simulation.safetensors"
+if TYPE_CHECKING:
+    from ray import tune
 
 
-def trainable(base: Run, *, engine: str = "auto") -> type[tune.Trainable]:
+def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
     """Return a trainable with which a plain `tune.Tuner` tunes the fields of a run.
 
     The configuration that Tune gives a trial names fields by dotted paths, and the
@@ -58,10 +49,14 @@ def trainable(base: Run, *, engine: str = "auto") -> type[tune.Trainable]:
         engine: how gradients are computed: auto, loop, vmap, linear, fused or graph.
 
     Raises:
-        ValueError: a file is missing, or a part of the run does not fit the data.
+        ValueError: a file is missing, a part of the run does not fit the data, or Ray is
+            not installed.
     """
-    # Imported here, because the runner imports the whole machinery of sweeps.
-    from raysafl.sweep.runner import prepare
+    need("ray", "fl.trainable")
+    # Imported here, because whoever does not call this may have no Ray.
+    from ray import tune
+
+    from raysafl.sweep.run_trainable import RunTrainable
 
     check_run(base, "the first argument of trainable")
     ship_user_code(Sweep("trainable", [base]), [base])
@@ -70,76 +65,3 @@ def trainable(base: Run, *, engine: str = "auto") -> type[tune.Trainable]:
         RunTrainable, base=base, dataset=dataset, engine=engine
     )
     return made
-
-
-class RunTrainable(tune.Trainable):
-    """Simulates the run of a trial in the trial's process, see `trainable`."""
-
-    def setup(
-        self,
-        config: dict[str, Any],
-        base: Run | None = None,
-        dataset: Dataset | None = None,
-        engine: str = "auto",
-    ) -> None:
-        """Make the trial's run and its clients."""
-        if base is None or dataset is None:
-            raise ValueError("no run is given: call fl.trainable(run)")
-        given = getattr(self.trial_resources, "required_resources", {})
-        torch.set_num_threads(max(1, int(given.get("CPU", 1))))
-        self.base = base
-        self.dataset = dataset
-        self.engine = engine
-        self._begin(config)
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Begin another run in the same process."""
-        self._begin(new_config)
-        return True
-
-    def _begin(self, config: dict[str, Any]) -> None:
-        check_space(config, self.base)
-        run = self.base.replace(config)
-        same = run.data.source_key == self.base.data.source_key
-        dataset = self.dataset if same else run.data.load()
-        work = Worker(
-            run.cells,
-            dataset,
-            run.model,
-            own_device(),
-            self.engine,
-            run.local.batch_size,
-            run.objective,
-        )
-        self.simulation = Simulation(run, work)
-        # The last record of each replicate, also of those that have stopped.
-        self.latest: dict[int, Record] = {}
-
-    def step(self) -> dict[str, Any]:
-        """Run rounds up to the next one that is evaluated, and report it."""
-        records = self.simulation.step()
-        while not records and not self.simulation.done:
-            records = self.simulation.step()
-        replicates = self.simulation.replicates
-        stopped = {r: own for r, own in self.latest.items() if replicates[r].stopped}
-        self.latest = stopped | {own.replicate: own for own in records}
-        return {
-            **metrics_of(self.simulation.run, list(self.latest.values())),
-            "round": self.simulation.round,
-            # TensorBoard draws curves over this number.
-            TIMESTEPS_TOTAL: self.simulation.round,
-            "done": self.simulation.done,
-        }
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the whole state of the simulation."""
-        latest = [vars(record) for record in self.latest.values()]
-        content = dump(self.simulation, latest=latest)
-        Path(checkpoint_dir, CHECKPOINT).write_bytes(content)
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Go on from a state that was written for the same run."""
-        content = Path(checkpoint, CHECKPOINT).read_bytes()
-        extra = restore(self.simulation, content)
-        records = [Record(**own) for own in extra["latest"]]
-        self.latest = {record.replicate: record for record in records}

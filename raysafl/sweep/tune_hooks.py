@@ -1,49 +1,97 @@
-"""What a user passes through to Tune: callbacks, rules that stop runs, and what they see."""
+"""The user's callbacks of Tune: what they see of a sweep, and the files that they write."""
 
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.result import TIME_TOTAL_S, TIMESTEPS_TOTAL
-from ray.tune.stopper import FunctionStopper
 
-from raysafl.core.text import nearest
+from raysafl.runtime.ray_private import storage_of
 from raysafl.storage.manifest import Label
-from raysafl.storage.paths import local_folder
-from raysafl.storage.store import Store
-from raysafl.sweep.definition import sample_key
+from raysafl.sweep.definition import Sweep, sample_key
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import run_name
 
-# The numbers by which `stop={...}` may stop a run, besides what it measures.
-COUNTS = ("round", "training_iteration", TIMESTEPS_TOTAL, TIME_TOTAL_S)
 # The largest number of characters of a run's labels in the name of its folder.
 MOST_CHARACTERS = 100
-LOGS = "logs"
 
 
-class Threshold(tune.Stopper):
-    """Stops a run when one of its numbers reaches a value, as a `stop` mapping of Tune does.
+class CallbacksTold:
+    """Tells callbacks of Tune's of the packs that this process carries out.
+
+    To them a pack is a trial of Tune's, which has one run and no process of its own.
 
     Args:
-        limits: the value by the name of each number.
+        callbacks: the user's callbacks.
+        shown: says how trials are named, and by which labels.
+        folder: the folder below which the callbacks write files.
+        sweep: the sweep.
     """
 
-    def __init__(self, limits: Mapping[str, float]) -> None:
-        self.limits = dict(limits)
+    def __init__(
+        self,
+        callbacks: Sequence[tune.Callback],
+        shown: "Shown",
+        folder: Path,
+        sweep: Sweep,
+    ) -> None:
+        self.shown = shown
+        self.callbacks = [shown, *callbacks]
+        self.storage = storage_of(folder, sweep.name)
+        self.trials: dict[str, Trial] = {}
+        for callback in self.callbacks:
+            callback.setup(stop=None, num_samples=sweep.num_samples)
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether one of the numbers has reached its value."""
-        return any(result.get(name, 0) >= value for name, value in self.limits.items())
+    @property
+    def written(self) -> Path:
+        """The folder below which the callbacks have written a folder for each trial."""
+        return Path(self.storage.experiment_driver_staging_path)
 
-    def stop_all(self) -> bool:
-        """Never end the whole sweep."""
-        return False
+    def started(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        """Tell the callbacks that a trial has started."""
+        trial = Trial(
+            "pack",
+            config=dict(config),
+            trial_id=trial_id,
+            evaluated_params=dict(config),
+            storage=self.storage,
+            trial_name_creator=self.shown.name,
+            trial_dirname_creator=self.shown.folder,
+            stub=True,
+        )
+        trial.init_local_path()
+        trial.set_status(Trial.RUNNING)
+        self.trials[trial_id] = trial
+        for callback in self.callbacks:
+            callback.on_trial_start(trial=trial, **self._all)
+
+    def reported(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Tell the callbacks of a report."""
+        trial = self.trials[trial_id]
+        own = {**result, "config": trial.config}
+        trial.update_last_result(own)
+        for callback in self.callbacks:
+            callback.on_trial_result(trial=trial, result=own, **self._all)
+
+    def ended(self, trial_id: str) -> None:
+        """Tell the callbacks that a trial has ended."""
+        trial = self.trials[trial_id]
+        trial.set_status(Trial.TERMINATED)
+        for callback in self.callbacks:
+            callback.on_trial_complete(trial=trial, **self._all)
+
+    def finished(self) -> None:
+        """Tell the callbacks that the sweep has ended."""
+        for callback in self.callbacks:
+            callback.on_experiment_end(trials=list(self.trials.values()))
+
+    @property
+    def _all(self) -> dict[str, Any]:
+        """What each callback is told besides the trial."""
+        return {"iteration": len(self.trials), "trials": list(self.trials.values())}
 
 
 class Shown(tune.Callback):
@@ -105,47 +153,6 @@ def check_callbacks(callbacks: Any) -> list[tune.Callback]:
                 "such as ray.tune.logger.TBXLoggerCallback()"
             )
     return list(callbacks)
-
-
-def stoppers_of(stop: Any, measured: Sequence[str] | None = None) -> list[tune.Stopper]:
-    """Return the stoppers that Tune would make of its `stop`.
-
-    Args:
-        stop: a mapping from the name of a number to the value at which a run stops; a
-            function of (trial id, result) that returns whether it stops; a stopper of
-            Tune's, or a list of them; or None.
-        measured: the columns that the runs report; None if they are not known.
-
-    Raises:
-        ValueError: it is something else, or names a number that no run reports.
-    """
-    if stop is None:
-        return []
-    if isinstance(stop, Mapping):
-        for name, value in stop.items():
-            numbers = [*(measured or []), *COUNTS]
-            if measured is not None and name not in numbers:
-                raise ValueError(
-                    f"stop names '{name}', which no run reports: {nearest(name, numbers)}"
-                )
-            if not isinstance(value, Real):
-                raise ValueError(f"stop['{name}'] is {value!r}; give a number")
-        return [Threshold(stop)] if stop else []
-    if isinstance(stop, tune.Stopper):
-        return [stop]
-    if isinstance(stop, list | tuple):
-        return [stopper for one in stop for stopper in stoppers_of(one, measured)]
-    if isinstance(stop, type) or not callable(stop):
-        raise ValueError(
-            f"stop is {stop!r}; give a mapping such as {{'test_accuracy': 0.9}}, a function "
-            "of (trial id, result), or an object of a class of ray.tune.stopper"
-        )
-    return [FunctionStopper(stop)]
-
-
-def logs_folder(store: Store) -> Path:
-    """Return the folder where the files lie that callbacks have written of each run."""
-    return local_folder(store.path) / LOGS
 
 
 def keep_logs(written: Path, logs: Path) -> None:

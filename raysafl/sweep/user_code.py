@@ -6,10 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ray
-import ray.cloudpickle
-
 from raysafl.core.component import Component
+from raysafl.core.users_code import is_users_module
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
 
@@ -29,6 +27,9 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
         sweep: its function `make` may be the user's.
         runs: their components may be the user's.
     """
+    # Imported here, because runs in this process need no Ray.
+    import ray.cloudpickle
+
     components = [component for run in runs for component in run.components()]
     classes = [
         kind for component in components for kind in _component_classes(component)
@@ -46,21 +47,6 @@ def ship_user_code(sweep: Sweep, runs: Iterable[Run]) -> None:
 def _component_classes(component: Component) -> list[type[Component]]:
     """Return the component's class and its base classes that are components too."""
     return [kind for kind in type(component).__mro__ if issubclass(kind, Component)]
-
-
-def is_users_module(name: str) -> bool:
-    """Whether the user wrote a module: it is not raysafl's, Python's or installed.
-
-    A module that has no file is the user's: a notebook, or code given as a text.
-
-    Args:
-        name: the name of a module.
-    """
-    # The classes of code that is executed without a module's name are in `builtins`.
-    if name.partition(".")[0] in {"raysafl", *sys.stdlib_module_names} - {"builtins"}:
-        return False
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return "site-packages" not in file and "dist-packages" not in file
 
 
 def _user_file(module: ModuleType | None) -> Path | None:

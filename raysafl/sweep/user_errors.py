@@ -5,7 +5,7 @@ text of the traceback, wherever the error was raised.
 """
 
 import re
-import sysconfig
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,17 +13,13 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
-from ray.exceptions import RayTaskError
-
-import raysafl
 from raysafl.core.component import Component
 from raysafl.core.text import redacted
+from raysafl.core.users_code import OURS, is_users_file
 from raysafl.core.users_parts import is_users_class
 
 # The largest number of characters of a traceback that is kept.
 LONGEST = 20_000
-OURS = Path(raysafl.__file__).parent
-STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+), in ', re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[\d*m")
 # Between the traceback of an error and that of its cause, which comes first.
@@ -41,14 +37,7 @@ class Frame(NamedTuple):
     @property
     def is_users(self) -> bool:
         """Whether the file is neither raysafl's nor Python's nor an installed package's."""
-        path = Path(self.file)
-        installed = "site-packages" in self.file or "dist-packages" in self.file
-        return (
-            path.suffix == ".py"
-            and not installed
-            and not path.is_relative_to(OURS)
-            and not path.is_relative_to(STANDARD_LIBRARY)
-        )
+        return is_users_file(self.file)
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
@@ -69,7 +58,7 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
         (inputs.py:80)`.
     """
     text = traceback_text(error)
-    cause = error.cause if isinstance(error, RayTaskError) else error
+    cause = _cause_of(error)
     what = _writable(f"{type(cause).__name__}: {cause}")
     frames = _frames(text)
     users = [frame for frame in frames if frame.is_users]
@@ -86,6 +75,16 @@ def describe_error(error: BaseException, components: Iterable[Component] = ()) -
     name = _class_at(frames, components)
     place = f"{name} ({innermost[-1]})" if name else str(innermost[-1])
     return f"{place}: {what}"
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Return what a client actor raised; an error that is not from one as it is."""
+    # Ray need not be installed; if it is not even imported, it has raised nothing.
+    exceptions = sys.modules.get("ray.exceptions")
+    if exceptions is None or not isinstance(error, exceptions.RayTaskError):
+        return error
+    cause: BaseException = error.cause
+    return cause
 
 
 def traceback_text(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from raysafl.core.needs import need
 from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, local_folder
 
@@ -24,6 +25,9 @@ ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+
+# What needs MLflow, for the message where it is missing.
+LOGGING = "logging runs to it"
 
 __all__ = [
     "analyse",
@@ -75,8 +79,10 @@ def connect(uri: str) -> "MlflowClient":
 
     Raises:
         MlflowException: it does not answer.
-        ValueError: the URI lacks its scheme. MLflow would make a folder of that name.
+        ValueError: MLflow is not installed. Or the URI lacks its scheme; MLflow would
+            make a folder of that name.
     """
+    need("mlflow", LOGGING)
     if uri.startswith("//"):
         raise ValueError(f"MLflow's URI {redacted(uri)} lacks a scheme such as https:")
     for name, value in ENVIRONMENT.items():
@@ -95,7 +101,12 @@ def connect(uri: str) -> "MlflowClient":
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises in the block into a ValueError of one line, without credentials."""
+    """Turn what MLflow raises in the block into a ValueError of one line, without credentials.
+
+    Raises:
+        ValueError: likewise if MLflow is not installed.
+    """
+    need("mlflow", LOGGING)
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -3,16 +3,18 @@
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from raysafl.core.record import FURTHER_NAME, Column, Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Table
 from raysafl.storage.statistics import ACCURACY, summarise_each
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Ints = NDArray[np.int64]
 
@@ -98,7 +100,7 @@ class Curves(NamedTuple):
 NO_CURVES = Curves(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)), [])
 
 
-def curves(rows: pd.DataFrame) -> dict[str, Curves]:
+def curves(rows: "pd.DataFrame") -> dict[str, Curves]:
     """Return the curves of many runs, by run id; runs without rows have none.
 
     A point is the mean over the replicates that have the round. Columns that add up
@@ -132,7 +134,7 @@ def curves(rows: pd.DataFrame) -> dict[str, Curves]:
     }
 
 
-def further_of_rows(rows: pd.DataFrame) -> list[str]:
+def further_of_rows(rows: "pd.DataFrame") -> list[str]:
     """Return the names of the further columns of rows."""
     names = [str(name) for name in rows if name not in MEANS]
     return [name for name in names if FURTHER_NAME.fullmatch(name)]
@@ -151,7 +153,7 @@ class Spread(NamedTuple):
 
 
 def final_statistics(
-    rows: pd.DataFrame,
+    rows: "pd.DataFrame",
     columns: Mapping[str, Column] | None = None,
     quality: str = ACCURACY,
 ) -> dict[str, dict[str, Spread]]:
@@ -178,7 +180,7 @@ def final_statistics(
     }
 
 
-def digest(rows: pd.DataFrame, through: int) -> str:
+def digest(rows: "pd.DataFrame", through: int) -> str:
     """Return a fingerprint of a run's rows up to a round, by which changed rows are noticed."""
     some = rows[rows["round"] <= through]
     # A column that the run does not have is left out, so the fingerprints of runs
@@ -198,7 +200,7 @@ def started(ending: LedgerEntry | None) -> int | None:
     return int(1000 * when.timestamp())
 
 
-def _numbers(rows: pd.DataFrame, columns: list[str]) -> Ints:
+def _numbers(rows: "pd.DataFrame", columns: list[str]) -> Ints:
     """Number the groups of equal values that follow one another, from 0; one number a row."""
     new = np.zeros(len(rows), bool)
     for name in columns:

@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
-
 from raysafl.core.component import flatten
 from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
@@ -60,10 +58,11 @@ from raysafl.tracking.tags import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow.entities import Metric, Param, Run
 
 # Draws a run's rows, with a title, as a PNG file; the sweep says which column is drawn.
-Curve = Callable[[pd.DataFrame, str, Manifest], bytes]
+Curve = Callable[["pd.DataFrame", str, Manifest], bytes]
 # Returns the JSON values of the configuration of a run by its id, or {}.
 ConfigOf = Callable[[str], Mapping[str, Any]]
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from raysafl.storage.checked import read_checked
 from raysafl.storage.ledger import LedgerEntry
@@ -12,6 +11,9 @@ from raysafl.storage.rows import scalar_names, sorted_rows
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
 from raysafl.tracking.metrics import Curves, Spread
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # All columns but the cohort, whose lists take most of the memory.
 NEEDED = ["run_id", "replicate", "round", "kind", "seconds"]
@@ -29,7 +31,7 @@ class Reading:
         statistics: its final statistics over replicates by name, which may be NaN.
     """
 
-    rows: pd.DataFrame
+    rows: "pd.DataFrame"
     ending: LedgerEntry | None
     curves: Curves
     statistics: dict[str, Spread]

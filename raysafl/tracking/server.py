@@ -18,6 +18,7 @@ from types import FrameType
 from typing import IO
 from urllib.parse import urlencode
 
+from raysafl.core.needs import need
 from raysafl.core.text import redacted
 from raysafl.storage.mlflow_view import MODE, read_view
 from raysafl.storage.paths import Location
@@ -51,9 +52,11 @@ def serve(
         browser: whether the page is opened in the user's browser.
 
     Raises:
-        ValueError: there is no database yet, or the address cannot be used.
+        ValueError: there is no database yet, the address cannot be used, or MLflow is
+            not installed.
         RuntimeError: the server did not start; the message has the end of its log.
     """
+    need("mlflow", "`raysafl ui`")
     sweeps = find_sweeps(path)
     is_sweep = [store.path for store in sweeps] == [path]
     root = path.resolve().parent if is_sweep else path

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 from raysafl.core.text import redacted
-from raysafl.storage.paths import Location
-from raysafl.storage.store import Store, SweepBusyError, find_sweeps
+from raysafl.storage.paths import Location, SweepBusyError
+from raysafl.storage.store import Store, find_sweeps
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
 from raysafl.tracking.projection import Curve, Projection

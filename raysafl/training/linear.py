@@ -16,11 +16,13 @@ from torch import Tensor
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.objective import Objective
 from raysafl.core.work import Task
-from raysafl.kernels.linear import CLASS_BLOCK, SAMPLE_BLOCK, SCORED, F, descend, score
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, has_plain_losses
 from raysafl.training.engines import STACK, Engine, Gradients
 from raysafl.training.inputs import Inputs, Stored
+
+# The numbers that the compiled loops compute with.
+F = np.float32
 
 
 class Tally(NamedTuple):
@@ -173,6 +175,9 @@ class Fused(Linear):
         Returns:
             [2, R] float64: the counts, and the sums.
         """
+        # Imported here, because numba takes some tenths of a second to import.
+        from raysafl.kernels.linear import SCORED, score
+
         buffers = self._buffers(SCORED)
         sums = [score(w_P, self.classes, data, buffers) for w_P in w_RP.numpy()]
         return torch.tensor(sums, dtype=torch.float64).T
@@ -185,6 +190,8 @@ class Fused(Linear):
         data: Stored,
     ) -> Tally:
         """Train some tasks from their rows of w_TP, which become start minus end."""
+        from raysafl.kernels.linear import descend
+
         tally = Tally(
             loss_T=np.zeros(len(tasks)),
             correct_T=np.zeros(len(tasks), int),
@@ -200,6 +207,8 @@ class Fused(Linear):
 
     def _buffers(self, batch: int) -> tuple[NDArray[np.float32], ...]:
         """Return memory, in whole blocks, for weights, a batch and its logits."""
+        from raysafl.kernels.linear import CLASS_BLOCK, SAMPLE_BLOCK
+
         rows = _round_up(batch, SAMPLE_BLOCK)
         classes = _round_up(self.classes, CLASS_BLOCK)
         return (

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.here import HereRunner
 
 from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
@@ -119,7 +118,9 @@ def test_a_sweep_whose_disk_fills_up_ends_with_the_reason_and_goes_on_when_there
     assert again.ok and "Traceback" not in str(error.value)
     assert len(Store(tmp_path / "then").ledger()) < 3
     whole = Sweep("whole", {(i,): run.replace(seed=i) for i in range(3)}, axes=("i",))
-    elsewhere = HereRunner(whole, tmp_path / "w", track="none", quiet=True).run()
+    elsewhere = Runner(
+        whole, tmp_path / "w", executor="here", track="none", quiet=True
+    ).run()
     pd.testing.assert_frame_equal(
         again.store.rounds()[FACTS], elsewhere.store.rounds()[FACTS]
     )
@@ -206,7 +207,7 @@ def test_a_disk_that_becomes_read_only_ends_the_sweep_and_it_goes_on_when_it_is_
     def go(out: Path, *seeds: int) -> Store:
         runs = {(seed,): tiny.replace(seed=seed) for seed in seeds}
         sweep = Sweep("s", runs, axes=("seed",))
-        outcome = HereRunner(sweep, out, track="none", quiet=True).run()
+        outcome = Runner(sweep, out, executor="here", track="none", quiet=True).run()
         assert outcome.ok
         return outcome.store
 

@@ -13,14 +13,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from conftest import CHAOS
-from helpers import here
 from helpers.folders import apart
-from helpers.here import HereRunner
 
-from raysafl import Run, Sweep
+from raysafl import Run, Runner, Sweep
 from raysafl.quickstart import BASE
 from raysafl.report import write
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.compaction import compact
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -217,7 +215,7 @@ def completed(store: Store, repaired_first: bool) -> None:
     """The user's way back: the same command; `verify --repair` before it does no harm."""
     if repaired_first:
         repair(store, verify(store, progress))
-    HereRunner(sweep_of(SHORT), store.path, track="none", quiet=True).run()
+    Runner(sweep_of(SHORT), store.path, executor="here", track="none", quiet=True).run()
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -233,8 +231,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     The page and its figures are not drawn: they show `runs.parquet`, which is compared,
     and drawing them takes as long as all the rest.
     """
-    monkeypatch.setattr(write, "is_current", lambda store: True)
-    monkeypatch.setattr(here, "write_report", lambda store: None)
+    monkeypatch.setattr(write, "write_report", lambda store: None)
     most = pytestconfig.getoption("--faults") / PARTS
     rng = np.random.default_rng([pytestconfig.getoption("--chaos-seed"), part])
     reference = computed(tmp_path / "reference" / "faults", SHORT, whole=True)

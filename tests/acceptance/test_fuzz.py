@@ -15,20 +15,21 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.folders import apart
+from helpers.here import run_in_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raysafl import Key, Run, Trace
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.screen import screen
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 from raysafl.tracking import descriptions
 
 fuzz = settings(

@@ -23,7 +23,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.runtime.ray_session import ray_session
-from raysafl.sweep.tune_callback import Watch
+from raysafl.sweep.tune_callback import WatchTrials
 
 TRIALS = 500
 SECONDS = 0.5
@@ -87,7 +87,7 @@ def test_five_hundred_trials_leak_nothing(
     ended, saved = list[Trial](), list[str]()  # what Tune keeps, and its snapshots
     save = TuneController.save_to_dir
     monkeypatch.setattr(
-        Watch, "on_experiment_end", lambda _, trials, **info: ended.extend(trials)
+        WatchTrials, "on_experiment_end", lambda _, trials, **info: ended.extend(trials)
     )
     monkeypatch.setattr(
         TuneController,

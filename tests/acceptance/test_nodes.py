@@ -21,10 +21,10 @@ import pandas as pd
 import pytest
 from helpers.commands import RAYSAFL
 from helpers.folders import contents
+from helpers.here import run_in_process
 
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
 
 HERE = Path(__file__).parents[1] / "helpers" / "cluster"
 FACTS = ["replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]

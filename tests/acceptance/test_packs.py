@@ -19,7 +19,7 @@ from raysafl import FedAvg, Hardware, Key, Run, Runner, Sweep
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.record import Record
 from raysafl.quickstart import SWEEP as QUICKSTART
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import Status

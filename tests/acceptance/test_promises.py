@@ -209,7 +209,7 @@ def checkpoint_of_another_run(folder: Path) -> Path:
     """A checkpoint after the first rounds of a run that differs in its learning rate alone."""
     from raysafl import FedAvg
     from raysafl.quickstart import BASE
-    from raysafl.runtime import Worker
+    from raysafl.runtime.in_process import Worker
     from raysafl.storage.store import Store
     from raysafl.sweep.session import Session
 

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 from helpers.folders import apart
+from helpers.here import run_in_process
 from rich.console import Console
 
 from raysafl import Hardware, Key, Run, Runner, Sweep
 from raysafl.cli.app import main
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.paths import StorageError, parse_location
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
-from raysafl.tracking import sync
 from raysafl.tracking.descriptions import report_files
 from raysafl.tracking.server import _command
+from raysafl.tracking.sync import sync
 
 PACKAGE = Path(__file__).parents[2] / "raysafl"
 SECRET = "hunter2hunter2"

@@ -14,12 +14,12 @@ import psutil
 import pytest
 from helpers.chaos import rows
 from helpers.commands import RAYSAFL
+from helpers.here import run_in_process
 
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import run_in_process
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 SWEEP = """

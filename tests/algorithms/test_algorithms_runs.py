@@ -37,7 +37,7 @@ from raysafl import (
 )
 from raysafl.core.algorithm import State
 from raysafl.core.record import Record
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 

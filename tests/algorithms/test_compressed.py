@@ -36,7 +36,7 @@ from raysafl import (
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.record import Record
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 ALL_OF_IT = TopK(fraction=1)

@@ -21,7 +21,7 @@ from raysafl import (
     Snapshot,
     Uniform,
 )
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]

@@ -24,7 +24,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.core.record import Record
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 

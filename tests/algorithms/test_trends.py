@@ -31,7 +31,7 @@ from raysafl import (
     Weibull,
 )
 from raysafl.quickstart import BASE
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 Accuracies = NDArray[np.float64]

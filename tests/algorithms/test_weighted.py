@@ -24,7 +24,7 @@ from raysafl import (
 )
 from raysafl.core.algorithm import Round
 from raysafl.core.problem import EVERYONE, SERVER
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]

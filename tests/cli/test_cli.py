@@ -53,13 +53,12 @@ def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) ->
     )
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_run_report_sync_and_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(EXPERIMENT)
-    options = ("--scale", "smoke", "--cpus", "0.5", "--trials", "1")
+    options = ("--scale", "smoke", "--executor", "here")
     code, said = call(monkeypatch, "run", "mine.py", *options)
     assert code == 0
     assert "[2/2]" in said and "± " not in said.splitlines()[0]
@@ -75,7 +74,6 @@ def test_run_report_sync_and_run_again(
     assert code == 0 and "2 runs are in MLflow" in said
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +81,7 @@ def test_a_failing_run_makes_the_exit_code_1_and_names_the_reason(
     wild = EXPERIMENT.replace("lr=0.1, batch_size=32", "lr=1e38, batch_size=8")
     Path("wild.py").write_text(wild)
     code, said = call(
-        monkeypatch, "run", "wild.py", "--cpus", "0.5", "--only", "method=FedAvg"
+        monkeypatch, "run", "wild.py", "--executor", "here", "--only", "method=FedAvg"
     )
     assert code == 1
     assert "diverged, round" in said and "lower the learning rates" in said

@@ -174,6 +174,46 @@ def test_what_the_users_data_raise_before_a_sweep_names_the_users_line(
     assert not (tmp_path / "results" / "mine" / "manifest.json").exists()
 
 
+AT_THE_END = """
+import atexit, logging, logging.handlers, os, tempfile, threading, time
+
+def note(text):
+    with open("notes.txt", "a") as notes:
+        notes.write(text + "\\n")
+
+class Last:
+    # At that time Python has forgotten its modules.
+    def __del__(self, write=os.write, file=os.open("apart.txt", os.O_CREAT | os.O_WRONLY)):
+        write(file, b"taken apart")
+
+def work():
+    time.sleep(0.5)
+    note("thread")
+
+last = Last()
+held = tempfile.TemporaryDirectory(dir=".", prefix="held")
+kept_open = open("open.txt", "w")
+kept_open.write("written")
+log = logging.handlers.MemoryHandler(9, target=logging.FileHandler("log.txt"))
+log.emit(logging.makeLogRecord({"msg": "logged", "levelno": 20}))
+atexit.register(note, "registered")
+threading.Thread(target=work).start()
+"""
+
+
+def test_what_python_does_at_the_end_of_a_program_is_done_but_not_taken_apart(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(AT_THE_END)
+    code, said = call(tmp_path, "run", "mine.py")
+    assert code == 2 and "defines no sweep" in said
+    assert (tmp_path / "notes.txt").read_text() == "thread\nregistered\n"
+    assert (tmp_path / "open.txt").read_text() == "written"
+    assert (tmp_path / "log.txt").read_text() == "logged\n"
+    assert (tmp_path / "apart.txt").read_text() == ""
+    assert not list(tmp_path.glob("held*"))
+
+
 def say(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The exit code for an error that a command raised, and what is said of it."""
     code = explain(error, lambda text: print(text, file=sys.stderr))

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from sklearn.datasets import load_digits
 from torchvision.datasets import MNIST
 
 from raysafl import (
@@ -58,22 +57,41 @@ def test_the_data_root_is_the_environments_or_a_cache(
     assert data_root() == tmp_path.resolve()
 
 
-def test_digits_are_scikit_learns_split_four_to_one() -> None:
+# How many of UCI's test images show each digit, and the first of them, row by row.
+OF_EACH_DIGIT = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+FIRST = """
+0 0 5 13 9 1 0 0    0 0 13 15 10 15 5 0   0 3 15 2 0 11 8 0   0 4 12 0 0 8 8 0
+0 5 8 0 0 9 8 0     0 4 11 0 1 12 7 0     0 2 14 5 10 12 0 0  0 0 6 13 10 0 0 0
+"""
+
+
+def test_digits_are_ucis_split_four_to_one() -> None:
     train, test = DIGITS.train, DIGITS.test
     assert (DIGITS.name, DIGITS.num_classes) == ("digits", 10)
     assert train.x.shape == (1437, 1, 8, 8) and test.x.shape == (360, 1, 8, 8)
     assert train.x.dtype == test.x.dtype == np.uint8 and train.y.dtype == np.int64
     assert train.x.max() * train.scale + train.shift == 1.0 and train.x.min() == 0
+    labels = np.concatenate([train.y, test.y])
+    assert np.bincount(labels).tolist() == OF_EACH_DIGIT
+    images = np.concatenate([train.x, test.x]).reshape(-1, 64).tolist()
+    assert labels[images.index([int(pixel) for pixel in FIRST.split()])] == 0
+
+
+def test_digits_are_scikit_learns_to_the_bit_and_in_its_order() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     x, y = load_digits(return_X_y=True)
-    mine = np.concatenate([train.x, test.x]).reshape(-1, 64)
-    rows = np.column_stack([mine, np.concatenate([train.y, test.y])])
-    theirs = np.column_stack([x, y]).astype(int)
-    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, theirs.tolist()))
+    split = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
+    train, test = DIGITS.train, DIGITS.test
+    for mine, theirs in zip((train.x, test.x, train.y, test.y), split, strict=True):
+        assert np.array_equal(mine.reshape(theirs.shape), theirs)
 
 
 def test_digits_are_stratified_and_always_the_same() -> None:
-    whole = np.bincount(load_digits(return_X_y=True)[1])
-    assert np.abs(np.bincount(DIGITS.test.y) - whole / 5).max() < 1
+    fifth = np.array(OF_EACH_DIGIT) / 5
+    assert np.abs(np.bincount(DIGITS.test.y) - fifth).max() < 1
     again = Digits().load()
     assert np.array_equal(again.train.x, DIGITS.train.x)
     assert np.array_equal(again.test.y, DIGITS.test.y)

@@ -506,7 +506,7 @@ RUN = {
 
 
 def last_record(run: fl.Run) -> Any:
-    from raysafl.runtime import Worker
+    from raysafl.runtime.in_process import Worker
     from raysafl.simulation.simulation import Simulation
 
     work = Worker(

@@ -225,7 +225,7 @@ def test_runs_that_name_a_folder_keep_their_ids() -> None:
 
 
 def test_images_with_a_client_per_writer_are_trained(tmp_path: Path) -> None:
-    from raysafl.runtime import Worker
+    from raysafl.runtime.in_process import Worker
     from raysafl.simulation.simulation import Simulation
 
     source = fl.from_parquet(write_all(tmp_path), client="writer", standardise=True)

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
+from helpers.here import run_in_process
 from raysafl import (
     SAFARI,
     SCAFFOLD,
@@ -33,9 +34,8 @@ from raysafl import (
     Sweep,
     Uniform,
 )
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
 
 VICTIMS = {"driver": 0.2, "coordinator": 0.35, "client actor": 0.35, "node": 0.1}
 KEY = ["run_id", "replicate", "round"]

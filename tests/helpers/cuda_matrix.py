@@ -29,7 +29,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.data.sources import Source
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.training.engines import Loop, Vmap
 from raysafl.training.gpu_training import GpuTraining

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.here import run_in_process
 from raysafl import Sweep
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -1,42 +1,23 @@
-"""A `Runner` that computes its runs in this process, for tests of all that surrounds them."""
-
-from collections.abc import Callable, Mapping
+"""Carrying out a run in this process, with a folder but without a `Runner` around it."""
 
 import numpy as np
 
-from raysafl import Run, Runner
-from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl import Run
+from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
-from raysafl.storage.compaction import put_together_if_undamaged
-from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.runner import Datasets
 from raysafl.sweep.session import Session
 
 
-class HereRunner(Runner):
-    """Plans, forgets, compacts and reports as `Runner` does, without Ray and Tune.
+def run_in_process(run: Run, store: Store, work: Work) -> str:
+    """Carry out a run, as the reference that packs, trials and commands are compared with.
 
-    It carries out the runs of a grid one after the other.
+    Returns:
+        Why its checkpoint was not used; empty if there was none, or it was used.
     """
-
-    def _fit(
-        self,
-        todo: Mapping[str, Run],
-        ready: Callable[[], Datasets],
-        skipped: int,
-        digests: CodeDigests,
-    ) -> bool:
-        datasets = ready()
-        for run in todo.values():
-            data = datasets[run.data.source_key]
-            work = Worker(run.cells, data, run.model, engine="fused")
-            code = digests.of_run(run)
-            Session([run], self.store, work, provenance(), code={run.id: code}).advance(
-                np.inf
-            )
-        put_together_if_undamaged(self.store)
-        write_runs_table(self.store)
-        write_report(self.store)
-        return True
+    origin = {**provenance(), "device": "cpu"}
+    code = {run.id: CodeDigests().of_run(run)}
+    session = Session([run], store, work, origin, code=code)
+    session.advance(np.inf)
+    return session.begun_anew

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.here import run_in_process
 from raysafl import (
     MLP,
     Classification,
@@ -19,10 +20,9 @@ from raysafl import (
 )
 from raysafl.core.problem import Dataset
 from raysafl.data import Source
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import run_in_process
 
 
 class Slope(Source):

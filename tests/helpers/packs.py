@@ -28,7 +28,7 @@ from raysafl import (
     WarmUpRate,
 )
 from raysafl.core.work import Cell, Work
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.simulation import Simulation
 

@@ -7,8 +7,7 @@ from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
-from raysafl.tracking import default_uri
-from raysafl.tracking.client import connect
+from raysafl.tracking.client import connect, default_uri
 
 A, B = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 ENDED = {

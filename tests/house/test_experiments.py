@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.experiments import FOLDER, forget_experiments, sweep_files
+from helpers.here import run_in_process
 from helpers.small_data import write_all
 
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
@@ -24,7 +25,6 @@ from raysafl.runtime.in_process import Worker
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import run_in_process
 
 # they print a table, without a sweep
 SCRIPTS = {"safari/theorem1.py", "fsl/figure9.py"}

@@ -8,7 +8,7 @@ import pytest
 
 from raysafl import Algorithm, Bernoulli, LocalTraining, Run, Uniform
 from raysafl.quickstart import BASE
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 PAGE = Path(__file__).parents[2] / "docs" / "fair_baselines.md"

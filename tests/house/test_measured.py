@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.experiments import forget_experiments
+from helpers.here import run_in_process
 
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.session import run_in_process
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "measured"

@@ -14,7 +14,6 @@ README = (ROOT / "README.md").read_text()
 SWEEP, ALGORITHM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_the_sweep_in_python_runs_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

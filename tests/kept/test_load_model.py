@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 from helpers.frozen import Backbone
+from helpers.here import run_in_process
 from torch import nn
 
 import raysafl as fl
 from raysafl.kept.content import about, load
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.keeping import keeping_note
-from raysafl.sweep.session import run_in_process
 
 
 class Tied(fl.Model):

@@ -277,6 +277,20 @@ def test_a_markov_chain_has_its_mean_and_correlation(mean: float, rho: float) ->
     )
 
 
+def test_a_markov_chain_steps_by_the_draws_of_its_own_round() -> None:
+    mean, rho, clients = 0.5, 0.4, 50
+    policy = Markov(mean=mean, correlation=rho)
+    state = policy.init()
+    on = None
+    for t in range(20):
+        chance = mean
+        if on is not None:
+            chance = np.where(on, mean + rho * (1 - mean), mean * (1 - rho))
+        on = Key(0, t)("markov").random(clients) < chance
+        state, cohort = policy.pick(state, clients, Key(0, t), None)
+        assert cohort.ids == np.flatnonzero(on).tolist() != []
+
+
 def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
     policy, state, forced = Markov(mean=0.02, correlation=0.0), None, 0
     for t in range(100):

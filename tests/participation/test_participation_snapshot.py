@@ -22,7 +22,7 @@ from raysafl import (
     Snapshot,
     Uniform,
 )
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 

@@ -9,7 +9,7 @@ from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.write import write_report
 from raysafl.storage.mlflow_view import NAME, MlflowView, read_view, write_view
 from raysafl.storage.store import Store
-from raysafl.tracking import default_uri
+from raysafl.tracking.client import default_uri
 
 PAGE = (
     "/#/experiments/3/runs?viewStateShareKey=raysafl&compareRunsMode=CHART"

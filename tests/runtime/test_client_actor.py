@@ -11,8 +11,9 @@ import torch
 
 from raysafl import MLP, LocalTraining, Regression, Run
 from raysafl.core.work import Task
-from raysafl.runtime import Clients, Worker
+from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.exact_mean import ShareResult
+from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import (
     LARGE,
     PackSetup,

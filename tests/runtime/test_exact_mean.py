@@ -15,7 +15,7 @@ from raysafl.core.algorithm import MeanUpdate, Update
 from raysafl.core.means import mean_of_rows, relative_weights
 from raysafl.core.work import Task
 from raysafl.kernels.sums import UNITS, add_row
-from raysafl.runtime import Worker, exact_mean
+from raysafl.runtime import exact_mean
 from raysafl.runtime.exact_mean import (
     ReducedOnCpu,
     ReducedOnGpu,
@@ -23,6 +23,7 @@ from raysafl.runtime.exact_mean import (
     combine_shares,
     count_averaged,
 )
+from raysafl.runtime.in_process import Worker
 
 numbers = st.floats(-8, 8, width=32)
 

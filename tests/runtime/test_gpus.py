@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from raysafl.runtime import Hardware
 from raysafl.runtime.gpus import LOGICAL_GPUS, idle_note, unseen_here, why_unseen
+from raysafl.runtime.hardware import Hardware
 
 NODES = [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")

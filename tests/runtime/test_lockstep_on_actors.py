@@ -13,8 +13,9 @@ import torch
 from helpers.packs import Played, alone, assert_same, cells_of, judged, mixed, together
 
 from raysafl import MLP, Hardware, Logistic, Run
-from raysafl.runtime import Clients, actor_pool
+from raysafl.runtime import actor_pool
 from raysafl.runtime.actor_pool import ActorPool, LostActorsError
+from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.messages import PackSetup, Sent, TaskMessage
 from raysafl.runtime.on_actors import OnActors, host_pack
 from raysafl.simulation.lockstep import Lockstep

@@ -9,8 +9,8 @@ from helpers.packs import alone, assert_same, cells_of, mixed, together
 
 from raysafl import MLP, Classification, Hardware, NextToken, Run
 from raysafl.core.objective import Objective
-from raysafl.runtime import Clients
 from raysafl.runtime.actor_pool import ActorPool
+from raysafl.runtime.client_actor import Clients
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack
 from raysafl.simulation.lockstep import Lockstep

@@ -11,8 +11,8 @@ from helpers.emulated_cuda import emulated_cuda
 from raysafl import MLP, LocalTraining, Run
 from raysafl.core.algorithm import Update
 from raysafl.core.work import Scores, Task, TestsOn
-from raysafl.runtime import Worker
 from raysafl.runtime.exact_mean import count_averaged, reduce_share
+from raysafl.runtime.in_process import Worker
 from raysafl.training.resident import Resident
 
 LOCAL = LocalTraining(lr=0.1, batch_size=32, epochs=1)

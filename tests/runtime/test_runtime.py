@@ -29,9 +29,9 @@ from raysafl import (
 from raysafl.core.algorithm import Round, State, Train
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
-from raysafl.runtime import OnActors, Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.runtime.messages import LARGE, PackSetup
-from raysafl.runtime.on_actors import host_pack, start_actors
+from raysafl.runtime.on_actors import OnActors, host_pack, start_actors
 from raysafl.runtime.placement import assign_cells, assign_longest_first
 from raysafl.simulation.simulation import Simulation
 

@@ -6,7 +6,8 @@ import torch
 
 from raysafl import Federation, IidServer, Run, Validation
 from raysafl.core.problem import SERVER
-from raysafl.runtime import Population, Worker
+from raysafl.runtime.in_process import Worker
+from raysafl.runtime.population import Population
 from raysafl.simulation.simulation import Simulation
 from raysafl.training import evaluation
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.here import run_in_process
 from torch import Tensor
 
 from raysafl import Patience, Run, Validation
 from raysafl.core.work import Scores
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 NAN = math.nan
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from raysafl import MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
 from raysafl.core.algorithm import Round, State, TrainMean
 from raysafl.core.work import Scores, Task, Trained, WorkLostError
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.lockstep import Lockstep
 

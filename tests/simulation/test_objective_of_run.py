@@ -30,7 +30,7 @@ from raysafl.core.component import Component
 from raysafl.core.problem import Dataset
 from raysafl.core.record import Record
 from raysafl.data import Partition, ServerData, Source
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 

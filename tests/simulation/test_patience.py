@@ -9,10 +9,11 @@ import pandas as pd
 import pyarrow.compute as pc
 import pytest
 import torch
+from helpers.here import run_in_process
 
 from raysafl import LocalTraining, Patience, PerClient, Run
 from raysafl.core.record import Record
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import _checksum, dump, progress, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.integrity import faults
@@ -21,7 +22,7 @@ from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from raysafl.core.algorithm import (
 )
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.record import Record
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import _checksum, dump, restore, saved_extra
 from raysafl.simulation.simulation import Simulation, _all_finite
 

@@ -10,7 +10,7 @@ from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
 
 from raysafl import Key, Run, Uniform
 from raysafl.core.participation import Cohort
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump
 from raysafl.simulation.simulation import Simulation
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from helpers.crashes import crashes
 from helpers.folders import apart, rows_file
+from helpers.here import run_in_process
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -19,7 +20,7 @@ from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.compaction import (
     compact,
@@ -27,11 +28,11 @@ from raysafl.storage.compaction import (
     put_together_if_undamaged,
 )
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.paths import Remote, parse_location
+from raysafl.storage.paths import Remote, SweepBusyError, parse_location
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
-from raysafl.storage.store import Store, SweepBusyError
+from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 

@@ -139,7 +139,7 @@ def test_verify_finds_a_damaged_further_column(store: Store, column: str) -> Non
 
 
 def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> None:
-    from raysafl.runtime import Worker
+    from raysafl.runtime.in_process import Worker
     from raysafl.sweep.session import Session
 
     store = Store(tmp_path / "s")

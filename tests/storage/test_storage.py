@@ -16,21 +16,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from filelock import Timeout
+from helpers.here import run_in_process
 from helpers.servers import Line, s3
 
 from raysafl import Hardware, Run, Runner
 from raysafl.core.text import redacted
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
-from raysafl.storage.paths import Remote, StorageError, parse_location
+from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.store import Store, SweepBusyError, find_sweeps
+from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import run_in_process
-from raysafl.tracking import default_uri
+from raysafl.tracking.client import default_uri
 
 FACTS = [
     "run_id",
@@ -162,7 +162,7 @@ RUN = """
 import sys
 from raysafl import Run
 from raysafl.storage.paths import parse_location
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.session import Session
 run, store = Run.from_json(sys.argv[2]), Store(parse_location(sys.argv[1]))

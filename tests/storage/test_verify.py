@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import struct
 import sys
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers.folders import apart
+from helpers.here import run_in_process
 from helpers.servers import s3
 from typer.testing import CliRunner
 
@@ -24,7 +26,7 @@ from raysafl.cli import app as cli
 from raysafl.quickstart import BASE
 from raysafl.report.query import results
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage import locks
 from raysafl.storage.bundle import Bundle
@@ -39,7 +41,7 @@ from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 RUNS = [
     BASE.replace(rounds=5, eval_every=2, replicates=2, seed=seed) for seed in (0, 10)
@@ -376,8 +378,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damage
         content = part.read_bytes()
         part.unlink()
         assert bool(verify(store, progress)) != old
-        with pytest.warns(UserWarning, match="are damaged .* so the run begins anew"):
-            again = Session([run], store, worker(run), {})
+        again = Session([run], store, worker(run), {})
+        assert re.search("are damaged .* so the run begins anew", again.begun_anew)
         assert again.open[run.id].simulation.round == 0
         part.write_bytes(content)
         again = Session([run], store, worker(run), {})

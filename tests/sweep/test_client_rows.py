@@ -8,17 +8,18 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
 from raysafl.report.write import write_report
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.client_tables import CLIENT_COLUMNS
 from raysafl.storage.compaction import compact
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
 
 
 def runs_of(tiny: Run) -> list[Run]:

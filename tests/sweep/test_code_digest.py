@@ -1,5 +1,6 @@
 """Digests of the user's code: which edits change them, and which do not."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 
+import raysafl
 from raysafl import Run
 from raysafl.core.algorithm import Algorithm
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 
+ROOT = Path(raysafl.__file__).parents[1]
 # The helper's module has a name of its own, so that no other test imports it.
 HELPER = '''
 STEP = 0.5
@@ -244,22 +247,29 @@ def test_runs_of_raysafls_own_components_have_no_digests(tiny: Run) -> None:
     assert CodeDigests().of_run(tiny) == {}
 
 
-def made_by_exec(step: str = "x * RATE", rate: float = 0.5, note: str = "one") -> type:
-    """A class without a source, as a notebook's is."""
-    text = f'''
+MADE = """
 from raysafl import Algorithm, FedAvg
 RATE = {rate}
 def step(x):
     # {note}
     return {step}
 class Made(Algorithm):
-    """{note}"""
+    '{note}'
     def round(self, state, ids, key):
         step(1.0) in {{"a", "b", "c"}}
         return (yield from FedAvg().round(state, ids, key))
-'''
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(text, names)
+"""
+
+
+def made_by_exec(
+    step: str = "x * RATE",
+    rate: float = 0.5,
+    note: str = "one",
+    module: str = "__main__",
+) -> type:
+    """A class without a source, as a notebook's is."""
+    names: dict[str, Any] = {"__name__": module}
+    exec(MADE.format(step=step, rate=rate, note=note), names)
     found: type = names["Made"]
     return found
 
@@ -270,6 +280,37 @@ def test_a_class_without_a_source_is_covered_by_its_compiled_code() -> None:
     assert of(made_by_exec(note="two")) == before
     assert of(made_by_exec(step="x + RATE")) != before
     assert of(made_by_exec(rate=0.7)) != before
+
+
+def test_a_class_without_a_source_is_covered_under_python_m_of_an_installed_program(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "site-packages" / "digest_program.py"
+    program.parent.mkdir()
+    program.write_text(
+        "import sys\n"
+        "from raysafl.quickstart import BASE\n"
+        "from raysafl.sweep.code_digest import CodeDigests\n"
+        "for text in sys.argv[1:]:\n"
+        "    exec(text)\n"
+        "    print(CodeDigests().of_run(BASE.replace(algorithm=Made()))['Made'])\n"
+    )
+    texts = [MADE.format(step=step, rate=1, note="") for step in ("x + 1", "x + 2")]
+    done = subprocess.run(
+        [sys.executable, "-m", "digest_program", *texts],
+        env=os.environ | {"PYTHONPATH": f"{program.parent}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    one, other = done.stdout.split()
+    assert one != other
+
+
+def test_a_class_of_which_no_code_is_found_is_an_error() -> None:
+    made = made_by_exec(module="pytest")
+    with pytest.raises(ValueError, match=r"no code is found of Made.* module pytest"):
+        CodeDigests().of(made)
 
 
 def test_a_class_that_a_function_makes_is_covered_by_the_function(

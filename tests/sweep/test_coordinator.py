@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 import ray
 from conftest import kill_actor
+from helpers.here import run_in_process
 
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import NEWS, Context, Coordinator
+from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.session import run_in_process
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -58,13 +59,9 @@ def start(store: Store, tiny: Run) -> Iterator[Any]:
 
     dataset = ray.put(tiny.data.load())
     context = Context(
-        store.path,
-        pack_of,
+        Terms(store.path, pack_of, origin={}, report_seconds=0.0),
         Hardware(cpus=0.5),
         {tiny.data.source_key: dataset},
-        {},
-        0.0,
-        30.0,
     )
 
     class Here(Coordinator):
@@ -139,7 +136,7 @@ def test_a_failing_run_keeps_its_rows_and_says_where_it_failed(
     trial = start("broken")
     results = to_the_end(trial)
     assert np.isnan(results[-1]["test_accuracy"])
-    entry = store.ledger_entry(trial.pack.runs[0].id)
+    entry = store.ledger_entry(trial.open.pack.runs[0].id)
     assert entry is not None and entry.status == "failed"
     assert re.fullmatch(
         r"Broken \(test_coordinator.py:\d+\): RuntimeError: a user's mistake",

@@ -10,14 +10,15 @@ import pandas as pd
 import pytest
 import ray
 import torch
+from helpers.here import run_in_process
 from torch import nn
 
 from raysafl import Hardware, Model, Run
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.packs import Pack
-from raysafl.sweep.session import run_in_process
 
 
 class PerProcess(Model):
@@ -44,16 +45,14 @@ def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
     worker = Worker(run.cells, run.data.load(), run.model, engine="loop")
     run_in_process(run, stores[1], worker)
 
-    context = Context(
+    terms = Terms(
         store=stores[0].path,
         pack_of=lambda config: Pack((run,)),
-        hardware=Hardware(actors=2, cpus=0.5),
-        datasets={},
         origin={},
         report_seconds=0.0,
-        flush_seconds=30.0,
         engine="loop",
     )
+    context = Context(terms, Hardware(actors=2, cpus=0.5))
 
     class Here(Coordinator):
         def setup(

@@ -9,17 +9,16 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.folders import apart, rows_file
-from helpers.here import HereRunner
+from helpers.here import run_in_process
 from mlflow import MlflowClient
 from ray import tune
 from rich.console import Console
 
 from raysafl import Hardware, Outcome, Run, Runner, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
-from raysafl.tracking import sync
+from raysafl.tracking.sync import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
 
@@ -43,13 +42,20 @@ def finished(sweep: Sweep, tmp_path: Path) -> Iterator[Store]:
 
 
 def go(
-    sweep: Sweep, out: Path, runner: type[Runner] = HereRunner, **options: Any
+    sweep: Sweep, out: Path, executor: str = "here", **options: Any
 ) -> tuple[Outcome, str]:
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     console = Console(file=text, width=200)
     options = {"hardware": Hardware(cpus=0.5, trials=1), **options}
-    outcome = runner(sweep, str(out), track="none", console=console, **options).run()
+    outcome = Runner(
+        sweep,
+        str(out),
+        executor=executor,
+        track="none",
+        console=console,
+        **options,
+    ).run()
     return outcome, text.getvalue()
 
 
@@ -132,10 +138,10 @@ def test_a_sampled_run_whose_rows_are_gone_is_run_again(
 ) -> None:
     space = {"local.lr": tune.uniform(0.05, 0.2)}
     sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
-    outcome, _ = go(sweep, tmp_path / "s", Runner)
+    outcome, _ = go(sweep, tmp_path / "s", "ray")
     before = outcome.store.rounds().drop(columns="seconds")
     delete(Path(str(outcome.store.compacted.rows_file)))
-    again, said = go(sweep, tmp_path / "s", Runner)
+    again, said = go(sweep, tmp_path / "s", "ray")
     assert again.ok and "is run again" in said
     pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
 
@@ -157,7 +163,7 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
         )
 
     options = {"hardware": Hardware(cpus=0.5, trials=1)}
-    outcome, _ = go(sweep(), tmp_path / "s", Runner, **options)
+    outcome, _ = go(sweep(), tmp_path / "s", "ray", **options)
     store = outcome.store
     assert outcome.ok
     stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
@@ -166,5 +172,5 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     )
     part = Path(str(store.parts(stopped[0])[-1]))
     shutil.move(part, tmp_path / "part")
-    _, said = go(sweep(), tmp_path / "s", Runner, **options)
+    _, said = go(sweep(), tmp_path / "s", "ray", **options)
     assert "is run again" in said

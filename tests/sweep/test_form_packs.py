@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysafl import (
+    CNN,
     SCAFFOLD,
     Classification,
     Hardware,
@@ -17,12 +18,24 @@ from raysafl import (
     Uniform,
 )
 from raysafl.core.participation import Cohort, Participation
-from raysafl.core.problem import Dataset
+from raysafl.core.problem import Dataset, Model
+from raysafl.models import FlatModel
 from raysafl.quickstart import BASE
-from raysafl.sweep.packs import MOST_RUNS, Pack, estimate, form_packs, memory_note
+from raysafl.sweep.packs import (
+    MOST_RUNS,
+    WORK_OF_ROUND,
+    Pack,
+    Size,
+    estimate,
+    form_packs,
+    memory_note,
+    multiplications,
+)
 
 NODES = [{"CPU": 2.0, "memory": 8e9}, {"CPU": 3.0, "GPU": 1.0, "memory": 9e9}]
 PARAMETERS = 650
+# Logistic regression multiplies once by each of its parameters.
+SIZE = Size(PARAMETERS, PARAMETERS)
 
 
 class Raises(Participation):
@@ -65,7 +78,7 @@ def test_every_run_is_in_one_pack_and_no_pack_is_larger_than_its_bounds(
 ) -> None:
     dataset = BASE.data.load()
     runs = [BASE.replace(seed=k, rounds=n) for k, n in enumerate(rounds)]
-    need = estimate(BASE, dataset, PARAMETERS)
+    need = estimate(BASE, dataset, SIZE)
     memory = (runs_in_memory + 0.5) * need.memory
     packs = formed(runs, dataset, pack, trials, memory)
     assert sorted(run.id for p in packs for run in p.runs) == sorted(
@@ -108,7 +121,9 @@ def test_the_first_packs_have_the_runs_with_the_most_work(digits: Dataset) -> No
     assert rounds == sorted(rounds, reverse=True)
 
 
-def test_the_work_of_a_run_is_its_samples_times_its_parameters(digits: Dataset) -> None:
+def test_the_work_of_a_run_is_its_samples_times_their_multiplications_and_its_rounds(
+    digits: Dataset,
+) -> None:
     run = BASE.replace(
         {
             "participation": Uniform(m=4),
@@ -118,12 +133,29 @@ def test_the_work_of_a_run_is_its_samples_times_its_parameters(digits: Dataset) 
             "eval_every": 5,
         }
     )
-    need = estimate(run, digits, PARAMETERS)
+    need = estimate(run, digits, SIZE)
     trained = 4 * 3 * 16
     tested = len(digits.test) / 5 / 3
-    assert need.work == pytest.approx(10 * 2 * (trained + tested) * PARAMETERS)
+    of_round = (trained + tested) * PARAMETERS + WORK_OF_ROUND
+    assert need.work == pytest.approx(10 * 2 * of_round)
     # Four vectors a replicate, and a start and an update for each of four clients.
     assert need.memory == 2 * (4 + 2 * 4) * PARAMETERS * 4
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Logistic(), 65 * 10),
+        # At each of 8 x 8 pixels 4 channels have 9 weights and a bias; pooling leaves
+        # 4 x 4 pixels; two layers follow.
+        (CNN(channels=[4], hidden=5), 64 * 4 * 10 + 5 * (4 * 16 + 1) + 10 * (5 + 1)),
+    ],
+)
+def test_a_convolution_multiplies_by_each_of_its_parameters_at_every_pixel(
+    model: Model, expected: int, digits: Dataset
+) -> None:
+    flat = FlatModel.on(model, digits, BASE.objective)
+    assert multiplications(flat, digits) == expected
 
 
 def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
@@ -132,15 +164,14 @@ def test_the_memory_of_an_algorithm_that_remembers_clients_grows_with_them(
     plain = BASE.replace({"participation": Uniform(m=4), "rounds": 100})
     scaffold = plain.replace(algorithm=SCAFFOLD())
     more = (
-        estimate(scaffold, digits, PARAMETERS).memory
-        - estimate(plain, digits, PARAMETERS).memory
+        estimate(scaffold, digits, SIZE).memory - estimate(plain, digits, SIZE).memory
     )
     assert more == BASE.replicates * 10 * PARAMETERS * 4
 
 
 def test_packs_that_are_small_because_of_their_memory_are_told(digits: Dataset) -> None:
     runs = seeds(7)
-    memory = 3.5 * estimate(runs[0], digits, PARAMETERS).memory
+    memory = 3.5 * estimate(runs[0], digits, SIZE).memory
     packs = formed(runs, digits, pack=64, memory=memory)
     assert [len(p.runs) for p in packs] == [3, 3, 1]
     assert memory_note(packs).startswith("2 of 3 packs have fewer runs than they could")

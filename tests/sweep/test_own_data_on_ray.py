@@ -9,7 +9,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler
 
 import raysafl as fl
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 

@@ -23,7 +23,7 @@ from helpers.mistakes import (
 from ray import tune
 
 from raysafl import FedAvg, Hardware, Run, Runner, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
 from raysafl.sweep import rehearsal, runner
 from raysafl.sweep.experiment_file import load_sweep
@@ -38,7 +38,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(address: object, preload: str) -> NoReturn:
         raise NoRay
 
-    monkeypatch.setattr(runner, "ray_session", start)
+    monkeypatch.setattr("raysafl.sweep.tune.ray_session", start)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -46,7 +46,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> None:
-    Runner(sweep, out, Hardware(cpus=0.5), track="none", quiet=True, **options).run()
+    hardware = Hardware(cpus=0.5)
+    options = {"executor": "ray", "track": "none", "quiet": True, **options}
+    Runner(sweep, out, hardware, **options).run()
 
 
 ALL = {**MISTAKES, **MODEL_MISTAKES, **OBJECTIVE_MISTAKES}

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
+from helpers.crashes import crashes
+from helpers.here import run_in_process
 
-from raysafl import LocalTraining, Run
-from raysafl.runtime import Worker
+from raysafl import LocalTraining, PerClient, Run
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep.session import Session
+
+CLOCK = "seconds"
 
 
 def work(run: Run) -> Worker:
@@ -28,7 +31,7 @@ def interrupted(run: Run, store: Store) -> Path:
     return path
 
 
-def test_a_checkpoint_of_another_run_is_not_used_and_a_warning_says_which_and_whose(
+def test_a_checkpoint_of_another_run_is_not_used_and_it_is_told_which_and_whose(
     tiny: Run, tmp_path: Path
 ) -> None:
     other = tiny.replace(local=LocalTraining(lr=0.9, batch_size=32, epochs=1))
@@ -36,9 +39,8 @@ def test_a_checkpoint_of_another_run_is_not_used_and_a_warning_says_which_and_wh
     store = Store(tmp_path / "ours")
     ours = interrupted(tiny, store)
     shutil.copy(theirs, ours)
-    with pytest.warns(UserWarning, match="so the run begins anew") as warned:
-        run_in_process(tiny, store, work(tiny))
-    told = str(warned[0].message)
+    told = run_in_process(tiny, store, work(tiny))
+    assert "so the run begins anew" in told
     assert str(ours) in told and f"belongs to run {other.id}" in told
     assert tiny.id in told
     reference = Store(tmp_path / "reference")
@@ -56,10 +58,72 @@ def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(
     store = Store(tmp_path / "ours")
     checkpoint = interrupted(tiny, store)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match="so the run begins anew") as warned:
-        session = Session([tiny], store, work(tiny), {})
-    told = str(warned[0].message)
-    assert str(checkpoint) in told
+    session = Session([tiny], store, work(tiny), {})
+    told = session.begun_anew
+    assert "so the run begins anew" in told and str(checkpoint) in told
     assert session.open[tiny.id].simulation.round == 0 and not store.parts()
     # The driver is told at the next report, when the run may have ended.
     assert session.advance(np.inf) and session.begun_anew == told
+
+
+def test_a_crash_at_any_operation_of_a_flush_costs_no_round_that_a_checkpoint_had(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """Neither does a checkpoint say more than the rows, so that it would not be used."""
+    whole = Store(tmp_path / "whole")
+    whole.create()
+    run_in_process(tiny, whole, worker := work(tiny))
+    attempt = 0
+
+    def begin() -> Session:
+        """A session after two rounds, of which the first alone has a checkpoint."""
+        nonlocal store, attempt
+        attempt += 1
+        store = Store(tmp_path / str(attempt))
+        store.create()
+        session = Session([tiny], store, worker, {}, flush_seconds=np.inf)
+        session.advance(1e-9)
+        session.flush()
+        session.advance(1e-9)
+        return session
+
+    store = whole
+    rounds = set()
+    for _ in crashes(lambda: begin().flush()):
+        if not store.checkpoints():
+            continue
+        again = Session([tiny], store, worker, {})
+        assert not again.begun_anew
+        rounds.add(again.open[tiny.id].simulation.round)
+        again.advance(np.inf)
+        pd.testing.assert_frame_equal(
+            store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
+        )
+    assert rounds == {1, 2}
+
+
+def test_a_run_that_has_ended_after_a_crash_at_any_operation_has_its_table_of_clients(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(eval_clients=PerClient(every=2, personal_steps=1))
+    whole = Store(tmp_path / "whole")
+    whole.create()
+    run_in_process(run, whole, worker := work(run))
+    stores: list[Store] = []
+
+    def act() -> None:
+        stores.append(Store(tmp_path / str(len(stores))))
+        stores[-1].create()
+        Session([run], stores[-1], worker, {}).advance(np.inf)
+
+    ended = set()
+    for _ in crashes(act):
+        store = stores[-1]
+        ended.add(run.id in store.ledger())
+        if run.id not in store.ledger():
+            Session([run], store, worker, {}).advance(np.inf)
+        pd.testing.assert_frame_equal(store.clients(), whole.clients())
+        pd.testing.assert_frame_equal(
+            store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
+        )
+    assert ended == {True, False}

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import ray
 import torch
+from helpers.here import run_in_process
 
 from raysafl import Classification, FedAvg, Key, Run, simulate
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
 
 
 class Talking(Algorithm):

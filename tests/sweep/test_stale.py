@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from helpers.folders import apart
-from helpers.here import HereRunner
 from ray import tune
 from rich.console import Console
 
 from raysafl import Hardware, Outcome, Runner, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
@@ -82,21 +81,27 @@ def written(folder: Path, *edits: tuple[str, str]) -> Sweep:
 
 
 def go(
-    sweep: Sweep, out: Path, runner: type[Runner] = HereRunner, **options: Any
+    sweep: Sweep, out: Path, executor: str = "here", **options: Any
 ) -> tuple[Outcome, str]:
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     console = Console(file=text, width=200)
     hardware = Hardware(cpus=0.5, trials=1)
-    outcome = runner(
-        sweep, str(out), hardware, track="none", console=console, **options
+    outcome = Runner(
+        sweep,
+        str(out),
+        hardware,
+        executor=executor,
+        track="none",
+        console=console,
+        **options,
     ).run()
     return outcome, text.getvalue()
 
 
 def go_on_ray(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
     """The same, on the Ray of `ray_local`."""
-    return go(sweep, out, Runner, **options)
+    return go(sweep, out, "ray", **options)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

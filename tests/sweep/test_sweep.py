@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import ray
 from helpers.folders import apart
-from helpers.here import HereRunner
+from helpers.here import run_in_process
 from ray import tune
 from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
@@ -35,16 +35,18 @@ from raysafl import (
     Sweep,
 )
 from raysafl.core.algorithm import Algorithm, Round, State
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
+from raysafl.storage.paths import SweepBusyError
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
-from raysafl.storage.store import Store, SweepBusyError
+from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
-from raysafl.sweep import tune_callback as watch
-from raysafl.sweep.session import Session, run_in_process
+from raysafl.sweep import watch
+from raysafl.sweep.session import Session
 
-pytestmark = pytest.mark.usefixtures("ray_local")
+# Tests whose subject is Ray share one; all others carry out their sweeps in this process.
+on_ray = pytest.mark.usefixtures("ray_local")
 FACTS = [
     "run_id",
     "replicate",
@@ -56,22 +58,30 @@ FACTS = [
 ]
 
 
-def go(
-    sweep: Sweep, out: Path, runner: type[Runner] = Runner, **options: object
-) -> tuple[Outcome, str]:
+def go(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
     """What a runner did with a sweep, and what it said."""
     text = io.StringIO()
     # Each trial at the same time needs two more processes, which take seconds to start.
-    options = {"track": "none", "hardware": Hardware(cpus=0.5, trials=1), **options}
-    outcome = runner(
+    options = {
+        "track": "none",
+        "hardware": Hardware(cpus=0.5, trials=1),
+        "executor": "here",
+        **options,
+    }
+    outcome = Runner(
         sweep, out=out, console=Console(file=text, width=200), **options
     ).run()  # type: ignore[arg-type]
     return outcome, text.getvalue()
 
 
+def go_on_ray(sweep: Sweep, out: Path, **options: object) -> tuple[Outcome, str]:
+    """The same on Ray: what a test that is marked `on_ray` looks at."""
+    return go(sweep, out, executor="ray", **options)
+
+
 def finish(sweep: Sweep, out: Path) -> Outcome:
     """Carry out a sweep in this process, so that a test finds it finished."""
-    outcome, _ = go(sweep, out, HereRunner)
+    outcome, _ = go(sweep, out, executor="here")
     assert outcome.ok
     return outcome
 
@@ -96,6 +106,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@on_ray
 def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,18 +118,22 @@ def test_data_that_turn_out_wrong_while_ray_starts_cost_no_result(
     before = contents(tmp_path)
     monkeypatch.setattr(driver, "prepare", late)
     with pytest.raises(ValueError, match="too few samples"):
-        go(grid(tiny), tmp_path / "s", resume=False)
+        go_on_ray(grid(tiny), tmp_path / "s", resume=False)
     assert contents(tmp_path) == before
 
 
+@on_ray
 def test_hardware_that_is_not_there_costs_no_result(tiny: Run, tmp_path: Path) -> None:
     finish(grid(tiny), tmp_path / "s")
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="10000 client actor"):
-        go(grid(tiny), tmp_path / "s", resume=False, hardware=Hardware(actors=10_000))
+        go_on_ray(
+            grid(tiny), tmp_path / "s", resume=False, hardware=Hardware(actors=10_000)
+        )
     assert contents(tmp_path) == before
 
 
+@on_ray
 @pytest.mark.acceptance
 def test_an_interrupt_does_not_wait_for_data_that_load(
     tiny: Run, tmp_path: Path
@@ -133,7 +148,8 @@ def forever(*_):
     time.sleep(600)
 runner.prepare = forever
 run = Run.from_json({tiny.to_json()!r})
-Runner(Sweep("s", runs={{(0,): run}}, axes=("x",)), {str(tmp_path / "s")!r}, quiet=True).run()
+sweep = Sweep("s", runs={{(0,): run}}, axes=("x",))
+Runner(sweep, {str(tmp_path / "s")!r}, executor="ray", quiet=True).run()
 """)
     child = subprocess.Popen(
         [sys.executable, str(script)],
@@ -149,11 +165,14 @@ Runner(Sweep("s", runs={{(0,): run}}, axes=("x",)), {str(tmp_path / "s")!r}, qui
     assert not (tmp_path / "s" / "manifest.json").exists()
 
 
+@on_ray
 def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
     tiny: Run, tmp_path: Path
 ) -> None:
     sweep = grid(tiny, SAFARI=tiny.replace(algorithm=SAFARI(client_prob=0.5)))
-    outcome, said = go(sweep, tmp_path / "ray", hardware=Hardware(cpus=0.5, trials=2))
+    outcome, said = go_on_ray(
+        sweep, tmp_path / "ray", hardware=Hardware(cpus=0.5, trials=2)
+    )
     assert outcome.ok and outcome.skipped == 0 and "[3/3]" in said
     reference = Store(tmp_path / "reference")
     reference.create()
@@ -220,7 +239,7 @@ def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write
     earlier = store.run_lock("earlier")
     earlier.acquire()
     with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(go, sweep, store.path, HereRunner)
+        going = pool.submit(go, sweep, store.path, executor="here")
         with pytest.raises(TimeoutError):
             going.result(timeout=1)
         run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
@@ -233,14 +252,14 @@ def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write
 
 def test_without_resume_everything_is_run_anew(tiny: Run, tmp_path: Path) -> None:
     finish(grid(tiny), tmp_path / "s")
-    outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
+    outcome, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
     assert outcome.skipped == 0 and len(outcome.runs) == 4
 
 
 def test_only_runs_what_bears_the_labels_and_says_the_nearest_for_others(
     tiny: Run, tmp_path: Path
 ) -> None:
-    outcome, _ = go(grid(tiny), tmp_path / "s", HereRunner, only={"s": "2"})
+    outcome, _ = go(grid(tiny), tmp_path / "s", executor="here", only={"s": "2"})
     assert outcome.ok and set(outcome.runs["label.s"]) == {2}
     with pytest.raises(
         ValueError, match="no run has all the labels method=SAFARI, s=2"
@@ -274,7 +293,7 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     assert reason.startswith("round ") and "not finite" in reason
     # What failed is tried again, what diverged is not.
     before = outcome.store.rounds()
-    again, _ = go(sweep, tmp_path / "s", HereRunner)
+    again, _ = go(sweep, tmp_path / "s", executor="here")
     broken = sweep.labelled()[("Broken", 0)].id
     assert again.skipped == 3 and again.shown == {broken}
     assert again.store.ledger()[broken].status == "failed"
@@ -282,15 +301,16 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
     pd.testing.assert_frame_equal(again.store.rounds(others["run_id"].unique()), others)
 
 
+@on_ray
 @pytest.mark.acceptance
 def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = {(i,): tiny.replace(seed=10 * i) for i in range(2)}
     sweep = Sweep("seeds", runs, axes=("i",))
-    together, _ = go(sweep, tmp_path / "a")
+    together, _ = go_on_ray(sweep, tmp_path / "a")
     for i in range(2):
-        alone, _ = go(sweep, tmp_path / f"b{i}", only={"i": str(i)})
+        alone, _ = go_on_ray(sweep, tmp_path / f"b{i}", only={"i": str(i)})
         of = together.store.rounds(runs[(i,)].id)[FACTS]
         pd.testing.assert_frame_equal(of, alone.store.rounds()[FACTS])
 
@@ -337,6 +357,7 @@ def test_a_sampled_configuration_that_is_wrong_fails_alone(
     assert "finished" in set(outcome.runs.status)
 
 
+@on_ray
 def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -349,7 +370,7 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
             time_attr="round", grace_period=2, max_t=20, reduction_factor=2
         ),
     )
-    outcome, _ = go(sweep, tmp_path / "s")
+    outcome, _ = go_on_ray(sweep, tmp_path / "s")
     by_rate = outcome.runs.set_index("label.local.lr")
     assert set(by_rate.loc[0.5, "status"]) == {"finished"}
     stopped = by_rate[by_rate.status == "stopped"]
@@ -359,10 +380,11 @@ def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
         and (stopped["rounds"] >= 2).all()
     )
     assert outcome.ok  # a stop by the scheduler is no failure
-    again, _ = go(sweep, tmp_path / "s")
+    again, _ = go_on_ray(sweep, tmp_path / "s")
     assert again.ok and len(again.runs) == len(outcome.runs)
 
 
+@on_ray
 @pytest.mark.acceptance
 def test_optuna_proposes_runs_and_sees_their_accuracy(
     tiny: Run, tmp_path: Path
@@ -377,24 +399,25 @@ def test_optuna_proposes_runs_and_sees_their_accuracy(
         num_samples=4,
         search_alg=OptunaSearch(metric="test_accuracy", mode="max", seed=0),
     )
-    outcome, _ = go(sweep, tmp_path / "s")
+    outcome, _ = go_on_ray(sweep, tmp_path / "s")
     assert outcome.ok and len(outcome.runs) == 4
     assert outcome.runs["label.local.lr"].nunique() == 4
 
 
+@on_ray
 def test_infeasible_hardware_and_bad_data_are_refused_before_anything_runs(
     tiny: Run, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=r"of 1 CPU and 1 GPU .* 0 GPU; lower"):
-        go(grid(tiny), tmp_path / "s", hardware=Hardware(actors=64, gpus=1))
+        go_on_ray(grid(tiny), tmp_path / "s", hardware=Hardware(actors=64, gpus=1))
     with pytest.raises(
         ValueError, match="p = 11 classes per client, but the data has 10"
     ):
-        go(grid(tiny.replace({"data.partition.p": 11})), tmp_path / "s")
+        go_on_ray(grid(tiny.replace({"data.partition.p": 11})), tmp_path / "s")
     with pytest.raises(
         ValueError, match=r"n0 = 5000 samples leaves no client data.* has 1437"
     ):
-        go(grid(tiny.replace({"data.server.n0": 5000})), tmp_path / "s")
+        go_on_ray(grid(tiny.replace({"data.server.n0": 5000})), tmp_path / "s")
     assert Store(tmp_path / "s").ledger() == {}
 
 
@@ -412,6 +435,7 @@ class Frees(logging.Handler):
         remove_placement_group(self.taken)
 
 
+@on_ray
 @pytest.mark.acceptance
 def test_a_sweep_that_waits_for_room_says_once_for_what(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -419,7 +443,9 @@ def test_a_sweep_that_waits_for_room_says_once_for_what(
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
     frees = Frees()  # without its word there would be no room, ever
     monkeypatch.setattr(watch.log, "handlers", [frees])
-    outcome, _ = go(grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2))
+    outcome, _ = go_on_ray(
+        grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2)
+    )
     assert outcome.ok
     assert [
         line for line in frees.said if "2 client actor(s) of 0.5 CPU" in line
@@ -444,6 +470,7 @@ def test_a_second_writer_into_the_same_folder_is_told_so(
         go(grid(tiny), tmp_path / "s")
 
 
+@on_ray
 def test_an_experiment_may_use_a_module_that_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,7 +488,7 @@ def test_an_experiment_may_use_a_module_that_lies_beside_it(
         "SWEEP = Sweep('uses', [BASE.replace(algorithm=Half(), rounds=2)])\n"
     )
     monkeypatch.chdir(tmp_path.parent)
-    outcome, _ = go(load_sweep(tmp_path / "uses.py"), tmp_path / "s")
+    outcome, _ = go_on_ray(load_sweep(tmp_path / "uses.py"), tmp_path / "s")
     assert outcome.ok, outcome.bad["reason"].tolist()
 
 
@@ -485,7 +512,7 @@ def test_runs_that_a_changed_grid_no_longer_holds_leave_the_table(
 ) -> None:
     finish(grid(tiny, other=tiny.replace(rounds=2)), tmp_path / "s")
     sweep = grid(tiny, other=tiny.replace(rounds=3))
-    outcome, _ = go(sweep, tmp_path / "s", HereRunner)
+    outcome, _ = go(sweep, tmp_path / "s", executor="here")
     assert outcome.ok and outcome.skipped == 2 and len(outcome.runs) == 6
 
 
@@ -511,6 +538,7 @@ def test_a_corrupt_part_is_named_and_the_rest_is_read(
         assert len(write_runs_table(outcome.store)) == 4
 
 
+@on_ray
 @pytest.mark.acceptance
 def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     tiny: Run, tmp_path: Path
@@ -526,9 +554,9 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
             return (yield from FedAvg().round(state, ids, key))
 
     run = tiny.replace(algorithm=Murder())
-    outcome, _ = go(Sweep("m", [run]), tmp_path / "s", flush_seconds=0.0)
+    outcome, _ = go_on_ray(Sweep("m", [run]), tmp_path / "s", flush_seconds=0.0)
     assert flag.exists() and outcome.ok
-    expected, _ = go(Sweep("f", [tiny]), tmp_path / "f")
+    expected, _ = go_on_ray(Sweep("f", [tiny]), tmp_path / "f")
     columns = [c for c in FACTS if c != "run_id"]
     pd.testing.assert_frame_equal(
         outcome.store.rounds()[columns], expected.store.rounds()[columns]
@@ -544,6 +572,7 @@ class Deadly(Algorithm):
         return (yield from FedAvg().round(state, ids, key))
 
 
+@on_ray
 @pytest.mark.acceptance
 def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     tiny: Run, tmp_path: Path
@@ -551,7 +580,7 @@ def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     """The driver tries halves of the pack, down to the run that is the cause."""
     short = tiny.replace(rounds=2)
     sweep = grid(tiny, deadly=tiny.replace(algorithm=Deadly()), short=short)
-    outcome, said = go(sweep, tmp_path / "s", flush_seconds=0.0)
+    outcome, said = go_on_ray(sweep, tmp_path / "s", flush_seconds=0.0)
     by_method = outcome.runs.groupby("label.method")["status"].agg(set).to_dict()
     assert by_method == {
         "FedAvg": {"finished"},
@@ -627,7 +656,8 @@ def test_reports_rise_with_the_rounds_and_the_last_is_of_the_last_round(
 def test_a_tracking_server_that_is_down_warns_once_and_sync_repairs(
     tiny: Run, tmp_path: Path
 ) -> None:
-    from raysafl.tracking import default_uri, ping, sync
+    from raysafl.tracking.client import default_uri, ping
+    from raysafl.tracking.sync import sync
 
     down = "http://127.0.0.1:9"
     outcome, said = go(grid(tiny), tmp_path / "s", track="auto", tracking_uri=down)
@@ -646,7 +676,7 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     assert compact(first.store).compacted == 2
 
     sweep = grid(tiny, other=tiny.replace(seed=5))
-    again, _ = go(sweep, tmp_path / "s", HereRunner)
+    again, _ = go(sweep, tmp_path / "s", executor="here")
     assert (again.skipped, again.missing) == (2, 0) and again.ok
     ids = {run.id for run in sweep.labelled().values()}
     assert again.store.compacted.run_ids() == ids and not again.store.parts()
@@ -656,7 +686,7 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     old = old[old["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(old, before, check_exact=True)
 
-    anew, _ = go(grid(tiny), tmp_path / "s", HereRunner, resume=False)
+    anew, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
     assert anew.skipped == 0 and anew.ok
     assert anew.shown == set(before["run_id"])
     assert anew.store.compacted.run_ids() == ids

@@ -14,8 +14,8 @@ from rich.console import Console
 from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
 from raysafl.sweep.packs import PACK_KEY
-from raysafl.sweep.tune_callback import Halt
-from raysafl.sweep.tune_hooks import Shown, check_callbacks, stoppers_of
+from raysafl.sweep.stop_rules import Halt, rules_of
+from raysafl.sweep.tune_hooks import Shown, check_callbacks
 
 
 class Seen(tune.Callback):
@@ -52,8 +52,9 @@ def curve(file: Path, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("executor", ["here", "ray"])
 def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
-    tiny: Run, tmp_path: Path
+    executor: str, tiny: Run, tmp_path: Path
 ) -> None:
     runs = {(a, 0.5): tiny.replace(seed=i) for i, a in enumerate(("FedAvg", "other"))}
     sweep = Sweep("callbacks", runs, axes=("algorithm", "q"))
@@ -63,6 +64,7 @@ def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
         sweep,
         tmp_path / "s",
         hardware=Hardware(cpus=0.5),
+        executor=executor,
         track="none",  # type: ignore[arg-type]
         callbacks=[seen, TBXLoggerCallback()],
         stop={"round": 3},
@@ -120,7 +122,7 @@ def test_a_stopper_that_ends_the_whole_sweep_leaves_its_runs_to_be_continued(
 
 
 def test_a_mapping_stops_a_run_at_the_first_number_that_is_reached() -> None:
-    (stopper,) = stoppers_of({"test_accuracy": 0.9, "round": 10})
+    (stopper,) = rules_of({"test_accuracy": 0.9, "round": 10})
     assert not stopper("a", {"test_accuracy": 0.8, "round": 9})
     assert stopper("a", {"test_accuracy": 0.9, "round": 9})
     assert stopper("a", {"test_accuracy": float("nan"), "round": 10})
@@ -132,10 +134,10 @@ def test_functions_stoppers_and_lists_of_them_stop_runs() -> None:
         return bool(result["test_loss"] < 0.1)
 
     patient = MaximumIterationStopper(3)
-    function, same, limit = stoppers_of([is_good, patient, {"round": 2}])
+    function, same, limit = rules_of([is_good, patient, {"round": 2}])
     assert function("a", {"test_loss": 0.05}) and not function("a", {"test_loss": 1})
     assert same is patient and limit("a", {"round": 2})
-    assert stoppers_of(None) == stoppers_of({}) == []
+    assert rules_of(None) == rules_of({}) == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_functions_stoppers_and_lists_of_them_stop_runs() -> None:
 )
 def test_a_rule_to_stop_that_cannot_be_used_is_refused(stop: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        stoppers_of(stop, ["test_accuracy", "test_loss"])
+        rules_of(stop, ["test_accuracy", "test_loss"])
 
 
 @pytest.mark.parametrize(

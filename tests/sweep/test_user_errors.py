@@ -139,6 +139,6 @@ def test_an_error_that_is_not_the_users_passes_unchanged(
 ) -> None:
     with pytest.raises(ValueError, match=r"^there is no engine 'x'"):
         prepare([tiny], "x")
-    monkeypatch.setattr("raysafl.sweep.runner.FlatModel.on", divmod)
+    monkeypatch.setattr("raysafl.sweep.prepare.FlatModel.on", divmod)
     with pytest.raises(TypeError, match="divmod expected 2 arguments"):
         prepare([tiny])

@@ -5,17 +5,15 @@ from typing import Any
 
 import pytest
 from helpers.made import ended
-from ray.tune.experiment import Trial
 
-from raysafl import Hardware
 from raysafl.quickstart import BASE
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import NEWS, News
+from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.progress import QuietDisplay
 from raysafl.sweep.session import End
-from raysafl.sweep.tune_callback import Watch
+from raysafl.sweep.watch import Watch
 
 RUNS = tuple(BASE.replace(seed=10 * k, rounds=2) for k in range(4))
 PACK = Pack(RUNS)
@@ -43,31 +41,28 @@ class Submitted:
         self.ids += run_ids
 
 
-def halved(watch: Watch, trial: Trial) -> None:
-    """The trial's last report asks for halves."""
-    trial.update_last_result({NEWS: News(halve=True)})
-    watch.on_trial_complete(0, [trial], trial)
+def halved(watch: Watch, pack: Pack) -> None:
+    """The last news of the pack ask for halves."""
+    watch.complete(News(halve=True), pack)
 
 
-def lost(watch: Watch, trial: Trial) -> None:
-    """The trial's process was lost again and again."""
-    watch.on_trial_error(0, [trial], trial)
+def lost(watch: Watch, pack: Pack) -> None:
+    """The pack's process was lost again and again."""
+    watch.lose("its process was lost", pack, {PACK_KEY: pack.id})
 
 
-def watch_of(pack: Pack, folder: Path) -> tuple[Watch, Shown, Submitted]:
-    """What follows a trial of a pack, in a new folder, with what it shows and logs."""
+def watch_of(folder: Path) -> tuple[Watch, Shown, Submitted]:
+    """What follows packs, in a new folder, with what it shows and logs."""
     store = Store(folder)
     store.create()
     shown, tracked = Shown(), Submitted()
     tracker: Any = tracked
     watch = Watch(
         store,
-        lambda config: pack,
         shown,
         tracker,
-        Hardware(),
         {},
-        lambda run_id, labels: None,
+        lambda run_id, labels, run: None,
         lambda run: {},
     )
     return watch, shown, tracked
@@ -77,13 +72,12 @@ def watch_of(pack: Pack, folder: Path) -> tuple[Watch, Shown, Submitted]:
 def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_once(
     end: Any, tmp_path: Path
 ) -> None:
-    """The trial has reported the first of them, and not lived to report the second."""
-    watch, shown, tracked = watch_of(PACK, tmp_path)
+    """The pack has reported the first of them, and not lived to report the second."""
+    watch, shown, tracked = watch_of(tmp_path)
     watch.store.write_bundle(PACK.id, *ended(RUNS[:2]))
-    trial = Trial("pack", config={PACK_KEY: PACK.id}, stub=True)
     first = End(RUNS[0].id, Status.FINISHED, "", "test_accuracy", 0.5)
-    watch.on_trial_result(0, [trial], trial, {NEWS: News(ends=[first])})
-    end(watch, trial)
+    watch.take(News(ends=[first]), PACK, {PACK_KEY: PACK.id})
+    end(watch, PACK)
     finished = [(run.id, Status.FINISHED) for run in RUNS[:2]]
     assert sorted(shown.ends) == sorted(finished)
     assert sorted(tracked.ids) == sorted(run.id for run in RUNS[:2])
@@ -96,11 +90,9 @@ def test_a_run_that_failed_before_and_is_stopped_by_a_scheduler_now_counts_as_st
     tmp_path: Path,
 ) -> None:
     pack = Pack(RUNS[:1])
-    watch, shown, _ = watch_of(pack, tmp_path)
+    watch, shown, _ = watch_of(tmp_path)
     config = RUNS[0].model_dump(mode="json")
     watch.store.write_ledger(RUNS[0].id, LedgerEntry.now(config, Status.FAILED, "oh"))
-    trial = Trial("pack", config={PACK_KEY: pack.id}, stub=True)
-    trial.update_last_result({"round": 1, "test_accuracy": 0.5})
-    watch.on_trial_complete(0, [trial], trial)
+    watch.complete(News({"round": 1, "test_accuracy": 0.5}), pack)
     assert shown.ends == [(RUNS[0].id, Status.STOPPED)]
     assert watch.store.ledger()[RUNS[0].id].status is Status.STOPPED

@@ -27,7 +27,7 @@ from raysafl import (
 from raysafl.cli import app as cli
 from raysafl.core.problem import SERVER
 from raysafl.data import Source
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
 from raysafl.theory.advice_table import advice_table

@@ -13,7 +13,7 @@ from raysafl import CNN, MLP, Dataset, Key, Logistic, Model, Run, Samples
 from raysafl.core.problem import SERVER
 from raysafl.core.work import Cell
 from raysafl.models import FlatModel
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.theory.bounds import Condition, fast_q, fast_rates, safari_q, safari_rates
 from raysafl.theory.gradients import (
     dissimilarity,

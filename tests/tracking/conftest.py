@@ -8,8 +8,7 @@ import pytest
 from helpers.tracked import View, sweep, uri_of
 
 from raysafl.storage.store import Store
-from raysafl.tracking import default_uri
-from raysafl.tracking.client import connect, disconnect
+from raysafl.tracking.client import connect, default_uri, disconnect
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from raysafl import Outcome
 from raysafl.quickstart import SWEEP
 from raysafl.report.figures.curves import curve_of_run
 from raysafl.storage.store import Store
-from raysafl.tracking import default_uri, sync
-from raysafl.tracking.client import connect, disconnect
+from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.server import server
+from raysafl.tracking.sync import sync
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"

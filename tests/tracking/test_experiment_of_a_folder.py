@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.here import run_in_process
 from helpers.tracked import ENDED, A, B, complete, rows, sweep
 
 from raysafl import Run, Sweep
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
-from raysafl.tracking import Projection, Tracker, default_uri, sync
-from raysafl.tracking.client import connect, disconnect
+from raysafl.tracking.client import connect, default_uri, disconnect
+from raysafl.tracking.projection import Projection
+from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import Tracker
 
 
 @pytest.fixture

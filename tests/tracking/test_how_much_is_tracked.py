@@ -14,8 +14,11 @@ from mlflow import MlflowClient
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
-from raysafl.tracking import Projection, Tracking, choice, default_uri, sync
-from raysafl.tracking.client import disconnect
+from raysafl.tracking import choice
+from raysafl.tracking.choice import Tracking
+from raysafl.tracking.client import default_uri, disconnect
+from raysafl.tracking.projection import Projection
+from raysafl.tracking.sync import sync
 
 
 def quiet(message: str) -> None:

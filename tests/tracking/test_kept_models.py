@@ -7,13 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.here import run_in_process
 from helpers.tracked import uri_of
 
 import raysafl as fl
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.session import run_in_process
-from raysafl.tracking import Tracking, kept, sync
+from raysafl.tracking import kept
+from raysafl.tracking.choice import Tracking
+from raysafl.tracking.sync import sync
 
 with warnings.catch_warnings():
     # Importing it raises warnings of its own.

@@ -22,10 +22,13 @@ from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
-from raysafl.tracking import Projection, Tracker, Tracking, default_uri, ping, sync
-from raysafl.tracking.client import disconnect
+from raysafl.tracking.choice import Tracking
+from raysafl.tracking.client import default_uri, disconnect, ping
 from raysafl.tracking.metrics import metric_name
+from raysafl.tracking.projection import Projection
 from raysafl.tracking.server import server
+from raysafl.tracking.sync import sync
+from raysafl.tracking.tracker import Tracker
 
 
 def first_view(view: Any, run_id: str) -> View:

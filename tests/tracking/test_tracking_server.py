@@ -11,11 +11,10 @@ import pytest
 from helpers.servers import free_port, process
 
 from raysafl import Hardware, Run, Runner, Sweep
-from raysafl.tracking import sync
 from raysafl.tracking.client import connect
 from raysafl.tracking.server import ENVIRONMENT
+from raysafl.tracking.sync import sync
 
-pytestmark = pytest.mark.usefixtures("ray_local")
 ROUNDS = 150
 
 
@@ -70,7 +69,8 @@ def test_a_server_killed_and_started_again_during_a_sweep_ends_with_everything_o
         "tracking_uri": server.url,
         "quiet": True,
         # Runs that share a pack would all end at the same time.
-        "hardware": Hardware(cpus=0.5, trials=1, pack=1),
+        "hardware": Hardware(pack=1),
+        "executor": "here",
     }
     runner = Runner(sweep, tmp_path / "s", **options)  # type: ignore[arg-type]
     told = []

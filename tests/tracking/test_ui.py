@@ -17,8 +17,8 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, write_view
 from raysafl.storage.store import Store
-from raysafl.tracking import sync
 from raysafl.tracking.server import serve, server
+from raysafl.tracking.sync import sync
 
 RUN = "0123456789ab"
 SERVE = (

@@ -7,7 +7,7 @@ from helpers.emulated_cuda import Counts, emulated_cuda
 from benchmarks.workloads import STANDARD
 from raysafl import Dataset, Run, Samples
 from raysafl.data.sources import Source
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from raysafl import MLP, Algorithm, FedAvg, Logistic, Model, Run, Samples
 from raysafl.core.work import Task
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.training.engine_choice import cache_file
 from raysafl.training.engines import Gradients, Vmap

@@ -27,7 +27,7 @@ from raysafl import (
 from raysafl.core.problem import SERVER
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
-from raysafl.runtime import Worker
+from raysafl.runtime.in_process import Worker
 from raysafl.training.engine_choice import ENGINES
 from raysafl.training.engines import Gradients
 from raysafl.training.evaluation import span_starts, sum_of_spans

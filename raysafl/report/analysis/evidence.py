@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from raysafl.report.analysis.cells import factor
 from raysafl.report.analysis.layout import Key, Layout
@@ -56,6 +55,9 @@ def rule(table: Table) -> str:
 
 def _t_quantile(freedom: Floats) -> Floats:
     """Return the (1 + level) / 2 quantile of Student's t; NaN without freedom."""
+    # Imported here, because a table on the screen needs no interval, and scipy is large.
+    from scipy.special import stdtrit
+
     quantile: Floats = stdtrit(freedom, (1 + LEVEL) / 2)
     return np.where(freedom > 0, quantile, np.nan)
 

@@ -1,0 +1,61 @@
+"""The one rule for whose code a file or a module is: the user's, or anybody else's.
+
+It needs nothing but Python itself, because every command imports it.
+"""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+# Installers put packages into folders of these names, whichever way Python finds them:
+# in its own environment, in another one (`--system-site-packages`, a `.pth` file), or in
+# the user's home (`--user`).
+INSTALLED = {"site-packages", "dist-packages"}
+OURS = Path(__file__).parents[1]
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+# The names of the module in which a program starts. The classes of code that is executed
+# without a module's name are in `builtins`.
+WITHOUT_A_NAME = {"__main__", "__mp_main__", "builtins"}
+
+
+def is_users_file(file: str) -> bool:
+    """Return whether a line of a traceback is in a Python file of the user.
+
+    The file itself need not exist here: an error may come from another machine.
+
+    Args:
+        file: the name that the traceback gives. It is no path where code has no file
+            (`<string>`), and a relative one in compiled packages.
+    """
+    path = Path(file)
+    return (
+        path.suffix == ".py"
+        and path.is_absolute()
+        and not _is_installed(path)
+        and not path.is_relative_to(OURS)
+        and not path.is_relative_to(STANDARD_LIBRARY)
+    )
+
+
+def is_users_module(name: str) -> bool:
+    """Return whether the user wrote a module: it is not raysafl's, Python's or installed.
+
+    A module that has no file is the user's: a notebook, or code given as a text. So is
+    the one in which the program starts, even if that is `python -m PROGRAM` with an
+    installed program. Nobody can import its classes by their names.
+
+    Args:
+        name: the name of a module.
+    """
+    top = name.partition(".")[0]
+    if top in WITHOUT_A_NAME:
+        return True
+    if top == "raysafl" or top in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is None or not _is_installed(Path(file))
+
+
+def _is_installed(path: Path) -> bool:
+    """Return whether a file lies in a folder into which packages are installed."""
+    return not INSTALLED.isdisjoint(path.parts)

@@ -1,0 +1,363 @@
+"""The runs of a sweep as packs, whoever carries these out."""
+
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from raysafl.core.problem import Dataset
+from raysafl.runtime.hardware import Hardware
+from raysafl.runtime.provenance import commit, provenance
+from raysafl.simulation.run import Run
+from raysafl.storage.locks import lock
+from raysafl.storage.manifest import Entry, Label
+from raysafl.storage.paths import Location, StorageError, local_folder
+from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.definition import Sweep, sample_key
+from raysafl.sweep.old_code import sampled_run_has_ended
+from raysafl.sweep.open_pack import PackOf, Terms
+from raysafl.sweep.packs import Pack, form_packs, memory_note
+from raysafl.sweep.progress import Display, run_name
+from raysafl.sweep.session import failure
+from raysafl.sweep.stale import Stale
+from raysafl.sweep.stop_rules import StopRule
+from raysafl.sweep.watch import Watch, labels_of
+
+if TYPE_CHECKING:
+    from ray import tune
+
+    from raysafl.tracking.tracker import Tracker
+
+# Seconds between two reports of a pack, unless every evaluated round is reported.
+REPORT_SECONDS = 2.0
+Datasets = Mapping[str, Dataset]
+
+
+class Room(NamedTuple):
+    """What an executor has room for.
+
+    Args:
+        packs: how many packs it carries out at the same time.
+        memory: the bytes of memory that each of these has.
+    """
+
+    packs: int
+    memory: float
+
+
+class Executor(Protocol):
+    """Carries out packs: in this process, or as trials of Ray Tune."""
+
+    def started(self) -> AbstractContextManager[None]:
+        """Get ready for the block, and leave nothing behind.
+
+        Raises:
+            ValueError: what is asked for is not there.
+        """
+
+    def room(self) -> Room:
+        """Return what there is room for, once it is started."""
+
+    def carry_out(
+        self, job: "Job", packs: Sequence[Pack], datasets: Datasets, watch: Watch
+    ) -> None:
+        """Carry out packs, and tell the watch what becomes of them.
+
+        It returns early where the watch says that the sweep ends.
+
+        Args:
+            job: the sweep, and how it is carried out.
+            packs: the packs, those with the most work first.
+            datasets: the loaded datasets, by the `source_key` of the data that load
+                them.
+            watch: takes the news.
+        """
+
+    def search(self, job: "Job", watch: Watch) -> None:
+        """Carry out the runs that the sweep's search algorithm or scheduler asks for.
+
+        Args:
+            job: the sweep, and how it is carried out.
+            watch: takes the news.
+        """
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sweep that is being carried out.
+
+    Args:
+        sweep: the sweep.
+        todo: the runs to do, by id; empty if the sweep samples its runs.
+        store: the sweep's folder.
+        hardware: what a trial runs on, and the largest size of a pack.
+        engine: the engine that computes gradients.
+        flush_seconds: the time between two checkpoints of a run.
+        display: shows the progress.
+        tracker: logs to MLflow; None for a sweep that is not tracked.
+        say: takes a message for the user.
+        digests: the digests of the user's classes.
+        stale: what becomes of a run whose code has changed.
+        callbacks: the user's callbacks of Tune.
+        rules: the user's rules that stop runs, or the whole sweep.
+    """
+
+    sweep: Sweep
+    todo: Mapping[str, Run]
+    store: Store
+    hardware: Hardware
+    engine: str
+    flush_seconds: float
+    display: Display
+    tracker: "Tracker | None"
+    say: Callable[[str], None]
+    digests: CodeDigests
+    stale: Stale
+    callbacks: "Sequence[tune.Callback]" = ()
+    rules: Sequence[StopRule] = ()
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether each pack has one run, of which every evaluated round is reported.
+
+        Schedulers, callbacks and rules to stop know runs, and no packs.
+        """
+        return bool(self.sweep.scheduler or self.callbacks or self.rules)
+
+    def terms(self, pack_of: PackOf) -> Terms:
+        """Return what holds for all packs.
+
+        Args:
+            pack_of: returns the pack of a configuration.
+        """
+        return Terms(
+            store=self.store.path,
+            pack_of=pack_of,
+            origin={**provenance(), "commit": commit()},
+            report_seconds=0.0 if self.is_one_by_one else REPORT_SECONDS,
+            flush_seconds=self.flush_seconds,
+            engine=self.engine,
+            code=self.digests.found,
+            stale=self.stale,
+            metric=self.sweep.goal[0],
+        )
+
+    def sampled_pack_of(self) -> PackOf:
+        """Return a function that makes a pack of the run of a sampled configuration.
+
+        It may be sent to other processes, which do without the scheduler and the search
+        algorithm of the sweep.
+        """
+        build = replace(self.sweep, scheduler=None, search_alg=None).build
+        return lambda config: Pack((build(config),))
+
+    def watch(self) -> Watch:
+        """Return what follows the packs."""
+        labels = self.store.manifest().labels()
+
+        def sampled(run_id: str, values: dict[str, Label], run: Run | None) -> None:
+            manifest = self.store.manifest()
+            entry = Entry(run_id=run_id, labels=values)
+            try:
+                manifest = self.sweep.measuring(manifest, [run] if run else [])
+            except ValueError as error:
+                # Nothing but what its columns mean is then unknown.
+                self.say(str(error))
+            self.store.write_manifest(manifest.extended([entry]))
+
+        stopped_by = ["the scheduler"] if self.sweep.scheduler else []
+        stopped_by += ["`stop`"] if self.rules else []
+        return Watch(
+            self.store,
+            self.display,
+            self.tracker,
+            labels,
+            sampled,
+            self.digests.of_run,
+            " or ".join(stopped_by),
+        )
+
+
+def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
+    """Carry out all runs of a sweep by an executor that was started before.
+
+    A pack of several runs that could not be carried out is tried in halves, down to
+    single runs, when the other packs have ended.
+
+    Args:
+        job: the sweep, and how it is carried out.
+        executor: carries out the packs.
+        datasets: the loaded datasets, by the `source_key` of the data that load them.
+
+    Raises:
+        StorageError: results could not be written any more; the other runs have not
+            run.
+        KeyboardInterrupt: Ctrl-C was pressed. The packs have written where they were.
+    """
+    if not job.sweep.is_grid and not job.sweep.is_random:
+        watch = job.watch()
+        with _reported(watch):
+            executor.search(job, watch)
+        return
+    runs = _drawn(job) if job.sweep.is_random else job.todo
+    datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
+    packs = _packs(job, executor.room(), runs.values(), datasets)
+    while packs:
+        watch = job.watch()
+        with _reported(watch):
+            executor.carry_out(job, packs, datasets, watch)
+        unfinished = [] if watch.ends_early else watch.unfinished
+        packs = [half for pack in unfinished for half in pack.halves(watch.shown)]
+
+
+@contextmanager
+def _reported(watch: Watch) -> Iterator[None]:
+    """Let signals end the block in order, and raise an error if results were lost in it."""
+    with _signals_put_off(watch):
+        yield
+    if watch.lost:
+        raise StorageError(watch.lost)
+
+
+def _drawn(job: Job) -> dict[str, Run]:
+    """Draw the runs of a sweep that samples at random, and label them.
+
+    A configuration of which no run can be made is recorded as failed.
+
+    Returns:
+        The runs that have not ended, by id.
+    """
+    # Imported here, because it imports Tune, whose import takes a second.
+    from raysafl.sweep.sampling import draw
+
+    sweep = job.sweep
+    manifest = job.store.manifest()
+    ledger = job.store.ledger()
+    entries: dict[str, Entry] = {}
+    runs: dict[str, Run] = {}
+    for config in draw(sweep.space, sweep.num_samples):
+        labels = labels_of(config)
+        try:
+            run = sweep.build(config)
+        # The user's own function may raise anything.
+        except Exception as error:
+            run_id = sample_key(config)
+            failed = failure(error, None, provenance())
+            job.store.write_ledger(run_id, failed)
+            name = run_name(labels, run_id)
+            job.display.add_run(name, failed.status, failed.reason, "")
+        else:
+            run_id = run.id
+            if not sampled_run_has_ended(
+                job.store,
+                run_id,
+                ledger.get(run_id),
+                job.digests.of_run(run),
+                job.stale,
+                config,
+            ):
+                runs[run_id] = run
+        entries.setdefault(run_id, Entry(run_id=run_id, labels=labels))
+    known = manifest.labels()
+    new = [entry for run_id, entry in entries.items() if run_id not in known]
+    manifest = sweep.measuring(manifest, runs.values())
+    job.store.write_manifest(manifest.extended(new))
+    return runs
+
+
+def _missing_datasets(runs: Iterable[Run], known: Datasets) -> dict[str, Dataset]:
+    """Load the datasets of runs that were not known when the others were loaded."""
+    loaded: dict[str, Dataset] = {}
+    for run in runs:
+        if run.data.source_key not in {*known, *loaded}:
+            loaded[run.data.source_key] = run.data.load()
+    return loaded
+
+
+def _packs(job: Job, room: Room, runs: Iterable[Run], datasets: Datasets) -> list[Pack]:
+    """Form packs that an executor has room for."""
+    if job.is_one_by_one:
+        return [Pack((run,)) for run in runs]
+    packs = form_packs(runs, datasets, job.hardware, room.packs, room.memory)
+    if note := memory_note(packs):
+        job.say(note)
+    return packs
+
+
+def labels_of_packs(job: Job, packs: Iterable[Pack]) -> dict[str, dict[str, Any]]:
+    """Return the labels of the first run of each pack, by the id of the pack."""
+    known = job.store.manifest().labels()
+    return {pack.id: dict(known.get(pack.runs[0].id, {})) for pack in packs}
+
+
+@contextmanager
+def _signals_put_off(watch: Watch) -> Iterator[None]:
+    """Let a signal that would raise an error end the packs in order first.
+
+    Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
+    the block has ended. A second signal acts at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {n: h for n in names if callable(h := signal.getsignal(n))}
+    arrived: list[signal.Signals] = []
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        restore()
+        arrived.append(signal.Signals(number))
+        watch.interrupt()
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    for number in handlers:
+        signal.signal(number, put_off)
+    try:
+        yield
+    finally:
+        restore()
+        for name in arrived:
+            handlers[name](name, None)
+
+
+def wait_for_earlier_trials(store: Store) -> None:
+    """Wait until the trials of a killed driver, which live on for a moment, have ended.
+
+    A trial holds a lock for as long as it may write.
+    """
+    files: list[Location] = sorted(store.path.glob("tune/*.lock"), key=str)
+    for file in files:
+        held = lock(file)
+        held.acquire()
+        held.release()
+
+
+@contextmanager
+def scratch(store: Store) -> Iterator[Path]:
+    """Provide a folder for Tune: in the sweep's folder if that is on this machine.
+
+    Tune and callbacks write files into it. Nothing of them is ever read from it, and it
+    is deleted afterwards.
+    """
+    if store.is_remote:
+        with tempfile.TemporaryDirectory(
+            prefix="raysafl-", ignore_cleanup_errors=True
+        ) as folder:
+            yield Path(folder) / "tune"
+        return
+    try:
+        # It also holds the locks of packs, which the trials of a killed driver may still
+        # have.
+        yield local_folder(store.path) / "tune"
+    finally:
+        shutil.rmtree(local_folder(store.path) / "tune", ignore_errors=True)

@@ -1,0 +1,333 @@
+"""Carries out packs in this process, one after the other: no Ray, no other process.
+
+A small sweep takes less time here than Ray takes to start. Everything else of a sweep is
+the same: rows, checkpoints, display, MLflow, search algorithms, callbacks, rules to stop.
+"""
+
+import datetime
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import psutil
+import torch
+
+from raysafl.core.problem import Dataset
+from raysafl.runtime.gpus import in_words, why_unseen
+from raysafl.runtime.hardware import Hardware
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.run import Run
+from raysafl.simulation.simulation import Simulation
+from raysafl.sweep.execution import (
+    Datasets,
+    Job,
+    Room,
+    labels_of_packs,
+    scratch,
+)
+from raysafl.sweep.open_pack import Hosted, News, OpenPack
+from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
+from raysafl.sweep.session import is_interrupt
+from raysafl.sweep.stop_rules import Halt
+from raysafl.sweep.watch import Watch
+from raysafl.training.device import keep_to_share
+from raysafl.training.resident import Resident
+
+if TYPE_CHECKING:
+    from raysafl.sweep.tune_hooks import CallbacksTold
+
+
+def simulation_of(
+    run: Run, dataset: Dataset, engine: str = "auto", device: str = "cpu"
+) -> Simulation:
+    """Return a run's rounds, to be carried out in this process without a folder.
+
+    Args:
+        run: the run.
+        dataset: its dataset.
+        engine: the engine's name, or "auto".
+        device: the torch device that trains and evaluates.
+    """
+    return Simulation(run, worker_of([run], dataset, engine, device))
+
+
+def worker_of(
+    runs: Sequence[Run],
+    dataset: Dataset,
+    engine: str = "auto",
+    device: str = "cpu",
+    resident: Resident | None = None,
+    device_share: float = 1.0,
+) -> Worker:
+    """Host the cells of runs in this process.
+
+    Args:
+        runs: runs with one dataset, model, objective and batch size.
+        dataset: the dataset.
+        engine: the engine's name, or "auto".
+        device: the torch device that trains and evaluates.
+        resident: what is on the device already; None if nothing is.
+        device_share: the part of a GPU's memory that this process may take.
+    """
+    first = runs[0]
+    return Worker(
+        [cell for run in runs for cell in run.cells],
+        dataset,
+        first.model,
+        device,
+        engine,
+        first.local.batch_size,
+        first.objective,
+        resident,
+        device_share,
+    )
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch use a number of threads for as long as the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Here:
+    """Carries out packs in this process.
+
+    Args:
+        hardware: how many threads torch has, and whether a GPU trains. There is one
+            worker, which stands for one client actor.
+    """
+
+    hardware: Hardware
+    resident: Resident = field(default_factory=Resident, repr=False)
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Give torch as many threads as a client actor has.
+
+        Raises:
+            ValueError: a GPU is asked for, and torch sees none.
+        """
+        if self.hardware.gpus and (why := why_unseen()):
+            raise ValueError(
+                f"the sweep asks for {in_words(self.hardware.gpus)}, but torch "
+                f"{torch.__version__} sees no CUDA device ({why}); `raysafl doctor` says "
+                "more, and --gpus 0 trains on the CPU"
+            )
+        if self.hardware.gpus:
+            keep_to_share(self.hardware.gpus)
+        with torch_threads(max(1, int(self.hardware.cpus))):
+            yield
+
+    def room(self) -> Room:
+        """Return room for one pack, in the memory that is free."""
+        return Room(1, psutil.virtual_memory().available * MEMORY_OF_PACK)
+
+    def carry_out(
+        self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
+    ) -> None:
+        """Carry out packs one after the other; see `Executor.carry_out`."""
+        by_id = {pack.id: pack for pack in packs}
+        labels = labels_of_packs(job, packs)
+        host = _Host(self, job, dict(datasets))
+        terms = job.terms(lambda config: by_id[config[PACK_KEY]])
+        with _telling(job, watch, labels) as tell:
+            for pack_id in by_id:
+                if watch.ends_early:
+                    return
+                config = {PACK_KEY: pack_id}
+                pack = OpenPack(config, terms, host, job.digests, is_interrupt)
+                tell(pack, pack_id, lambda result: None)
+
+    def search(self, job: Job, watch: Watch) -> None:
+        """Carry out one run after the other, each asked of the search algorithm.
+
+        Raises:
+            ValueError: the search algorithm takes no search space.
+        """
+        # Imported here, because it imports Tune, whose import takes a second.
+        from raysafl.sweep.sampling import searcher_of
+
+        searcher = searcher_of(job.sweep)
+        host = _Host(self, job, {})
+        terms = job.terms(job.sampled_pack_of())
+        with _telling(job, watch, {}) as tell:
+            for number in range(job.sweep.num_samples):
+                trial_id = f"{number:05d}"
+                config = None if watch.ends_early else searcher.suggest(trial_id)
+                # It returns a text when it has no more to suggest.
+                if not isinstance(config, Mapping):
+                    return
+                pack = OpenPack(dict(config), terms, host, job.digests, is_interrupt)
+                heard = partial(searcher.on_trial_result, trial_id)
+                result = tell(pack, trial_id, heard)
+                if not watch.ends_early:
+                    searcher.on_trial_complete(trial_id, result=result)
+
+
+@dataclass(frozen=True)
+class _Host:
+    """Hosts the cells of runs in this process, one pack after the other.
+
+    Args:
+        here: what trains.
+        job: the sweep, and how it is carried out.
+        datasets: the datasets that are loaded; others are added.
+    """
+
+    here: Here
+    job: Job
+    datasets: dict[str, Dataset]
+
+    def __call__(self, runs: Sequence[Run]) -> Hosted:
+        """Host the cells of runs with one dataset, model and objective."""
+        source = runs[0].data.source_key
+        if source not in self.datasets:
+            self.datasets[source] = runs[0].data.load()
+        gpus = self.here.hardware.gpus
+        work = worker_of(
+            runs,
+            self.datasets[source],
+            self.job.engine,
+            "cuda" if gpus else "cpu",
+            self.here.resident,
+            gpus or 1.0,
+        )
+        device = torch.cuda.get_device_name() if gpus else "cpu"
+        return Hosted(work, device, work.trainer.engine_name)
+
+
+# Carries out a pack, of a trial with an id, calls a function with each of its reports,
+# and returns the last of them.
+Tell: TypeAlias = Callable[
+    [OpenPack, str, Callable[[dict[str, Any]], None]], dict[str, Any]
+]
+
+
+@contextmanager
+def _telling(
+    job: Job, watch: Watch, labels: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Tell]:
+    """Provide a function that carries out a pack, and tells everybody what becomes of it.
+
+    Args:
+        job: the sweep, and how it is carried out.
+        watch: takes the news.
+        labels: the labels of each pack's run, by the pack's id, for the callbacks.
+    """
+    halt = Halt(watch, job.rules)
+    with scratch(job.store) as folder, _callbacks_told(job, labels, folder) as told:
+
+        def tell(
+            pack: OpenPack, trial_id: str, heard: Callable[[dict[str, Any]], None]
+        ) -> dict[str, Any]:
+            told.started(trial_id, pack.config)
+            reports = Reports(trial_id)
+            result: dict[str, Any] = {}
+            news = News()
+            stopped = False
+            try:
+                while not (news.done or stopped or halt.stop_all()):
+                    news = pack.advance(
+                        pack.terms.report_seconds, lambda: watch.ends_early
+                    )
+                    watch.take(news, pack.known, pack.config)
+                    watch.show([news])
+                    result = reports.of(news)
+                    heard(result)
+                    told.reported(trial_id, result)
+                    stopped = not news.done and halt(trial_id, result)
+            finally:
+                pack.stop()
+            watch.complete(news, pack.known)
+            watch.show([])
+            told.ended(trial_id)
+            return result
+
+        yield tell
+
+
+class Reports:
+    """Makes reports of news, as Tune makes them for its callbacks and stoppers.
+
+    Args:
+        trial_id: the id of the pack's trial.
+    """
+
+    def __init__(self, trial_id: str) -> None:
+        self.trial_id = trial_id
+        self.count = 0
+        self.began = self.last = time.monotonic()
+
+    def of(self, news: News) -> dict[str, Any]:
+        """Return the metrics of some news, with the time and the number of the report."""
+        now = time.monotonic()
+        then = self.last
+        self.last = now
+        self.count += 1
+        date = datetime.datetime.now()
+        return {
+            **news.metrics,
+            # TensorBoard draws curves over Tune's number of time steps.
+            "timesteps_total": news.metrics["round"],
+            "training_iteration": self.count,
+            "time_this_iter_s": now - then,
+            "time_total_s": now - self.began,
+            "timestamp": int(date.timestamp()),
+            "date": date.strftime("%Y-%m-%d_%H-%M-%S"),
+            "trial_id": self.trial_id,
+            "hostname": platform.node(),
+            "pid": os.getpid(),
+            "done": news.done,
+        }
+
+
+@contextmanager
+def _callbacks_told(
+    job: Job, labels: Mapping[str, Mapping[str, Any]], folder: Path
+) -> "Iterator[CallbacksTold | NobodyTold]":
+    """Provide what tells the user's callbacks of trials, if there are any.
+
+    Args:
+        job: the sweep, and how it is carried out.
+        labels: the labels of each pack's run, by the pack's id.
+        folder: where callbacks may write files.
+    """
+    if not job.callbacks:
+        yield NobodyTold()
+        return
+    # Imported here, because it imports Tune, whose import takes a second.
+    from raysafl.sweep.tune_hooks import CallbacksTold, Shown, keep_logs
+
+    told = CallbacksTold(job.callbacks, Shown(labels), folder, job.sweep)
+    try:
+        yield told
+    finally:
+        told.finished()
+        keep_logs(told.written, job.store.logs)
+        shutil.rmtree(told.written, ignore_errors=True)
+
+
+class NobodyTold:
+    """Stands for the callbacks of a sweep that has none."""
+
+    def started(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        """Tell nobody that a trial has started."""
+
+    def reported(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Tell nobody of a report."""
+
+    def ended(self, trial_id: str) -> None:
+        """Tell nobody that a trial has ended."""

@@ -1,0 +1,302 @@
+"""A pack that has begun and not ended, wherever it is carried out.
+
+Both executors carry out packs by this class: `here` in the command's own process, and
+`ray` in the process of each trial. They differ in what hosts the clients, and in whom
+they tell the news.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from filelock import FileLock
+
+from raysafl.core.work import Work
+from raysafl.simulation.run import Run
+from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.locks import RemoteLock
+from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.statistics import ACCURACY
+from raysafl.storage.store import Store
+from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.definition import sample_key
+from raysafl.sweep.old_code import sampled_run_has_ended
+from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.session import FLUSH_SECONDS, End, Session, failure, judged_by
+from raysafl.sweep.stale import Stale
+
+# From a configuration to the pack that it stands for.
+PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
+
+
+class Hosted(NamedTuple):
+    """A machine that hosts the cells of some runs.
+
+    Args:
+        work: trains and evaluates.
+        device: the name of the device that it uses.
+        engine: the engine that computes gradients.
+    """
+
+    work: Work
+    device: str
+    engine: str
+
+
+# Lets a machine host the cells of runs with one dataset, model and objective.
+Host: TypeAlias = Callable[[Sequence[Run]], Hosted]
+
+
+@dataclass(frozen=True)
+class News:
+    """What has become of the runs of a pack since its last report.
+
+    Args:
+        metrics: the last evaluated round of the run that a scheduler, a search
+            algorithm or a rule to stop goes by; NaN where there is none.
+        done: whether the pack needs no further attempt here.
+        ends: how runs have ended.
+        written: the runs that have not ended and have new rows.
+        running: how many runs are open.
+        judged_by: the column by which they are judged.
+        value: its mean over the open runs; NaN if none is evaluated.
+        rows: the sums of the rows of the one run that a scheduler may stop; empty if
+            the pack has several runs.
+        begun_anew: why checkpoints were not used, a line for each.
+        halve: whether the driver is to try the halves of the pack.
+        lost: why results cannot be written any more; empty if they can.
+    """
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    done: bool = False
+    ends: Sequence[End] = ()
+    written: Sequence[str] = ()
+    running: int = 0
+    judged_by: str = ACCURACY
+    value: float = math.nan
+    rows: Sequence[dict[str, Any]] = ()
+    begun_anew: str = ""
+    halve: bool = False
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What holds for all packs of a sweep.
+
+    Args:
+        store: the sweep's folder.
+        pack_of: returns the pack of a configuration. Where a search algorithm samples,
+            it makes the run, which may raise an error of the user's.
+        origin: versions, host and commit, for the ledger entries.
+        report_seconds: the time between two reports; 0 reports every evaluated round.
+        flush_seconds: the time between two checkpoints.
+        engine: the engine that computes gradients.
+        code: digests of the user's classes that the driver has computed.
+        stale: what becomes of a run whose code has changed.
+        metric: what the scheduler and the search algorithm go by.
+    """
+
+    store: Location
+    pack_of: PackOf
+    origin: Mapping[str, str]
+    report_seconds: float
+    flush_seconds: float = FLUSH_SECONDS
+    engine: str = "auto"
+    code: Mapping[str, str] = field(default_factory=dict)
+    stale: Stale = Stale.FAIL
+    metric: str = ACCURACY
+
+    @property
+    def no_metrics(self) -> dict[str, Any]:
+        """What is reported before a round is evaluated.
+
+        Tune ends a sweep with an error if a report lacks the metric that its scheduler
+        or search algorithm goes by.
+        """
+        return {"round": 0, self.metric: math.nan, "test_loss": math.nan}
+
+
+class OpenPack:
+    """Carries out the runs of a pack that have not ended, and tells what becomes of them.
+
+    A run that raises an error is recorded as failed with the reason, and the other runs
+    go on. If an error concerns several runs as a whole, the news ask for the halves of
+    the pack. If results cannot be written, no run is recorded as failed: the reason is
+    in the news, and the runs go on from their checkpoints in a later attempt.
+
+    Nothing is touched before the first `advance`.
+
+    Args:
+        config: the configuration of the pack, for `terms.pack_of`.
+        terms: what holds for all packs of the sweep.
+        host: lets a machine host the cells of the runs.
+        digests: computes the digests of the user's classes.
+        ends_process: whether an error is meant to end this process, and is no failure
+            of a run.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        terms: Terms,
+        host: Host,
+        digests: CodeDigests,
+        ends_process: Callable[[BaseException], bool],
+    ) -> None:
+        self.config = config
+        self.terms = terms
+        self.host = host
+        self.digests = digests
+        self.ends_process = ends_process
+        self.store = Store(terms.store)
+        self.session: Session | None = None
+        self.pack = Pack(())
+        self._lock: FileLock | RemoteLock | None = None
+        self._begun = False
+        # Names the pack, or the sampled configuration of which no run could be made.
+        self._key = str(config.get(PACK_KEY, "")) or sample_key(config)
+        # The entries of runs that an earlier attempt has ended.
+        self._ended: dict[str, LedgerEntry] = {}
+
+    def advance(
+        self, seconds: float, halted: Callable[[], bool] = lambda: False
+    ) -> News:
+        """Run rounds for some time, and then up to the next round that is evaluated.
+
+        Args:
+            seconds: how long; 0 for one evaluated round.
+            halted: is asked after every round whether to return at once.
+        """
+        try:
+            return self._advance(seconds, halted)
+        except StorageError as error:
+            self._close()
+            return News(self.terms.no_metrics, done=True, lost=str(error))
+
+    @property
+    def known(self) -> Pack | None:
+        """The pack; None as long as it is not known, or if no run could be made."""
+        return self.pack if self.pack.runs else None
+
+    def _advance(self, seconds: float, halted: Callable[[], bool]) -> News:
+        try:
+            if not self._begun:
+                self._begin()
+            if self.session is None:
+                news = self._news_of_ended()
+            else:
+                done = self.session.advance(seconds, halted)
+                news = self._news(self.session, done)
+        except StorageError:
+            raise
+        # The user's own code may call `sys.exit`, which would end this process.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if self.ends_process(error):
+                raise
+            news = self._fail(error)
+        if news.done:
+            self._close()
+        return news
+
+    def _begin(self) -> None:
+        """Get the runs ready that no earlier attempt has ended.
+
+        It waits for another attempt at the same pack to end, because two sampled
+        configurations may give equal runs.
+        """
+        self._begun = True
+        self.pack = self.terms.pack_of(self.config)
+        self._key = self.pack.id
+        self._lock = self.store.run_lock(self._key)
+        self._lock.acquire()
+        code = {run.id: self.digests.of_run(run) for run in self.pack.runs}
+        self._ended = self._ended_before(code)
+        runs = [run for run in self.pack.runs if run.id not in self._ended]
+        if not runs:
+            return
+        work, device, engine = self.host(runs)
+        self.session = Session(
+            runs,
+            self.store,
+            work,
+            {**self.terms.origin, "device": device, "engine": engine},
+            self.terms.flush_seconds,
+            code,
+            self._key,
+            self.ends_process,
+        )
+
+    def _ended_before(
+        self, code: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, LedgerEntry]:
+        """Return the entries of runs that an earlier attempt has ended.
+
+        Raises:
+            StaleCodeError: see `sampled_run_has_ended`.
+        """
+        if PACK_KEY in self.config:
+            return self.store.ended_in(self.pack.id)
+        (run,) = self.pack.runs
+        entry = self.store.ledger_entry(run.id)
+        ended = sampled_run_has_ended(
+            self.store, run.id, entry, code[run.id], self.terms.stale, self.config
+        )
+        return {run.id: entry} if ended and entry else {}
+
+    def _news_of_ended(self) -> News:
+        """Return the news of a pack all of whose runs had ended before."""
+        metrics = self.terms.no_metrics
+        if len(self._ended) == 1:
+            metrics |= next(iter(self._ended.values())).metrics
+        ends = [End.of(run_id, entry) for run_id, entry in self._ended.items()]
+        return News(metrics, done=True, ends=ends)
+
+    def _news(self, session: Session, done: bool) -> News:
+        """Return how far the runs of a session are."""
+        ends = [End.of(run_id, entry) for run_id, entry in self._ended.items()]
+        self._ended = {}
+        one = len(self.pack.runs) == 1
+        metrics = session.metrics()
+        return News(
+            metrics=metrics,
+            done=done,
+            ends=[*ends, *session.take_ends()],
+            written=session.take_written(),
+            running=len(session.open),
+            judged_by=judged_by(metrics),
+            value=session.quality(),
+            begun_anew=session.begun_anew,
+            # For the ledger entry, should a scheduler stop the run here.
+            rows=session.watched_sums() if one else [],
+        )
+
+    def _fail(self, error: BaseException) -> News:
+        """Record the failure of a run, or ask for the halves of a pack."""
+        self._close()
+        nothing = self.terms.no_metrics
+        if len(self.pack.runs) > 1:
+            return News(nothing, done=True, halve=True)
+        run = self.pack.runs[0] if self.pack.runs else None
+        run_id = run.id if run else self._key
+        entry = failure(error, run, self.terms.origin)
+        self.store.write_ledger(run_id, entry)
+        return News(nothing, done=True, ends=[End.of(run_id, entry)])
+
+    def stop(self) -> None:
+        """Write where the runs are that have not ended, and release the pack."""
+        try:
+            # A storage error ends the sweep anyway, and the last checkpoints stay.
+            with suppress(StorageError):
+                if self.session is not None:
+                    self.session.flush()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """Release the runs, so that another attempt may carry them out."""
+        self.session = None
+        if self._lock is not None:
+            self._lock.release()

@@ -1,0 +1,87 @@
+"""Loads the datasets of runs, and tries their parts on them, before anything runs."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from raysafl.core.objective import Objective, check_targets
+from raysafl.core.problem import Dataset, Samples
+from raysafl.core.users_parts import users_parts
+from raysafl.models import FlatModel
+from raysafl.runtime.client_tests import ClientTests
+from raysafl.runtime.population import Population
+from raysafl.simulation.run import Run
+from raysafl.sweep.user_errors import errors_described
+from raysafl.training.engine_choice import make_engine
+from raysafl.training.inputs import Inputs
+from raysafl.training.objective_check import try_objective
+
+
+def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
+    """Load each dataset once, and try partitions, server data, models and objectives.
+
+    Args:
+        runs: the runs to do.
+        engine: the engine that computes gradients; "auto" is not tried.
+
+    Returns:
+        The datasets, by the `source_key` of the data that load them.
+
+    Raises:
+        ValueError: a file is missing, or a part of a run does not fit the data.
+    """
+    datasets: dict[str, Dataset] = {}
+    seen: set[str] = set()
+    for run in runs:
+        with errors_described(run.components()):
+            _prepare_one(run, engine, datasets, seen)
+    return datasets
+
+
+def _prepare_one(
+    run: Run, engine: str, datasets: dict[str, Dataset], seen: set[str]
+) -> None:
+    """Load a run's dataset, and try its parts on it, unless that was done before.
+
+    Args:
+        run: the run.
+        engine: see `prepare`.
+        datasets: the datasets so far, by `source_key`; the run's is added.
+        seen: JSON of the parts that were tried; the run's are added.
+    """
+    name = run.data.source_key
+    if name not in datasets:
+        datasets[name] = run.data.load()
+    dataset = datasets[name]
+    if (split := run.data.to_json()) not in seen:
+        run.data.split(dataset, run.seed)
+    objective = run.objective
+    if run.eval_clients is not None:
+        tested = f"{split} {run.eval_clients.on}"
+        if tested not in seen:
+            population = Population(run.cells[:1], dataset)
+            tests = ClientTests(population, dataset, objective.metric)
+            tests.sizes(0, run.eval_clients.on)
+            seen.add(tested)
+    if (model := name + run.model.to_json() + objective.to_json()) not in seen:
+        check_targets(objective, dataset)
+        flat = FlatModel.on(run.model, dataset, objective)
+        if engine != "auto":
+            make_engine(engine, flat, objective)
+        flat.try_on(first_inputs(dataset.train, 2))
+        if users_parts(objective, Objective):
+            try_objective(objective, flat, dataset)
+    seen |= {split, model}
+
+
+def first_inputs(samples: Samples, count: int) -> Tensor:
+    """Return the first inputs of some samples, as a model sees them.
+
+    Args:
+        samples: the samples.
+        count: the number of inputs.
+    """
+    few = replace(samples, x=samples.x[:count], y=samples.y[:count], users=None)
+    return Inputs(few, torch.device("cpu")).span(0, count)[0]

@@ -1,0 +1,254 @@
+"""What the driver does on the news of a pack: display, track, record lost runs."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any
+
+from raysafl.core.record import COLUMNS, Column
+from raysafl.simulation.run import Run
+from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
+from raysafl.storage.manifest import Label
+from raysafl.storage.paths import StorageError
+from raysafl.storage.store import Store
+from raysafl.sweep.definition import sample_key
+from raysafl.sweep.measures import score_text
+from raysafl.sweep.open_pack import News
+from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.progress import Display, run_name
+from raysafl.sweep.session import End
+from raysafl.version import __version__
+
+if TYPE_CHECKING:
+    from raysafl.tracking.tracker import Tracker
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Follows the packs of a sweep in the driver's process, whoever carries them out.
+
+    Args:
+        store: the sweep's folder.
+        display: shows the progress.
+        tracker: logs to MLflow; None for a sweep that is not tracked.
+        labels: the labels of the runs that are known beforehand, by run id.
+        sampled: is called with the id and the labels of each run that a search
+            algorithm has sampled, and the run, or None if none could be made.
+        code_of: returns the digests of a run's classes that are the user's.
+        stopped_by: what may stop a run early, for the reason in its ledger entry.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        display: Display,
+        tracker: "Tracker | None",
+        labels: Mapping[str, Mapping[str, Label]],
+        sampled: Callable[[str, dict[str, Label], Run | None], None],
+        code_of: Callable[[Run], dict[str, str]],
+        stopped_by: str = "the scheduler",
+    ) -> None:
+        self.store = store
+        self.display = display
+        self.tracker = tracker
+        self.labels = dict(labels)
+        self.sampled = sampled
+        self.code_of = code_of
+        self.stopped_by = stopped_by
+        # What is known about further columns; read when it is needed.
+        self._columns: dict[str, Column] = {}
+        # Packs of several runs that could not be carried out as a whole.
+        self.unfinished: list[Pack] = []
+        # The runs whose end was shown.
+        self.shown: set[str] = set()
+        # What was said of runs whose checkpoint was not used.
+        self.told: set[str] = set()
+        # Why results cannot be written any more; the sweep then ends.
+        self.lost = ""
+        # Whether a signal asked the driver to end, or Ray is lost: the sweep ends then
+        # too.
+        self.interrupted = False
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the sweep is to end before its packs do."""
+        return bool(self.lost) or self.interrupted
+
+    def interrupt(self) -> None:
+        """Let the sweep end: each pack saves where it is, and goes on later."""
+        self.interrupted = True
+
+    def take(
+        self,
+        news: News,
+        pack: Pack | None,
+        config: Mapping[str, Any],
+    ) -> None:
+        """Take the news of a pack: show the runs that have ended, and track new rows.
+
+        Args:
+            news: what has become of its runs.
+            pack: the pack; None if no run can be made of its configuration.
+            config: its configuration, whose values label a run that was sampled.
+        """
+        for begun_anew in filter(None, news.begun_anew.splitlines()):
+            if begun_anew not in self.told:
+                self.told.add(begun_anew)
+                log.warning(begun_anew)
+        with self._recording(news.lost):
+            if PACK_KEY not in config:
+                self._label(pack, config, news.ends)
+            for end in news.ends:
+                self._show_end(end)
+            self._track([*(end.run_id for end in news.ends), *news.written])
+
+    def complete(self, news: News, pack: Pack | None) -> None:
+        """Record a run that a scheduler or a rule stopped, or note a pack to be halved.
+
+        Args:
+            news: the last news of a pack that has been carried out, or was stopped.
+            pack: the pack; None if no run can be made of its configuration.
+        """
+        if pack is None:
+            return
+        if news.halve:
+            self._halve(pack)
+        elif len(pack.runs) == 1 and not self.ends_early:
+            with self._recording():
+                self._record_if_stopped(pack.runs[0], news)
+
+    def lose(self, reason: str, pack: Pack | None, config: Mapping[str, Any]) -> None:
+        """Take a pack whose process was lost again and again.
+
+        A pack of several runs is tried in halves. A single run is recorded as failed.
+
+        Args:
+            reason: how its process was lost.
+            pack: the pack; None if no run can be made of its configuration.
+            config: its configuration.
+        """
+        if pack is not None and len(pack.runs) > 1:
+            self._halve(pack)
+            return
+        with self._recording():
+            run = pack.runs[0] if pack else None
+            run_id = run.id if run else sample_key(config)
+            stored = run.model_dump(mode="json") if run else None
+            entry = LedgerEntry.now(stored, Status.FAILED, reason)
+            self.store.write_ledger(run_id, entry)
+            end = End(run_id, entry.status, entry.reason)
+            if PACK_KEY not in config:
+                self._label(pack, config, [end])
+            self._show_end(end)
+            self._track([run_id])
+
+    def show(self, running: Iterable[News]) -> None:
+        """Show how many runs are open, and how good they are in the mean.
+
+        Args:
+            running: the last news of each pack that is being carried out.
+        """
+        all_news = list(running)
+        known = [news for news in all_news if isfinite(news.value)]
+        qualities = {news.judged_by for news in known}
+        text = ""
+        # Runs that are judged by different columns have no mean.
+        if len(qualities) == 1:
+            total = sum(news.running for news in known)
+            weighted = sum(news.running * news.value for news in known)
+            if total:
+                text = self._score_text(qualities.pop(), weighted / total, digits=1)
+        self.display.update(sum(news.running for news in all_news), text)
+
+    def _record_if_stopped(self, run: Run, news: News) -> None:
+        """Record the one run of a pack, unless it has ended: it was stopped."""
+        before = self.store.ledger_entry(run.id)
+        if run.id in self.shown or (before is not None and before.status.decided):
+            return
+        reason = f"stopped by {self.stopped_by} after round {news.metrics.get('round')}"
+        ends = [
+            ReplicateEnd(replicate=r, status=Status.STOPPED, reason=reason, **own)
+            for r, own in enumerate(news.rows)
+        ]
+        entry = LedgerEntry.now(
+            run.model_dump(mode="json"),
+            Status.STOPPED,
+            reason,
+            replicates=ends,
+            code=self.code_of(run),
+            raysafl=__version__,
+        )
+        self.store.write_ledger(run.id, entry)
+        self._show_end(End(run.id, entry.status, reason))
+        self._track([run.id])
+
+    def _halve(self, pack: Pack) -> None:
+        """Note a pack of which the halves are to be tried.
+
+        It may have ended without news of the runs that it had ended.
+        """
+        self.unfinished.append(pack)
+        with self._recording():
+            ended = self.store.ended_in(pack.id)
+            ends = [End.of(i, entry) for i, entry in ended.items()]
+            new = [end for end in ends if end.run_id not in self.shown]
+            for end in new:
+                self._show_end(end)
+            self._track([end.run_id for end in new])
+
+    def _track(self, run_ids: Sequence[str]) -> None:
+        """Have the new rows of some runs, or their ends, logged to MLflow."""
+        if self.tracker is not None and run_ids:
+            self.tracker.submit(run_ids)
+
+    @contextmanager
+    def _recording(self, lost: str = "") -> Iterator[None]:
+        """Keep the reason if results cannot be written, instead of raising an error."""
+        self.lost = self.lost or lost
+        try:
+            yield
+        except StorageError as error:
+            self.lost = self.lost or str(error)
+
+    def _label(
+        self, pack: Pack | None, config: Mapping[str, Any], ends: Sequence[End]
+    ) -> None:
+        """Label a sampled run by the values that were sampled for it, once it is known."""
+        runs = {run.id: run for run in pack.runs} if pack else {}
+        for run_id in runs or [end.run_id for end in ends]:
+            if run_id not in self.labels:
+                self.labels[run_id] = labels_of(config)
+                self.sampled(run_id, dict(self.labels[run_id]), runs.get(run_id))
+
+    def _show_end(self, end: End) -> None:
+        """Show how a run ended, unless an earlier try of its pack has reported it."""
+        if end.run_id not in self.shown:
+            self.shown.add(end.run_id)
+            label = run_name(self.labels.get(end.run_id, {}), end.run_id)
+            result = self._score_text(end.quality, end.value)
+            self.display.add_run(label, end.status, end.reason, result)
+
+    def _score_text(self, quality: str, value: float, digits: int = 2) -> str:
+        """Write a value of the column by which runs are judged; nothing if it is NaN."""
+        if isnan(value):
+            return ""
+        if quality not in COLUMNS and quality not in self._columns:
+            # A number is shown as it is if it is not known what it means.
+            with suppress(ValueError, StorageError):
+                self._columns = self.store.manifest().columns
+        return score_text(quality, value, self._columns, digits)
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
+    """Return the labels of a run that was made of a sampled configuration."""
+    return {name: _label(value) for name, value in config.items()}
+
+
+def _label(value: Any) -> Label:
+    """Return a sampled value as a label: plain values stay, others become JSON text."""
+    value = value.item() if hasattr(value, "item") else value
+    plain = isinstance(value, str | int | float | bool) or value is None
+    return value if plain else json.dumps(value, default=str)

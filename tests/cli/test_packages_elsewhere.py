@@ -1,0 +1,111 @@
+"""Exit codes where the packages that raysafl needs are not in the environment's own folder.
+
+The environments are real. They hold no package, and find those of the Python that runs
+the tests through links.
+"""
+
+import os
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from helpers.commands import RAYSAFL
+
+import raysafl
+
+PACKAGES = sysconfig.get_path("purelib")
+MINE = """
+import sys
+def wrong(key):
+    return {}[key]
+def end(code):
+    sys.exit(code)
+"""
+PROGRAM = """
+from raysafl.cli.endings import explain
+from raysafl.core.text import redacted
+import mine
+
+# The last is a TypeError inside the package, as only a mistake of raysafl's gives one.
+for call in (mine.wrong, mine.end, redacted):
+    try:
+        call(3)
+    except BaseException as error:
+        # As in a command, the outermost line is the first below this file.
+        error.__traceback__ = error.__traceback__.tb_next
+        print("code", explain(error, print))
+"""
+
+
+@pytest.fixture(scope="module", params=["site-packages", "dist-packages", "user"])
+def environment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The variables under which `python` is that of a new environment.
+
+    Its packages are in a folder to which a `.pth` file leads, or where `pip install
+    --user` puts them.
+    """
+    folder = tmp_path_factory.mktemp("elsewhere")
+    base = {"base": str(folder / "env"), "platbase": str(folder / "env")}
+    if request.param == "user":
+        venv.create(folder / "env", system_site_packages=True, symlinks=True)
+        home = {"userbase": str(folder / "home")}
+        link = Path(sysconfig.get_path("purelib", "posix_user", home))
+    else:
+        venv.create(folder / "env", symlinks=True)
+        link = folder / request.param
+        own = Path(sysconfig.get_path("purelib", "venv", base))
+        (own / "elsewhere.pth").write_text(f"{link}\n")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(PACKAGES)
+    return os.environ | {
+        "PATH": f"{sysconfig.get_path('scripts', 'venv', base)}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(raysafl.__file__).parents[1]),
+        "PYTHONUSERBASE": str(folder / "home"),
+    }
+
+
+def said(environment: dict[str, str], folder: Path, *command: str) -> tuple[int, str]:
+    """The exit code of a command, and all that it printed."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def test_help_ends_well_wherever_packages_are(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    code, text = said(environment, tmp_path, "python", *RAYSAFL[1:], "--help")
+    assert code == 0 and "Error" not in text, text
+
+
+def test_an_error_is_the_users_or_raysafls_wherever_packages_are(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    code, text = said(environment, tmp_path, "python", "program.py")
+    mine = tmp_path / "mine.py"
+    wrong, end, bug, rest = text.split("code ")
+    assert f"Error: {mine}:4 raises the error above" in wrong
+    assert end.startswith("2\n") and f"Error: {mine}:6 ends the program" in end
+    assert bug.startswith("2\n") and "Please report it" in bug
+    assert (code, rest) == (0, "3\n")
+
+
+def test_a_wrong_option_is_a_mistake_wherever_packages_are(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    code, text = said(
+        environment, tmp_path, "python", *RAYSAFL[1:], "list", "--nothing"
+    )
+    assert code == 2 and "No such option" in text and ".py" not in text, text

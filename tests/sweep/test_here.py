@@ -1,0 +1,320 @@
+"""Sweeps in this process: the same rows as on Ray, and everything else of a sweep."""
+
+import io
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ray import tune
+from ray.tune.search import Searcher
+from ray.tune.search.basic_variant import BasicVariantGenerator
+from rich.console import Console
+
+from raysafl import (
+    SAFARI,
+    SCAFFOLD,
+    Algorithm,
+    FedAvg,
+    Hardware,
+    Key,
+    Outcome,
+    PerClient,
+    Round,
+    Run,
+    Runner,
+    State,
+    Sweep,
+)
+from raysafl.storage.ledger import Status
+from raysafl.sweep import here
+from raysafl.sweep.executor_choice import Asked, seconds_of_work
+from raysafl.sweep.executor_name import ExecutorName
+
+
+def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
+    """What a runner did with a sweep in this process, and what it said."""
+    text = io.StringIO()
+    options = {"executor": "here", "track": "none", **options}
+    console = Console(file=text, width=200)
+    return Runner(sweep, out, console=console, **options).run(), text.getvalue()
+
+
+def rows_of(outcome: Outcome) -> pd.DataFrame:
+    return outcome.store.rounds().drop(columns="seconds")
+
+
+def grid(tiny: Run) -> Sweep:
+    algorithms = {"FedAvg": FedAvg(), "SAFARI": SAFARI(), "SCAFFOLD": SCAFFOLD()}
+    kept = tiny.replace(keep="last", eval_clients=PerClient(on="labels", every=2))
+    runs = {(name,): kept.replace(algorithm=own) for name, own in algorithms.items()}
+    return Sweep("grid", runs, axes=["algorithm"])
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_rows_clients_and_kept_models_are_those_of_a_sweep_on_ray(
+    tiny: Run, tmp_path: Path
+) -> None:
+    hardware = Hardware(actors=2, cpus=0.5, trials=1)
+    on_ray, _ = go(grid(tiny), tmp_path / "r", executor="ray", hardware=hardware)
+    alone, _ = go(grid(tiny), tmp_path / "h")
+    assert on_ray.ok and alone.ok
+    pd.testing.assert_frame_equal(rows_of(alone), rows_of(on_ray))
+    for run in grid(tiny).labelled().values():
+        here_, there = (o.store.ledger_entry(run.id) for o in (alone, on_ray))
+        assert here_ and there
+        assert here_.kept == there.kept != ""
+        assert here_.client_digest == there.client_digest != ""
+
+
+def test_packs_of_any_size_give_the_same_rows(tiny: Run, tmp_path: Path) -> None:
+    one, _ = go(grid(tiny), tmp_path / "1", hardware=Hardware(pack=1))
+    all_, _ = go(grid(tiny), tmp_path / "3", hardware=Hardware(pack=3))
+    pd.testing.assert_frame_equal(rows_of(one), rows_of(all_))
+
+
+class Halving(Searcher):
+    """Suggests half of the learning rate before, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr = 0.4
+        self.by: str | None = None
+        self.heard: list[tuple[str, int]] = []
+        self.told: dict[str, float] = {}
+        self.space: dict[str, Any] = {}
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
+    ) -> bool:
+        self.by = metric
+        self.space = config
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.lr /= 2
+        return {"local.lr": self.lr}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self.heard.append((trial_id, result["round"]))
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        assert result is not None and self.by
+        self.told[trial_id] = result[self.by]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Tune asks for it; nothing is kept."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Tune asks for it; nothing is kept."""
+
+
+def searched(tiny: Run, searcher: Any, **more: Any) -> Sweep:
+    space = {"local.lr": tune.uniform(0.01, 1)}
+    options = {"num_samples": 3, **more}
+    return Sweep("searched", space=space, base=tiny, search_alg=searcher, **options)
+
+
+def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
+    tiny: Run, tmp_path: Path
+) -> None:
+    searcher = Halving()
+    outcome, said = go(searched(tiny, searcher), tmp_path / "s")
+    assert outcome.ok and "3 runs to do" in said
+    assert set(outcome.runs["label.local.lr"]) == {0.2, 0.1, 0.05}
+    final = outcome.runs.groupby("label.local.lr").final.mean()
+    told = [pytest.approx(final[lr]) for lr in (0.2, 0.1, 0.05)]
+    assert list(searcher.told.values()) == told and list(searcher.space) == ["local.lr"]
+    assert {trial for trial, _ in searcher.heard} == set(searcher.told)
+
+    again, _ = go(searched(tiny, second := Halving()), tmp_path / "s")
+    assert list(second.told.values()) == list(searcher.told.values())
+    pd.testing.assert_frame_equal(again.store.rounds(), outcome.store.rounds())
+
+
+def test_a_search_algorithm_that_only_tune_can_ask_is_refused_with_what_to_do(
+    tiny: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"only Tune itself can ask; .* executor='ray'"
+    ):
+        go(searched(tiny, BasicVariantGenerator()), tmp_path / "s")
+
+
+def test_a_random_space_gives_the_runs_that_tune_would_draw(
+    tiny: Run, tmp_path: Path
+) -> None:
+    outcome, _ = go(searched(tiny, None), tmp_path / "s")
+    assert outcome.ok and outcome.runs["run_id"].nunique() == 3
+    again, said = go(searched(tiny, None), tmp_path / "s")
+    assert "0 failed" not in said and len(again.runs) == len(outcome.runs)
+
+
+def test_a_rule_stops_a_run_without_callbacks_and_its_rows_stay(
+    tiny: Run, tmp_path: Path
+) -> None:
+    outcome, _ = go(grid(tiny), tmp_path / "s", stop={"round": 2})
+    assert set(outcome.runs["status"]) == {Status.STOPPED}
+    assert set(outcome.runs["reason"]) == {"stopped by `stop` after round 2"}
+    assert set(outcome.store.rounds()["round"]) == {0, 1}
+
+
+class Interrupted(Algorithm):
+    """FedAvg in whose third round a signal comes, once a process."""
+
+    name: str = "SIGINT"
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 2 and self.name not in SENT:
+            SENT.append(self.name)
+            os.kill(os.getpid(), signal.Signals[self.name])
+        return (yield from FedAvg().round(state, ids, key))
+
+
+SENT: list[str] = []
+
+
+@pytest.fixture
+def _unsent() -> Iterator[None]:
+    SENT.clear()
+    yield
+    SENT.clear()
+
+
+@pytest.mark.usefixtures("_unsent")
+def test_after_ctrl_c_the_run_is_written_where_it_is_and_goes_on_to_the_same_rows(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace(algorithm=Interrupted(), rounds=6)
+    sweep = Sweep("s", [run])
+    with pytest.raises(KeyboardInterrupt):
+        go(sweep, tmp_path / "s", try_first=False)
+    (checkpoint,) = (tmp_path / "s" / "checkpoints").iterdir()
+    assert checkpoint.stem == run.id and not (tmp_path / "s" / "tune").exists()
+    assert not list((tmp_path / "s" / "ledger").glob("*.json"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    outcome, _ = go(sweep, tmp_path / "s", try_first=False)
+    undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
+    assert outcome.ok
+    pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
+
+
+class Broken(Algorithm):
+    """Fails in its second round."""
+
+    def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
+        if key.round == 1:
+            raise RuntimeError("a user's mistake")
+        return (yield from FedAvg().round(state, ids, key))
+
+
+def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
+    tiny: Run, tmp_path: Path
+) -> None:
+    runs = {("good",): tiny, ("bad",): tiny.replace(algorithm=Broken())}
+    sweep = Sweep("s", runs, axes=["run"])
+    outcome, said = go(sweep, tmp_path / "s", try_first=False)
+    assert not outcome.ok and "a user's mistake" in said
+    status = outcome.runs.groupby("label.run")["status"].first()
+    assert dict(status) == {"good": Status.FINISHED, "bad": Status.FAILED}
+    alone, _ = go(Sweep("s", {("good",): tiny}, axes=["run"]), tmp_path / "a")
+    of_good = rows_of(outcome).query("run_id == @tiny.id").reset_index(drop=True)
+    pd.testing.assert_frame_equal(of_good, rows_of(alone))
+
+
+def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosted = list[int]()
+
+    def few_only(runs: Sequence[Run], *rest: Any) -> Any:
+        hosted.append(len(runs))
+        if len(runs) > 1:
+            raise MemoryError("no room for several runs")
+        return worker_of(runs, *rest)
+
+    worker_of = here.worker_of
+    monkeypatch.setattr(here, "worker_of", few_only)
+    outcome, _ = go(grid(tiny), tmp_path / "s")
+    assert outcome.ok and hosted == [3, 1, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sweep", "said"),
+    [
+        ({"address": "auto"}, {}, "the address 'auto' of a cluster is given"),
+        ({"hardware": Hardware(actors=2)}, {}, "2 client actors are asked for"),
+        ({"hardware": Hardware(autoscale=True)}, {}, "a cluster that adds nodes"),
+        ({}, {"scheduler": tune.schedulers.ASHAScheduler()}, "the scheduler"),
+    ],
+)
+def test_what_only_ray_has_is_refused_before_the_folder_is_made(
+    options: dict[str, Any],
+    sweep: dict[str, Any],
+    said: str,
+    tiny: Run,
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match=f"in this process, but {said}.*'ray'"):
+        go(searched(tiny, None, **sweep), tmp_path / "s", **options)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_unknown_executor_is_refused_with_the_nearest_name(
+    tiny: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="no executor 'her': did you mean 'here'"):
+        go(Sweep("s", [tiny]), tmp_path / "s", executor="her")
+
+
+def asked(tiny: Run, hardware: Hardware | None = None, **more: Any) -> Asked:
+    hardware = hardware or Hardware()
+    return Asked(ExecutorName.AUTO, searched(tiny, None, **more), hardware, None)
+
+
+def test_auto_takes_this_process_for_less_work_than_starting_ray(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    assert asked(tiny).choose(lambda: 0.3) == (
+        ExecutorName.HERE,
+        "less than 1 s of work, and Ray takes longer to start",
+    )
+    assert asked(tiny).choose(lambda: 60.0)[0] is ExecutorName.RAY
+    for hardware in (Hardware(gpus=1), Hardware(actors=2), Hardware(trials=2)):
+        assert asked(tiny, hardware).choose(lambda: 0.0)[0] is ExecutorName.RAY
+    scheduler = tune.schedulers.ASHAScheduler()
+    name, why = asked(tiny, scheduler=scheduler).choose(lambda: 0.0)
+    assert name is ExecutorName.RAY and "scheduler" in why
+
+
+def test_auto_takes_the_ray_that_this_program_has_started(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    assert asked(tiny).choose(lambda: 0.0)[1] == "this program has started Ray"
+
+
+def test_the_estimate_of_sampled_runs_is_that_of_one_times_their_number(
+    tiny: Run,
+) -> None:
+    datasets = {tiny.data.source_key: tiny.data.load()}
+    runs = {i: tiny.replace(seed=i) for i in range(3)}
+    grid_ = Sweep("g", list(runs.values()))
+    expected = seconds_of_work(grid_, {run.id: run for run in runs.values()}, datasets)
+    assert seconds_of_work(searched(tiny, None), {}, {}) == pytest.approx(expected)
+
+
+def test_a_sweep_says_in_one_line_who_carries_it_out(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    _, said = go(Sweep("s", [tiny]), tmp_path / "s", executor="auto")
+    assert said.startswith("Runs in this process: less than 1 s of work, and Ray takes")
+    _, quiet = go(Sweep("s", [tiny]), tmp_path / "q", executor="auto", quiet=True)
+    assert quiet == ""
