@@ -86,7 +86,8 @@ class Child:
         self.seconds = seconds
         self.late = False
         self.errors: IO[str] = tempfile.TemporaryFile("w+")
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        # Behind what is there, which may stand for other modules.
+        paths = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
         path = os.pathsep.join(filter(None, paths))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.child"],
@@ -99,6 +100,7 @@ class Child:
         self._open = ExitStack()
         self.peak = self._open.enter_context(peak_memory(self.process.pid))
         self._alarm = threading.Timer(seconds or 0, self._end_late)
+        self._alarm.daemon = True
         if seconds is not None:
             self._alarm.start()
         self.tell(job.to_json())
@@ -184,7 +186,7 @@ def repeatedly(look: Callable[[], None], seconds: float) -> Iterator[None]:
         while not over.wait(seconds):
             look()
 
-    watcher = threading.Thread(target=watch, name=look.__name__)
+    watcher = threading.Thread(target=watch, name=look.__name__, daemon=True)
     watcher.start()
     try:
         yield

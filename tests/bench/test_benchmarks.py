@@ -30,7 +30,6 @@ from benchmarks.processes import (
     together,
     turns,
 )
-from benchmarks.rounds import work_in_process
 from benchmarks.tables import cpu_rows, headline
 from benchmarks.watch import Busy, EndedRuns
 from benchmarks.workloads import (
@@ -56,6 +55,7 @@ from raysafl import (
 from raysafl.models import FlatModel
 from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.experiment_file import load_sweep
+from raysafl.sweep.here import worker_of
 from raysafl.training.inputs import draw_batches
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +145,7 @@ def test_the_plain_loop_and_raysafl_do_the_same_arithmetic(
     run = SMALL.replace(model=model)
     dataset = run.data.load()
     loop = PlainLoop(run, dataset, seeded(run))
-    simulation = Simulation(run, work_in_process([run], dataset))
+    simulation = Simulation(run, worker_of([run], dataset))
     for _ in range(run.rounds):
         accuracy = loop.step()
         (record,) = simulation.step()

@@ -1,6 +1,7 @@
 """`python -m benchmarks gpu`: its jobs, its parts and their time, its table."""
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -39,12 +40,12 @@ from benchmarks.job import Job
 from benchmarks.mps import mps
 from benchmarks.plain import PlainLoop
 from benchmarks.processes import Child, Result, against_plain, kept_in_turns
-from benchmarks.rounds import work_in_process
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import S1, SHORT
 from raysafl import CNN, Digits, Run
 from raysafl.models import CharLSTM, Logistic
 from raysafl.participation import Uniform
+from raysafl.sweep.here import worker_of
 
 ROOT = Path(__file__).parents[2]
 SMALLER = SHORT.replace({"participation.m": 2})
@@ -101,9 +102,9 @@ def test_a_worker_is_made_anew_thirty_times_and_memory_is_read_after_each(
 
     def noted(runs: Any, *rest: Any) -> Any:
         seeds.append(runs[0].seed)
-        return work_in_process(runs, *rest)
+        return worker_of(runs, *rest)
 
-    monkeypatch.setattr(gpu_jobs, "work_in_process", noted)
+    monkeypatch.setattr(gpu_jobs, "worker_of", noted)
     found = of_job("memory")
     assert seeds == list(range(30))
     assert len(found["allocated_mb"]) == len(found["reserved_mb"]) == 30
@@ -463,11 +464,19 @@ def test_a_result_without_any_part_has_a_headline_and_no_rows() -> None:
 
 
 @pytest.mark.acceptance
-def test_the_whole_command_passes_on_a_cpu_and_names_every_part(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--repeats", "2"]
+def test_the_whole_command_passes_on_a_cpu_without_ray_and_mlflow(
+    tmp_path: Path,
+) -> None:
+    for name in ("ray", "mlflow"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('no {name} here')\n")
     out = tmp_path / "gpu-dry.json"
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--dry", "--repeats", "2"]
     done = subprocess.run(
-        [*command, "--out", str(out)], capture_output=True, text=True, cwd=ROOT
+        [*command, "--out", str(out)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
     )
     assert done.returncode == 0, done.stderr
     whole = Found.read(out)
