@@ -28,7 +28,7 @@ from benchmarks.watch import client_actors, resident_mib
 from benchmarks.whole import WHOLE
 from raysafl.core.work import Training
 from raysafl.simulation.run import Run
-from raysafl.sweep.here import worker_of
+from raysafl.sweep.hosting import worker_of
 
 
 @contextmanager

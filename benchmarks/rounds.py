@@ -24,7 +24,7 @@ def work_on_actors(
     """Start client actors on the Ray that runs, which are killed when the block ends.
 
     Args:
-        runs: runs with the same data source, model, objective and batch size.
+        runs: runs with one dataset, model, objective and batch size.
         hardware: how many actors, and what each of them has.
         engine: the engine's name, or "auto".
         data: Ray's reference to the dataset; None if it is not there yet.

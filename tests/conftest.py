@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies in tests/acceptance, and choose which tests run in one process.
 
     All tests that need Ray share one, and so do the other tests of a file, so that no
-    fixture is made twice.
+    fixture is made twice. Those of Ray take longest, so they are given out first, and
+    then the files with the most tests: no process has much left when the others end.
     """
+    groups = {}
     for item in items:
         if item.path.is_relative_to(HERE / "acceptance"):
             item.add_marker("acceptance")
         on_ray = "ray_local" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else item.path.stem))
+        groups[item] = "ray" if on_ray else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    sizes = Counter(groups.values())
+    items.sort(key=lambda item: (groups[item] != "ray", -sizes[groups[item]]))
 
 
 @pytest.hookimpl(tryfirst=True)

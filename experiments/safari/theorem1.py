@@ -12,8 +12,8 @@ There are M = 10 clients with 100 samples each, of which only m = 5 ever take pa
 n_T = 0, 1, 2, ... samples at the server, under the worse of two targets. The figure
 shows the same frequencies, and beside them the quantiles of the error when 20 rare
 points share the probability mass that only absent clients see.
-`raysafl.theory.theorem1` holds the construction, and says how its printed form was
-read.
+`experiments.safari.induced_distributions` holds the construction, and says how its printed
+form was read.
 """
 
 import argparse
@@ -25,6 +25,14 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
+from experiments.safari.induced_distributions import (
+    CONSISTENT,
+    LEARNERS,
+    TheoremOutcome,
+    World,
+    experiment,
+    lower,
+)
 from raysafl.report.figures.style import (
     LETTERS,
     colours,
@@ -33,14 +41,6 @@ from raysafl.report.figures.style import (
     to_png,
 )
 from raysafl.report.pages.markdown import pipe_table
-from raysafl.theory.theorem1 import (
-    CONSISTENT,
-    LEARNERS,
-    TheoremOutcome,
-    World,
-    experiment,
-    lower,
-)
 
 SERVER_SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)  # n_T with one rare point
 SERVER_SIZES_MANY = (0, 10, 20, 50, 100, 200, 500, 1000)  # n_T with 20 rare points

@@ -22,9 +22,7 @@ import torch
 from raysafl.core.problem import Dataset
 from raysafl.runtime.gpus import in_words, why_unseen
 from raysafl.runtime.hardware import Hardware
-from raysafl.runtime.in_process import Worker
 from raysafl.simulation.run import Run
-from raysafl.simulation.simulation import Simulation
 from raysafl.sweep.execution import (
     Datasets,
     Job,
@@ -32,6 +30,7 @@ from raysafl.sweep.execution import (
     labels_of_packs,
     scratch,
 )
+from raysafl.sweep.hosting import torch_threads, worker_of
 from raysafl.sweep.open_pack import Hosted, News, OpenPack
 from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
 from raysafl.sweep.session import is_interrupt
@@ -42,63 +41,6 @@ from raysafl.training.resident import Resident
 
 if TYPE_CHECKING:
     from raysafl.sweep.tune_hooks import CallbacksTold
-
-
-def simulation_of(
-    run: Run, dataset: Dataset, engine: str = "auto", device: str = "cpu"
-) -> Simulation:
-    """Return a run's rounds, to be carried out in this process without a folder.
-
-    Args:
-        run: the run.
-        dataset: its dataset.
-        engine: the engine's name, or "auto".
-        device: the torch device that trains and evaluates.
-    """
-    return Simulation(run, worker_of([run], dataset, engine, device))
-
-
-def worker_of(
-    runs: Sequence[Run],
-    dataset: Dataset,
-    engine: str = "auto",
-    device: str = "cpu",
-    resident: Resident | None = None,
-    device_share: float = 1.0,
-) -> Worker:
-    """Host the cells of runs in this process.
-
-    Args:
-        runs: runs with one dataset, model, objective and batch size.
-        dataset: the dataset.
-        engine: the engine's name, or "auto".
-        device: the torch device that trains and evaluates.
-        resident: what is on the device already; None if nothing is.
-        device_share: the part of a GPU's memory that this process may take.
-    """
-    first = runs[0]
-    return Worker(
-        [cell for run in runs for cell in run.cells],
-        dataset,
-        first.model,
-        device,
-        engine,
-        first.local.batch_size,
-        first.objective,
-        resident,
-        device_share,
-    )
-
-
-@contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use a number of threads for as long as the block runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

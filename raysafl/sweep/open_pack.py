@@ -195,6 +195,8 @@ class OpenPack:
         # The user's own code may call `sys.exit`, which would end this process.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if self.ends_process(error):
+                # In the middle of a round there is no state from which to go on.
+                self._close()
                 raise
             news = self._fail(error)
         if news.done:

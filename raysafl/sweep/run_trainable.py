@@ -13,7 +13,7 @@ from raysafl.runtime.client_actor import own_device
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_space
-from raysafl.sweep.here import simulation_of
+from raysafl.sweep.hosting import simulation_of
 from raysafl.sweep.open_run import metrics_of
 
 CHECKPOINT = "simulation.safetensors"

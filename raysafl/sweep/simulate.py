@@ -9,7 +9,7 @@ from raysafl.core.record import Record
 from raysafl.simulation.run import Run
 from raysafl.storage.rows import sorted_rows, table_of
 from raysafl.sweep.check import check_run
-from raysafl.sweep.here import simulation_of, torch_threads
+from raysafl.sweep.hosting import simulation_of, torch_threads
 from raysafl.sweep.prepare import prepare
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ ENVIRONMENT = {
 }
 
 # What needs MLflow, for the message where it is missing.
-LOGGING = "logging runs to it"
+LOGGING = "the logging of runs"
 
 __all__ = [
     "analyse",

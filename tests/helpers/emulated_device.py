@@ -20,7 +20,7 @@ What it does not show:
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -32,7 +32,6 @@ import torch
 import torch._dynamo
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 GIB = 2**30
@@ -117,6 +116,29 @@ def plain(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def tensors_in(part: Any) -> list[Tensor]:
+    """Return the tensors in an operator's arguments, or in its results.
+
+    torch's own `tree_leaves` returns the same. It takes most of the time of a test.
+    """
+    if isinstance(part, Tensor):
+        return [part]
+    if isinstance(part, dict):
+        part = part.values()
+    elif not isinstance(part, tuple | list):
+        return []
+    return [tensor for inner in part for tensor in tensors_in(inner)]
+
+
+def each_mapped(change: Callable[[Any], Any], part: Any) -> Any:
+    """Return an operator's arguments with every single value changed."""
+    if isinstance(part, dict):
+        return {name: each_mapped(change, value) for name, value in part.items()}
+    if isinstance(part, tuple | list):
+        return type(part)(each_mapped(change, value) for value in part)
+    return change(part)
+
+
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
     """Return the memory of a tensor; None if it has none (a sparse tensor, for example)."""
     try:
@@ -198,10 +220,10 @@ class Node:
 
     def replay(self) -> None:
         """Run the operator again, and put its results where they were recorded."""
-        args, kwargs = tree_map(_tensor_of, (self.args, self.kwargs))
+        args = each_mapped(_tensor_of, self.args)
+        kwargs = each_mapped(_tensor_of, self.kwargs)
         out = self.operator(*args, **kwargs)
-        results = [part for part in tree_leaves(out) if isinstance(part, Tensor)]
-        for operand, result in zip(self.results, results, strict=True):
+        for operand, result in zip(self.results, tensors_in(out), strict=True):
             recorded = operand.tensor()
             if recorded.data_ptr() != result.data_ptr():
                 recorded.copy_(result)
@@ -326,9 +348,10 @@ class RecordedGraph:
                 return part.clone()
             return Operand(part, id(part.untyped_storage()) in self._own)
 
-        args, kwargs = tree_map(operand, (args, kwargs))
-        results = [part for part in tree_leaves(out) if isinstance(part, Tensor)]
-        self.nodes.append(Node(operator, args, kwargs, list(map(operand, results))))
+        args = each_mapped(operand, args)
+        kwargs = each_mapped(operand, kwargs)
+        results = [operand(part) for part in tensors_in(out)]
+        self.nodes.append(Node(operator, args, kwargs, results))
 
 
 class record_graph:
@@ -379,6 +402,11 @@ class EmulatedCuda(TorchDispatchMode):
     """
 
     _current: "EmulatedCuda | None" = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare torch's wrapper around each operator: nothing compiles here."""
+        return False
 
     def __init__(
         self,
@@ -522,7 +550,7 @@ class EmulatedCuda(TorchDispatchMode):
             out = func(*args, **kwargs)
             self.pinned.add(out)
             return out
-        operands = [p for p in tree_leaves((args, kwargs)) if isinstance(p, Tensor)]
+        operands = [*tensors_in(args), *tensors_in(kwargs)]
         is_wanted = wanted is not None and wanted.type == "cuda"
         if not is_wanted and not any(p in self.memory for p in operands):
             return func(*args, **kwargs)
@@ -540,8 +568,7 @@ class EmulatedCuda(TorchDispatchMode):
             out = func(*args, **kwargs)
 
         known = {id(storage_of(part)) for part in operands}
-        results = [part for part in tree_leaves(out) if isinstance(part, Tensor)]
-        fresh = [part for part in results if id(storage_of(part)) not in known]
+        fresh = [part for part in tensors_in(out) if id(storage_of(part)) not in known]
         for part in fresh:
             self.allocate(part)
             if self.recording is not None:
@@ -685,7 +712,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
         and argument.alias_info is not None
         and argument.alias_info.is_write
     ]
-    return [part for part in tree_leaves(written) if isinstance(part, Tensor)]
+    return tensors_in(written)
 
 
 def _computes(func: Any) -> bool:

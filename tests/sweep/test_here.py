@@ -30,6 +30,7 @@ from raysafl import (
     Sweep,
 )
 from raysafl.storage.ledger import Status
+from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.executor_choice import Asked, seconds_of_work
 from raysafl.sweep.executor_name import ExecutorName
@@ -165,18 +166,19 @@ def test_a_rule_stops_a_run_without_callbacks_and_its_rows_stay(
 
 
 class Interrupted(Algorithm):
-    """FedAvg in whose third round a signal comes, once a process."""
+    """FedAvg in whose third round Ctrl-C is pressed, once a test."""
 
-    name: str = "SIGINT"
+    times: int = 1
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
-        if key.round == 2 and self.name not in SENT:
-            SENT.append(self.name)
-            os.kill(os.getpid(), signal.Signals[self.name])
+        if key.round == 2 and not SENT:
+            SENT.append(self.times)
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGINT)
         return (yield from FedAvg().round(state, ids, key))
 
 
-SENT: list[str] = []
+SENT: list[int] = []
 
 
 @pytest.fixture
@@ -201,6 +203,21 @@ def test_after_ctrl_c_the_run_is_written_where_it_is_and_goes_on_to_the_same_row
     outcome, _ = go(sweep, tmp_path / "s", try_first=False)
     undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     assert outcome.ok
+    pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
+
+
+@pytest.mark.usefixtures("_unsent")
+def test_a_second_ctrl_c_acts_at_once_and_writes_nothing_of_the_round_that_it_cuts(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """A checkpoint of half a round would make other rows when the run goes on."""
+    sweep = Sweep("s", [tiny.replace(algorithm=Interrupted(times=2), rounds=6)])
+    with pytest.raises(KeyboardInterrupt):
+        go(sweep, tmp_path / "s", try_first=False)
+    store = Store(tmp_path / "s")
+    assert not store.checkpoints() and not store.ledger()
+    outcome, _ = go(sweep, tmp_path / "s", try_first=False)
+    undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysafl import Key
-from raysafl.theory.theorem1 import (
+from experiments.safari.induced_distributions import (
     CONSISTENT,
     LEARNERS,
     TheoremOutcome,
@@ -19,8 +18,9 @@ from raysafl.theory.theorem1 import (
     experiment,
     lower,
 )
+from raysafl import Key
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "safari" / "theorem1.py"
+ROOT = Path(__file__).parents[2]
 TRIALS = 1000
 
 
@@ -120,7 +120,13 @@ def test_a_world_outside_the_theorem_is_refused(fields: dict[str, int]) -> None:
 
 
 def test_the_script_prints_its_table_and_draws(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--trials", "20"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "experiments.safari.theorem1"]
+    said = subprocess.run(
+        [*command, "--out", str(tmp_path), "--trials", "20"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     assert all(learner in said.stdout for learner in LEARNERS)
     assert (tmp_path / "safari_theorem1.png").read_bytes().startswith(b"\x89PNG")

@@ -73,14 +73,17 @@ MODELS: list[tuple[Model, str]] = [
 @pytest.mark.parametrize(("model", "engine"), MODELS, ids=repr)
 @pytest.mark.parametrize("sgd", [BASE, *KINDS], ids=repr)
 def test_a_gpu_trains_as_a_cpu_does(
-    gpu: EmulatedCuda, model: Model, engine: str, sgd: LocalTraining
+    model: Model, engine: str, sgd: LocalTraining
 ) -> None:
-    local = trainer(model, engine)
-    asked = tasks(local.model, sgd, prox=0.1, offset=True)
+    on_cpu = trainer(model, engine, device="cpu")
+    asked = tasks(on_cpu.model, sgd, prox=0.1, offset=True)
+    expected = on_cpu.train(asked).delta_MP
     tolerance = PRECISE if sgd.optimizer == "adam" else TOLERANCE
-    for _ in range(2):
-        found = local.train(asked).delta_MP
-        torch.testing.assert_close(found, on_cpu(model, engine, asked), **tolerance)
+    with emulated_cuda():
+        on_gpu = trainer(model, engine)
+        for _ in range(2):
+            found = on_gpu.train(asked).delta_MP
+            torch.testing.assert_close(found, expected, **tolerance)
 
 
 @pytest.mark.parametrize(("model", "engine"), MODELS[:3], ids=repr)
