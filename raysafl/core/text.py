@@ -1,4 +1,4 @@
-"""Text for people: nearest names, numbers of bytes, URIs without secrets."""
+"""Text for people: nearest names, numbers of bytes, no secrets, no control characters."""
 
 import difflib
 import os
@@ -50,6 +50,20 @@ PARAMETERS = [
     rf"((?={WEB}){URI}\S*?)[?#;]\S+",
     rf"((?!{WEB}){URI}\S*?)[?#;]\S.*",
 ]
+# Characters that move a terminal's cursor, change its title or turn text round.
+CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
+)
+
+
+def printable(text: str) -> str:
+    """Remove what a terminal would obey instead of showing it: a stranger may have put it there.
+
+    Example:
+        >>> printable("a\\x1b[2Jb")
+        'a[2Jb'
+    """
+    return CONTROL.sub("", text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
