@@ -142,21 +142,6 @@ def test_a_checkpoint_of_another_run_with_equal_seeds_and_shapes_is_refused(
     assert here.round == 0 and facts(finish(here)) == facts(finish(simulation(tiny)))
 
 
-def test_a_checkpoint_of_an_earlier_version_which_names_no_run_is_continued(
-    tiny: Run,
-) -> None:
-    first, second = simulation(tiny), simulation(tiny)
-    records = first.step()
-
-    def age(saved: dict[str, Any]) -> None:
-        del saved["run"]
-        for replicate in saved["replicates"]:
-            del replicate["reached"]
-
-    restore(second, altered(dump(first), age))
-    assert facts(records + finish(second)) == facts(finish(simulation(tiny)))
-
-
 def test_what_was_given_to_a_checkpoint_is_read_without_the_rest(tiny: Run) -> None:
     content = dump(simulation(tiny), code={"Mine": "0f"})
     assert saved_extra(io.BytesIO(content)) == {"code": {"Mine": "0f"}}
