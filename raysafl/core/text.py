@@ -57,12 +57,7 @@ CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """Remove what a terminal would obey instead of showing it: a stranger may have put it there.
-
-    Example:
-        >>> printable("a\\x1b[2Jb")
-        'a[2Jb'
-    """
+    """Return a text without the control characters that a stranger may have put into it."""
     return CONTROL.sub("", text)
 
 
