@@ -15,7 +15,7 @@ from helpers.commands import call
 HEAVY = (
     *("PIL", "jinja2", "markdown_it", "matplotlib", "mlflow", "numba", "numpy"),
     *("pandas", "pyarrow", "pydantic", "ray", "ray.tune", "scipy.stats", "sklearn"),
-    *("sqlalchemy", "torch", "torch._dynamo", "torchvision"),
+    *("duckdb", "sqlalchemy", "torch", "torch._dynamo", "torchvision"),
 )
 RUN = {"numpy", "pydantic", "torch"}
 WORKER = {"numpy", "pydantic", "torch"}
