@@ -358,6 +358,7 @@ def test_a_sampled_configuration_that_is_wrong_fails_alone(
 
 
 @on_ray
+@pytest.mark.acceptance
 def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -471,6 +472,7 @@ def test_a_second_writer_into_the_same_folder_is_told_so(
 
 
 @on_ray
+@pytest.mark.acceptance
 def test_an_experiment_may_use_a_module_that_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
