@@ -60,9 +60,7 @@ def test_every_command_named_exists_and_the_test_command_is_the_ci_s() -> None:
         and {"quickstart", "run", "ui", "sync", "doctor", "list"} <= named
     )
     ci = (ROOT / ".ci" / "run").read_text()
-    assert (
-        "pip install -e '.[test]' -c constraints.txt && pytest --cov=raysafl" in README
-    )
+    assert "pip install -e '.[test]' -c constraints.txt && pytest\n" in README
     assert "-e '.[test]' -c constraints.txt" in ci and "--cov=raysafl" in ci
 
 
