@@ -34,7 +34,9 @@ RUNS = {{
 }}
 SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("what",))
 """
+# The command on Ray, and in its own process.
 COMMAND = ["run", "mine.py", "--out", "out", "--trials", "2", "--cpus", "0.5"]
+HERE = ["run", "mine.py", "--out", "out", "--executor", "here"]
 # So many that no run ends within the seconds before a signal.
 ROUNDS = 1000
 PATIENCE = 120
@@ -66,11 +68,11 @@ def folder(tmp_path: Path) -> Path:
 class Command:
     """`raysafl run` in a process of its own, with all the processes below it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
         self.log = folder / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*RAYSAFL, *COMMAND],
+                [*RAYSAFL, *arguments],
                 cwd=folder,
                 stdout=log,
                 stderr=log,
@@ -126,9 +128,9 @@ def title(process: psutil.Process) -> str:
 
 
 @contextmanager
-def command(folder: Path) -> Iterator[Command]:
+def command(folder: Path, arguments: list[str] = COMMAND) -> Iterator[Command]:
     """A command that is killed with the block, with all that is below it."""
-    made = Command(folder)
+    made = Command(folder, arguments)
     try:
         yield made
     finally:
@@ -152,9 +154,11 @@ def check_left(folder: Path) -> None:
     assert all(entry.status is Status.FINISHED for entry in store.ledger().values())
 
 
-def check_goes_on(folder: Path, expected: pd.DataFrame) -> None:
+def check_goes_on(
+    folder: Path, expected: pd.DataFrame, arguments: list[str] = COMMAND
+) -> None:
     """The same command ends with the rows of the undisturbed sweep."""
-    with command(folder) as again:
+    with command(folder, arguments) as again:
         code, said = again.end()
     assert code == 0, said
     pd.testing.assert_frame_equal(rows(Store(folder / "out")), expected)
@@ -175,6 +179,26 @@ def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
         assert "The same command goes on where it was." in said
         check_left(folder)
     check_goes_on(folder, expected)
+
+
+def test_each_signal_in_a_sweep_in_this_process_saves_each_run_and_it_goes_on(
+    folder: Path, expected: pd.DataFrame
+) -> None:
+    for number, code_due in CODES.items():
+        with command(folder, HERE) as one:
+            deadline = time.monotonic() + PATIENCE
+            while "runs to do" not in one.log.read_text():
+                assert time.monotonic() < deadline and one.process.poll() is None
+                time.sleep(0.05)
+            time.sleep(0.5)
+            one.process.send_signal(number)
+            code, said = one.end()
+        assert code == code_due, said
+        assert "Traceback" not in said and "Stopped by" in said
+        assert "The same command goes on where it was." in said
+        check_left(folder)
+        assert Store(folder / "out").checkpoints()
+    check_goes_on(folder, expected, HERE)
 
 
 def test_signals_at_random_moments_lose_and_double_nothing(
@@ -217,7 +241,7 @@ def test_a_sweep_whose_output_is_lost_runs_to_its_end(
 ) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*RAYSAFL, *COMMAND],
+            [*RAYSAFL, *HERE],
             cwd=folder,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -243,12 +267,14 @@ SWEEP = Sweep("exits", [BASE.replace(algorithm=Leaves(), rounds=3, replicates=1)
 """
 
 
-@pytest.mark.parametrize("how", ["sys.exit(0)", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    ("how", "arguments"), [("sys.exit(0)", HERE), ("raise KeyboardInterrupt", COMMAND)]
+)
 def test_an_algorithm_that_ends_the_program_fails_its_run_with_the_line(
-    how: str, folder: Path
+    how: str, arguments: list[str], folder: Path
 ) -> None:
     (folder / "mine.py").write_text(EXITS.format(how=how))
-    with command(folder) as one:
+    with command(folder, arguments) as one:
         code, said = one.end()
     (entry,) = Store(folder / "out").ledger().values()
     assert code == 1 and "Traceback" not in said, said
