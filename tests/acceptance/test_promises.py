@@ -56,10 +56,8 @@ COMMAND = [
     "mine.py",
     "--out",
     "out",
-    "--trials",
-    "2",
-    "--cpus",
-    "0.5",
+    "--executor",
+    "here",
 ]
 FLOAT_BYTES = 4
 
