@@ -42,7 +42,7 @@ from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
-from raysafl.sweep import watch
+from raysafl.sweep import tune_callback
 from raysafl.sweep.session import Session
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
@@ -441,9 +441,9 @@ class Frees(logging.Handler):
 def test_a_sweep_that_waits_for_room_says_once_for_what(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(tune_callback, "WAIT_SECONDS", 0.5)
     frees = Frees()  # without its word there would be no room, ever
-    monkeypatch.setattr(watch.log, "handlers", [frees])
+    monkeypatch.setattr(tune_callback.log, "handlers", [frees])
     outcome, _ = go_on_ray(
         grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2)
     )
