@@ -261,31 +261,27 @@ SAMPLED = (
 )
 
 
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
 def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     out = tmp_path / "s"
-    first, _ = go_on_ray(written(tmp_path, SAMPLED), out)
+    first, _ = go(written(tmp_path, SAMPLED), out)
     before = contents(out)
     with pytest.raises(
         ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
     ):
-        go_on_ray(written(tmp_path, SAMPLED, BODY), out)
+        go(written(tmp_path, SAMPLED, BODY), out)
     assert contents(out) == before
-    outcome, _ = go_on_ray(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
+    outcome, _ = go(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
     ids = {entry.run_id for entry in first.manifest.entries}
     assert outcome.ok and {entry.run_id for entry in outcome.manifest.entries} == ids
     assert not outcome.runs["final"].equals(first.runs["final"])
-    again, said = go_on_ray(written(tmp_path, SAMPLED, BODY), out)
+    again, said = go(written(tmp_path, SAMPLED, BODY), out)
     assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_a_run_that_only_its_trial_knows_is_refused_and_stays(
+def test_a_run_whose_class_is_made_with_it_is_refused_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The class is made by `make`, so the driver does not know it beforehand."""
+    """The class is made by `make`, so the sweep does not show it beforehand."""
     # This process is not a new one, and knows the class of the first sweep.
     monkeypatch.setattr(CodeDigests, "of_defined", lambda self: {})
 
@@ -307,13 +303,13 @@ SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, make=make)
         file.write_text(edited(text, "1.0 * x", f"{step} * x"))
         return load_sweep(file)
 
-    first, _ = go_on_ray(sweep(1.0), tmp_path / "s")
+    first, _ = go(sweep(1.0), tmp_path / "s")
     before = contents(tmp_path / "s" / "ledger")
     assert all(b'"code": {"Mine"' in entry for entry in before.values())
     with pytest.raises(ValueError, match=r"lr=0\..\. --stale keep keeps its results"):
-        go_on_ray(sweep(2.0), tmp_path / "s")
+        go(sweep(2.0), tmp_path / "s")
     assert contents(tmp_path / "s" / "ledger") == before
-    outcome, _ = go_on_ray(sweep(2.0), tmp_path / "s", stale="keep")
+    outcome, _ = go(sweep(2.0), tmp_path / "s", stale="keep")
     assert outcome.runs["final"].equals(first.runs["final"])
 
 

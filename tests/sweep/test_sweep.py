@@ -303,14 +303,14 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
 
 @on_ray
 @pytest.mark.acceptance
-def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(
+def test_a_trial_on_reused_actors_has_the_rows_of_one_by_itself_in_this_process(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = {(i,): tiny.replace(seed=10 * i) for i in range(2)}
     sweep = Sweep("seeds", runs, axes=("i",))
     together, _ = go_on_ray(sweep, tmp_path / "a")
     for i in range(2):
-        alone, _ = go_on_ray(sweep, tmp_path / f"b{i}", only={"i": str(i)})
+        alone, _ = go(sweep, tmp_path / f"b{i}", executor="here", only={"i": str(i)})
         of = together.store.rounds(runs[(i,)].id)[FACTS]
         pd.testing.assert_frame_equal(of, alone.store.rounds()[FACTS])
 
@@ -558,7 +558,7 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     run = tiny.replace(algorithm=Murder())
     outcome, _ = go_on_ray(Sweep("m", [run]), tmp_path / "s", flush_seconds=0.0)
     assert flag.exists() and outcome.ok
-    expected, _ = go_on_ray(Sweep("f", [tiny]), tmp_path / "f")
+    expected, _ = go(Sweep("f", [tiny]), tmp_path / "f", executor="here")
     columns = [c for c in FACTS if c != "run_id"]
     pd.testing.assert_frame_equal(
         outcome.store.rounds()[columns], expected.store.rounds()[columns]
