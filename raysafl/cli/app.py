@@ -138,7 +138,7 @@ def quickstart_command(
     quiet: Quiet = False,
     resume: Resume = True,
 ) -> None:
-    """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, about a minute."""
+    """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, some ten seconds."""
     # Imported here, because it loads torch, which other commands do not need.
     from raysafl.quickstart import SWEEP
 
