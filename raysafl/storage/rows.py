@@ -66,8 +66,11 @@ def schema_of(found: pa.Schema) -> pa.Schema:
             order.
 
     Raises:
-        ValueError: it has a column that rows cannot have, or one of a wrong type.
+        ValueError: it lacks a column of `ROUNDS`, or has a column that rows cannot
+            have, or one of a wrong type.
     """
+    if missing := set(ROUNDS.names).difference(found.names):
+        raise ValueError(f"it lacks the column {min(missing)!r}")
     further = []
     for field in found:
         if field.name in ROUNDS.names:

@@ -9,6 +9,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from raysafl.report.pages.screen import screen
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
+from raysafl.storage.integrity import RowSum
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
@@ -292,17 +294,25 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
     work = Worker(run.cells, run.data.load(), run.model)
     simulation = Simulation(run, work)
     simulation.step()
-    good = dump(simulation, spent=1.0, started="then")
+    # The folder has no rows, and the checkpoint says so.
+    told_with_it: dict[str, Any] = {
+        "spent": 1.0,
+        "started": "then",
+        "rows": [astuple(RowSum())] * 2,
+    }
+    good = dump(simulation, **told_with_it)
     bad = data.draw(spoiled(good))
     store = Store(tmp_path)
     file = tmp_path / "checkpoints" / f"{run.id}.safetensors"
     file.parent.mkdir(exist_ok=True)
+    file.write_bytes(good)
+    assert Session([run], store, work, {}).open[run.id].simulation.round == 1
     file.write_bytes(bad)
     session = Session([run], store, work, {})
     assert file.read_bytes() == bad
     begun = session.open[run.id].simulation
     if begun.round:
-        assert told(dump(begun, spent=1.0, started="then")) == told(good)
+        assert told(dump(begun, **told_with_it)) == told(good)
     else:
         assert file.name in session.begun_anew
     with pytest.raises(ValueError, match="cannot be used"):

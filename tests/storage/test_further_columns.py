@@ -185,6 +185,18 @@ def test_a_file_with_a_column_that_no_run_can_have_is_refused(
         store.table()
 
 
+def test_a_file_that_lacks_a_column_of_every_run_is_refused(store: Store) -> None:
+    """Damage of a column's name may leave one that a further column can have."""
+    file = next(iter(store.rounds_path.glob("*.parquet")))
+    table = pq.read_table(file)
+    names = {"train_accuracy": "train_cccuracy"}
+    pq.write_table(
+        table.rename_columns([names.get(n, n) for n in table.column_names]), file
+    )
+    with pytest.warns(UserWarning, match="it lacks the column 'train_accuracy'"):
+        store.table()
+
+
 def test_a_further_column_of_another_type_is_refused() -> None:
     schema = pa.schema([*ROUNDS, pa.field("test_mae", pa.string())])
     with pytest.raises(ValueError, match="'test_mae' has the type string"):
