@@ -188,13 +188,20 @@ def storage_of(folder: Path, name: str) -> Any:
         ValueError: this version of Ray has no such part.
     """
     kind = _find("ray.train._internal.storage", "StorageContext")
-    if kind is None:
+    if not hasattr(kind, "_get_session_path"):
         raise ValueError(
             f"Ray {_version()} has no ray.train._internal.storage.StorageContext, "
             "without which callbacks have no folders in this process; give "
             "--executor ray (executor='ray')"
         )
-    return kind(storage_path=str(folder), experiment_dir_name=name)
+
+    class InFolder(kind):  # type: ignore[misc, valid-type]
+        """Files lie in the folder; Ray's own class asks a Ray that has started for one."""
+
+        def _get_session_path(self) -> str:
+            return str(folder / name)
+
+    return InFolder(storage_path=str(folder), experiment_dir_name=name)
 
 
 @contextmanager

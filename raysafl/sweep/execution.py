@@ -303,6 +303,10 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
 
     Its handler, such as the one that raises KeyboardInterrupt on Ctrl-C, is called when
     the block has ended. A second signal acts at once.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed, whatever its handler does: `Tuner.fit` leaves
+            a handler behind that only takes note.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -328,6 +332,8 @@ def _signals_put_off(watch: Watch) -> Iterator[None]:
         restore()
         for name in arrived:
             handlers[name](name, None)
+        if signal.SIGINT in arrived:
+            raise KeyboardInterrupt
 
 
 def wait_for_earlier_trials(store: Store) -> None:

@@ -175,7 +175,9 @@ SENT: list[int] = []
 @pytest.fixture
 def _unsent() -> Iterator[None]:
     SENT.clear()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    signal.signal(signal.SIGINT, before)
     SENT.clear()
 
 
@@ -195,6 +197,19 @@ def test_after_ctrl_c_the_run_is_written_where_it_is_and_goes_on_to_the_same_row
     undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     assert outcome.ok
     pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))
+
+
+@pytest.mark.usefixtures("_unsent")
+def test_ctrl_c_ends_the_sweep_though_another_library_s_handler_only_takes_note(
+    tiny: Run, tmp_path: Path
+) -> None:
+    """Such a handler stays behind after `ray.tune.Tuner.fit` in the same process."""
+    noted: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    sweep = Sweep("s", [tiny.replace(algorithm=Interrupted(), rounds=6)])
+    with pytest.raises(KeyboardInterrupt):
+        go(sweep, tmp_path / "s", try_first=False)
+    assert noted == [signal.SIGINT]
 
 
 @pytest.mark.usefixtures("_unsent")
