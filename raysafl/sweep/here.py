@@ -74,8 +74,12 @@ class Here:
             yield
 
     def room(self) -> Room:
-        """Return room for one pack, in the memory that is free."""
-        return Room(1, psutil.virtual_memory().available * MEMORY_OF_PACK)
+        """Return room for one pack, in the memory that is free here and on the GPU."""
+        memory = float(psutil.virtual_memory().available)
+        if self.hardware.gpus:
+            properties = torch.cuda.get_device_properties(0)
+            memory = min(memory, properties.total_memory * self.hardware.gpus)
+        return Room(1, memory * MEMORY_OF_PACK)
 
     def carry_out(
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch

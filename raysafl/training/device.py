@@ -4,11 +4,12 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 # cuBLAS reads this when it is first used. With a workspace of its own for each stream, it
@@ -178,6 +179,31 @@ def record(work: Callable[[], Any], pool: Any = None) -> Any:
 def _stream_of(index: int) -> torch.cuda.Stream:
     """Return the stream of a GPU on which this process records."""
     return torch.cuda.Stream(index)
+
+
+def with_room(work: Callable[[], T], make_room: Callable[[], None]) -> T:
+    """Return what a function returns; if memory runs out, make room and call it again.
+
+    So it depends on the function alone whether a device is too small for it, and not on
+    what was computed before.
+
+    Args:
+        work: the function.
+        make_room: lets go of what is on the device and can be made again.
+
+    Raises:
+        RuntimeError: memory ran out again (see `is_out_of_memory`), or the function
+            failed for another reason.
+    """
+    try:
+        return work()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    # Here and not above: the error holds what was computed.
+    make_room()
+    torch.cuda.empty_cache()
+    return work()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ metrics and losses do not depend on how many actors there are.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from raysafl.core.objective import Metric, Objective, Value, hits_of, measures_o
 from raysafl.core.users_parts import in_brief, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN, is_plain
-from raysafl.training.device import first_line, is_out_of_memory, upload
+from raysafl.training.device import first_line, is_out_of_memory, upload, with_room
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, as_tensor
 from raysafl.training.linear import as_fused
@@ -136,6 +136,7 @@ class Evaluator:
         objective: what is measured.
         most_models: the maximum number of models in one forward pass; None: as many as
             the engine stacks. It is halved if memory runs out.
+        make_room: lets go of what else is on the device and can be made again.
     """
 
     def __init__(
@@ -146,8 +147,10 @@ class Evaluator:
         test: Inputs,
         objective: Objective = PLAIN,
         most_models: int | None = None,
+        make_room: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = engine
+        self._make_room = make_room
         self.train = train
         self.test = test
         self.device = test.x.device
@@ -244,7 +247,9 @@ class Evaluator:
             MemoryError: one model alone needs more memory than the GPU has.
         """
         try:
-            return self._sums(self.engine.logits(w_RP, x_B), y_B)
+            return with_room(
+                lambda: self._sums(self.engine.logits(w_RP, x_B), y_B), self._make_room
+            )
         except RuntimeError as error:
             if not (x_B.is_cuda and is_out_of_memory(error)):
                 raise

@@ -13,7 +13,7 @@ from raysafl.core.algorithm import LocalTraining, Update
 from raysafl.core.objective import Objective
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
-from raysafl.training.device import first_line, is_out_of_memory
+from raysafl.training.device import first_line, is_out_of_memory, with_room
 from raysafl.training.engines import Engine
 from raysafl.training.inputs import Inputs, batch_width
 from raysafl.training.local_step import LocalStep
@@ -145,23 +145,18 @@ class GpuTraining:
     ) -> Update | None:
         """Train one stack; return None if the GPU's memory is too small for several.
 
-        What was recorded before is dropped first, so that it depends on the stack alone
-        whether it is too large.
-
         Raises:
             MemoryError: it is too small for one task.
         """
-        for _ in ("beside what was recorded before", "alone"):
-            try:
-                return self.train(tasks, plans)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                reason = first_line(error)
-            # Here and not above: the error holds what was computed.
-            self._last = None
-            self.resident.forget_steps()
-            torch.cuda.empty_cache()
+        try:
+            return with_room(lambda: self.train(tasks, plans), self._forget)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = first_line(error)
+        # Here and not above: the error holds what was computed.
+        self._forget()
+        torch.cuda.empty_cache()
         width = plans[0].shape[1]
         if len(tasks) == 1:
             raise MemoryError(
@@ -179,6 +174,11 @@ class GpuTraining:
             self._most_samples,
         )
         return None
+
+    def _forget(self) -> None:
+        """Let go of the steps that are kept, with their memory."""
+        self._last = None
+        self.resident.forget_steps()
 
     def _taking(self, step: LocalStep) -> Callable[[], Any]:
         """Return what takes one step: a replay, or the program itself."""

@@ -117,6 +117,7 @@ class LocalTrainer:
             self.test,
             self.objective,
             most_models,
+            self.resident.forget_steps,
         )
 
     def train(self, tasks: Sequence[Task]) -> Update:
