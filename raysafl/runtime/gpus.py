@@ -4,7 +4,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -77,11 +77,26 @@ def idle_note(hardware: Hardware, nodes: Sequence[Mapping[str, float]]) -> str:
     )
 
 
-def check_seen() -> None:
+class Seen(NamedTuple):
+    """What torch sees of the GPUs of a node.
+
+    Args:
+        memory: the bytes of memory of the smallest; None if Ray's GPUs are only numbers.
+        problem: why a sweep cannot train on them; empty if it can.
+    """
+
+    memory: int | None = None
+    problem: str = ""
+
+
+def check_seen() -> int | None:
     """Check that torch sees a GPU on every node of the running Ray that counts some.
 
     So a sweep that needs GPUs ends before it begins, instead of failing trial by trial.
     A node that is lost meanwhile, or that does not answer in time, is passed over.
+
+    Returns:
+        The bytes of memory of the smallest GPU; None if no node has told.
 
     Raises:
         ValueError: torch sees no CUDA device on a node.
@@ -92,7 +107,7 @@ def check_seen() -> None:
 
     # The process of a task that has looked at the GPUs does not notice any more which of
     # them Ray gives it later. So it ends with the task, and hosts no client actor.
-    remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(unseen_here)
+    remote: Any = ray.remote(num_cpus=0, num_gpus=0, max_calls=1)(seen_here)
     answers = [
         # It takes no resources, and so it waits for none on a node that is full.
         remote.options(
@@ -104,19 +119,23 @@ def check_seen() -> None:
         if node["Alive"] and node["Resources"].get("GPU")
     ]
     if not answers:
-        return
+        return None
+    memories: list[int] = []
     ready, _ = ray.wait(answers, num_returns=len(answers), timeout=ANSWER_SECONDS)
     for answer in ready:
         try:
-            message = ray.get(answer)
+            seen = ray.get(answer)
         except ray.exceptions.RayError:
             continue
-        if message:
-            raise ValueError(message)
+        if seen.problem:
+            raise ValueError(seen.problem)
+        if seen.memory is not None:
+            memories.append(seen.memory)
+    return min(memories, default=None)
 
 
-def unseen_here(count: float) -> str:
-    """Say that torch sees none of this node's GPUs; empty if it sees one.
+def seen_here(count: float) -> Seen:
+    """Look at this node's GPUs with torch.
 
     It runs on each node that has GPUs, in a process to which Ray gives none, and which
     therefore sees all that Ray's own processes see.
@@ -127,8 +146,14 @@ def unseen_here(count: float) -> str:
     # Versions of Ray that hide all GPUs from such a process set this to nothing.
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     if are_logical() or hidden:
-        return ""
-    why = why_unseen()
-    if not why:
-        return ""
-    return unseen_message(f"Ray counts {in_words(count)} on {platform.node()}", why)
+        return Seen()
+    if why := why_unseen():
+        gpus = f"Ray counts {in_words(count)} on {platform.node()}"
+        return Seen(problem=unseen_message(gpus, why))
+    return Seen(smallest_memory())
+
+
+def smallest_memory() -> int:
+    """Return the bytes of memory of the smallest GPU that torch sees here."""
+    properties = torch.cuda.get_device_properties
+    return min(properties(i).total_memory for i in range(torch.cuda.device_count()))

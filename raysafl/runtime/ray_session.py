@@ -170,8 +170,12 @@ def _why_lost(address: str, local: bool) -> str:
     )
 
 
-def check_fits(hardware: Hardware) -> None:
+def check_fits(hardware: Hardware) -> int | None:
     """Check that a trial fits the machines of the running Ray, and can use their GPUs.
+
+    Returns:
+        The bytes of memory of the smallest GPU; None if trials need none, or none is
+        known.
 
     Raises:
         ValueError: the machines have too few cores or GPUs for one trial, which would
@@ -179,8 +183,7 @@ def check_fits(hardware: Hardware) -> None:
             where Ray counts some.
     """
     hardware.check(resources_of_nodes())
-    if hardware.gpus:
-        check_seen()
+    return check_seen() if hardware.gpus else None
 
 
 def resources_of_nodes() -> list[dict[str, float]]:

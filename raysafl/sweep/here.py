@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from raysafl.core.problem import Dataset
-from raysafl.runtime.gpus import in_words, why_unseen
+from raysafl.runtime.gpus import in_words, smallest_memory, why_unseen
 from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
 from raysafl.sweep.execution import (
@@ -77,8 +77,7 @@ class Here:
         """Return room for one pack, in the memory that is free here and on the GPU."""
         memory = float(psutil.virtual_memory().available)
         if self.hardware.gpus:
-            properties = torch.cuda.get_device_properties(0)
-            memory = min(memory, properties.total_memory * self.hardware.gpus)
+            memory = min(memory, smallest_memory() * self.hardware.gpus)
         return Room(1, memory * MEMORY_OF_PACK)
 
     def carry_out(

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ QUIET = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class OnRay:
     """Carries out packs as trials of Ray Tune, each with client actors of its own.
 
@@ -59,6 +59,8 @@ class OnRay:
     hardware: Hardware
     address: str | None
     say: Callable[[str], None]
+    # The bytes of the smallest GPU, once Ray has started; None if none is known.
+    _gpu_memory: int | None = field(default=None, init=False)
 
     @contextmanager
     def started(self) -> Iterator[None]:
@@ -68,7 +70,7 @@ class OnRay:
             ValueError: no cluster answers, or a trial does not fit it.
         """
         with ray_session(self.address, preload=Coordinator.__module__):
-            check_fits(self.hardware)
+            self._gpu_memory = check_fits(self.hardware)
             if note := idle_note(self.hardware, resources_of_nodes()):
                 self.say(note)
             yield
@@ -76,8 +78,10 @@ class OnRay:
     def room(self) -> Room:
         """Return the trials that Ray's machines have room for, and their memory."""
         nodes = resources_of_nodes()
-        memory = self.hardware.memory_of_trial(nodes) * MEMORY_OF_PACK
-        return Room(self.hardware.trials_at_once(nodes), memory)
+        memory = self.hardware.memory_of_trial(nodes)
+        if self._gpu_memory is not None:
+            memory = min(memory, self._gpu_memory * self.hardware.gpus)
+        return Room(self.hardware.trials_at_once(nodes), memory * MEMORY_OF_PACK)
 
     def carry_out(
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch

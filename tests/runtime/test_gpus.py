@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from helpers.emulated_cuda import GIB, emulated_cuda
 
-from raysafl.runtime.gpus import LOGICAL_GPUS, idle_note, unseen_here, why_unseen
+from raysafl.runtime.gpus import LOGICAL_GPUS, Seen, idle_note, seen_here, why_unseen
 from raysafl.runtime.hardware import Hardware
 
 NODES = [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
@@ -37,7 +38,7 @@ def test_nothing_is_said_of_gpus_that_are_used_absent_or_logical(
 def test_a_gpu_that_torch_does_not_see_is_told_with_torchs_reason_and_a_cure() -> None:
     reason = why_unseen()
     assert reason and "\n" not in reason and not reason.endswith(".")
-    message = unseen_here(2.0)
+    message = seen_here(2.0).problem
     assert message.startswith("Ray counts 2 GPUs on ") and f"({reason})" in message
     assert "raysafl doctor" in message and "--gpus 0" in message
 
@@ -48,6 +49,11 @@ def test_logical_and_hidden_gpus_need_not_be_seen(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(LOGICAL_GPUS, "1")
-        assert unseen_here(2.0) == ""
+        assert seen_here(2.0) == Seen()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert unseen_here(2.0) == ""
+    assert seen_here(2.0) == Seen()
+
+
+def test_the_memory_of_the_smallest_gpu_is_told() -> None:
+    with emulated_cuda(total_memory=16 * GIB, count=2):
+        assert seen_here(2.0) == Seen(memory=16 * GIB)
