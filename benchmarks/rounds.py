@@ -44,7 +44,6 @@ def work_on_actors(
         data or ray.put(first.data.load()),
         first.model,
         engine,
-        first.local.batch_size,
         objective=first.objective,
     )
     actors = start_actors(hardware)

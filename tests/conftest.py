@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +27,6 @@ torch.set_num_threads(1)
 # a first example may compile a loop
 settings.register_profile("raysafl", deadline=None)
 settings.load_profile("raysafl")
-# Ray's workers inherit these variables. The engines measured by tests are not the
-# user's.
-os.environ["RAYSAFL_CACHE"] = tempfile.mkdtemp()
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # A test run in the background (`nohup`, or a shell's `&`) ignores these signals, and what
 # it starts would ignore them too.

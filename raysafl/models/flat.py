@@ -261,6 +261,12 @@ class FlatModel:
         return any(isinstance(part, nn.RNNBase) for part in self.module.modules())
 
     @property
+    def has_convolutions(self) -> bool:
+        """Whether the module convolves anything."""
+        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        return any(isinstance(part, kinds) for part in self.module.modules())
+
+    @property
     def linear_shape(self) -> tuple[int, int] | None:
         """(classes, inputs) if the module is one float32 linear layer on flat inputs.
 

@@ -104,10 +104,6 @@ class ActorPool:
             for index, actor in enumerate(self._actors)
         }
 
-    def configure_replacements(self, setup: Any) -> None:
-        """Use another setup from now on, for actors that replace others only."""
-        self._setup = setup
-
     def ready(self) -> list[Any]:
         """Wait until all actors are configured.
 

@@ -75,7 +75,6 @@ class Clients:
             setup.model,
             device,
             setup.engine,
-            setup.batch_size,
             setup.objective,
             self._resident,
             share,

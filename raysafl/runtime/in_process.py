@@ -45,8 +45,7 @@ class Worker:
         dataset: The training and test samples.
         model: The recipe of the model.
         device: The torch device that trains and evaluates.
-        engine: The engine's name, or "auto" to measure which is the fastest.
-        batch_size: The usual batch size, for which an engine is chosen with "auto".
+        engine: The engine's name, or "auto" for the one that is chosen for the model.
         objective: What the model is trained for, and by what it is judged.
         resident: What is on the device already, from one worker to the next; None if
             nothing is.
@@ -70,7 +69,6 @@ class Worker:
         model: Model,
         device: str = "cpu",
         engine: str = "auto",
-        batch_size: int = 32,
         objective: Objective = PLAIN,
         resident: Resident | None = None,
         device_share: float = 1.0,
@@ -82,15 +80,12 @@ class Worker:
         self.tests = ClientTests(self.population, dataset, objective.metric)
         self.client_tests = self.tests.sizes
         flat = FlatModel.on(model, dataset, objective)
-        # Without this bound, the engine would be chosen for batches wider than any client's.
-        batch_size = min(batch_size, self.population.largest())
         self.trainer = LocalTrainer(
             flat,
             dataset,
             self.population.held,
             device,
             engine,
-            batch_size,
             objective,
             resident,
             device_share,
@@ -141,12 +136,15 @@ class Worker:
             [N, S] float64: a column for each model of the first span, then for each of
             the second, and so on.
         """
-        w_RP = self._on_device(models)
+        w_RP = self._rows(models)
         return torch.cat([self._span_sums(w_RP, span) for span in spans], 1).cpu()
 
-    def _on_device(self, models: Sequence[Tensor]) -> Tensor:
-        """Return models as rows [R, P] on the device."""
-        return upload(torch.stack(list(models)), self.trainer.device)
+    def _rows(self, models: Sequence[Tensor]) -> Tensor:
+        """Return models as rows [R, P], on the device unless they are too many for it."""
+        w_RP = torch.stack(list(models))
+        if len(models) > self.trainer.evaluator.most_models:
+            return w_RP
+        return upload(w_RP, self.trainer.device)
 
     def _span_sums(self, w_RP: Tensor, span: Span) -> Tensor:
         """Return the sums [N, R] over a span, on the device."""
@@ -215,7 +213,7 @@ class Worker:
         """
         groups = self.tests.groups(job)
         samples = self.trainer.inputs if groups.of_train else self.trainer.test
-        w_RP = self._on_device([w[cell] for cell in job.cells])
+        w_RP = self._rows([w[cell] for cell in job.cells])
         sums_on = self.trainer.evaluator.sums_on
         sums = [sums_on(w_RP, samples, groups.indices[k]) for k in numbers]
         return torch.stack(sums).cpu().numpy()

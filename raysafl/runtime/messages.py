@@ -48,8 +48,7 @@ class PackSetup:
         dataset: The training and test samples, or a reference to them in Ray's object
             store.
         model: The recipe of the model.
-        engine: The engine's name, or "auto" to measure which is the fastest.
-        batch_size: The usual batch size, for which an engine is chosen with "auto".
+        engine: The engine's name, or "auto" for the one that is chosen for the model.
         frozen: The values of the model's frozen parameters by name, or a reference to
             them. They replace those that the actor's own build gives, which may differ
             in the last digits on another kind of processor.
@@ -60,7 +59,6 @@ class PackSetup:
     dataset: "Dataset | ray.ObjectRef[Dataset]"
     model: Model
     engine: str
-    batch_size: int = 32
     frozen: "Mapping[str, Tensor] | ray.ObjectRef[Mapping[str, Tensor]]" = field(
         default_factory=dict
     )

@@ -50,30 +50,6 @@ def start_actors(hardware: Hardware) -> ActorPool:
     return ActorPool(Clients, hardware)
 
 
-def agree_on_engine(actors: ActorPool, setup: PackSetup) -> tuple[str, str]:
-    """Wait until all actors are configured, and let one engine train the whole pack.
-
-    Engines agree to float32 tolerance only, and with "auto" each machine measures which
-    is its fastest. The first actor's choice becomes every actor's, including those that
-    replace a lost one later.
-
-    Args:
-        actors: Actors that are being configured with `setup`.
-        setup: The setup of the pack.
-
-    Returns:
-        The first actor's device, and the engine.
-    """
-    replies = actors.ready()
-    device, engine = replies[0]
-    setup = replace(setup, engine=engine)
-    if any(other != engine for _, other in replies):
-        actors.configure(setup)
-        actors.ready()
-    actors.configure_replacements(setup)
-    return device, engine
-
-
 def host_pack(actors: ActorPool, setup: PackSetup) -> tuple["OnActors", str, str]:
     """Let actors host a pack's cells, and wait until they are ready for its rounds.
 
@@ -96,7 +72,8 @@ def host_pack(actors: ActorPool, setup: PackSetup) -> tuple["OnActors", str, str
     setup = replace(setup, frozen=ray.put(model.frozen))
     actors.configure(setup)
     population = Population(setup.cells, dataset)
-    device, engine = agree_on_engine(actors, setup)
+    # The engine is a function of the setup, so all actors have the same.
+    device, engine = actors.ready()[0]
     tests = ClientTests(population, dataset, setup.objective.metric)
     work = OnActors(actors, tests, model, measures, len(dataset.test))
     return work, device, engine

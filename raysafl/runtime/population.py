@@ -74,10 +74,6 @@ class Population:
         split = self.splits[cell]
         return split.clients.sizes.tolist(), len(split.server)
 
-    def largest(self) -> int:
-        """Return the number of samples of the client that holds the most."""
-        return max(int(split.clients.sizes.max()) for split in self.splits)
-
     def shared_bytes(self, cell: int) -> int:
         """Return the bytes of shared samples per client; see `Work.shared_bytes`."""
         return self.splits[cell].shared * self._sample_bytes

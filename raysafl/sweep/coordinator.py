@@ -98,7 +98,6 @@ class Coordinator(tune.Trainable):
             dataset=dataset or ray.put(first.data.load()),
             model=first.model,
             engine=self.context.terms.engine,
-            batch_size=first.local.batch_size,
             objective=first.objective,
         )
         return Hosted(*host_pack(self.actors, setup))

@@ -51,7 +51,6 @@ def worker_of(
         first.model,
         device,
         engine,
-        first.local.batch_size,
         first.objective,
         resident,
         device_share,

@@ -35,8 +35,7 @@ def prepare_device(name: str, precision: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda":
         os.environ.setdefault(CUBLAS_WORKSPACE, ":4096:8")
-        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        allow_tf32(precision == "tf32")
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -45,6 +44,23 @@ def prepare_device(name: str, precision: str) -> torch.device:
     else:
         _warn_of_products()
     return device
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Say whether products and convolutions of float32 may round their factors to TF32.
+
+    Newer versions of torch have settings for the whole process and for each library
+    beside the old flags, and refuse to compute where one contradicts another. So all
+    that there are are set.
+    """
+    backends = torch.backends
+    if hasattr(backends, "fp32_precision"):
+        libraries = (backends.cuda.matmul, backends.cudnn)
+        operators = (backends.cudnn.conv, backends.cudnn.rnn)  # type: ignore[attr-defined]
+        for part in (backends, *libraries, *operators):
+            part.fp32_precision = "tf32" if allowed else "ieee"
+    backends.cuda.matmul.allow_tf32 = allowed
+    backends.cudnn.allow_tf32 = allowed
 
 
 @cache
@@ -137,24 +153,31 @@ def record(work: Callable[[], Any], pool: Any = None) -> Any:
     function has read from Python changes. So the function must work on tensors that
     stay where they are, and must not wait for the GPU.
 
-    The function is called once before, on a side stream: libraries set themselves up in
-    their first call, which must not be recorded.
+    The function is called once before: libraries set themselves up in their first call,
+    which must not be recorded. Both calls are made on one stream of the device's own:
+    cuBLAS keeps memory for each stream on which it was ever called.
 
     Args:
         work: the function.
         pool: the pool of memory of another graph that is alive, which this one shares;
             None for one of its own. Graphs can share if they leave no results in it.
     """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    own = _stream_of(torch.cuda.current_device())
+    own.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(own):
         work()
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_stream(own)
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool=pool, stream=own):
         work()
     return graph
+
+
+@cache
+def _stream_of(index: int) -> torch.cuda.Stream:
+    """Return the stream of a GPU on which this process records."""
+    return torch.cuda.Stream(index)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

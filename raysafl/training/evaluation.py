@@ -202,17 +202,25 @@ class Evaluator:
             some = rows if isinstance(rows, slice) else as_tensor(rows)
             return self._fused.score(w_RP, samples.stored(some))
 
-        w_RP = upload(w_RP, self.device)
+        # The memory that is needed must not grow with the number of models.
+        return torch.cat(
+            [
+                self._sums_of_few(upload(w_rP, self.device), samples, rows)
+                for w_rP in w_RP.split(self.most_models)
+            ],
+            1,
+        )
+
+    def _sums_of_few(
+        self, w_RP: Tensor, samples: Inputs, rows: slice | NDArray[np.int64]
+    ) -> Tensor:
+        """Compute the `sums_on` of models that are together in one forward pass."""
         num_sums = sum(self.measures.sizes.values())
         sums_NR = torch.zeros(
             num_sums, len(w_RP), dtype=torch.float64, device=self.device
         )
-        # The memory that is needed must not grow with the number of models.
-        stack = self.most_models
         for x_B, y_B in self._batches(samples, rows):
-            for first in range(0, len(w_RP), stack):
-                some = slice(first, first + stack)
-                sums_NR[:, some] += self._sums_in_memory(w_RP[some], x_B, y_B)
+            sums_NR += self._sums_in_memory(w_RP, x_B, y_B)
         return sums_NR
 
     def _batches(

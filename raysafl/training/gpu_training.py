@@ -120,7 +120,7 @@ class GpuTraining:
             which may not have computed them yet. They are new tensors, to which nobody
             writes again. The other columns are on the CPU.
         """
-        num_tasks = power_of_two(len(tasks))
+        num_tasks = len(tasks)
         width = program_width(plans[0].shape[1], tasks[0].local)
         kind = StepKind.of(tasks)
         plan_KTB = np.full((len(plans[0]), num_tasks, width), -1, np.int32)
@@ -128,8 +128,7 @@ class GpuTraining:
             plan_KTB[: len(plan), t, : plan.shape[1]] = plan
         seed_KT = None
         if self.model.has_dropout:
-            padding = ((0, 0), (0, num_tasks - len(tasks)))
-            seed_KT = np.pad(dropout_seeds(tasks, plans), padding)
+            seed_KT = dropout_seeds(tasks, plans)
 
         step = self._step(kind, num_tasks, width)
         step.begin(tasks)
@@ -146,19 +145,23 @@ class GpuTraining:
     ) -> Update | None:
         """Train one stack; return None if the GPU's memory is too small for several.
 
+        What was recorded before is dropped first, so that it depends on the stack alone
+        whether it is too large.
+
         Raises:
             MemoryError: it is too small for one task.
         """
-        try:
-            return self.train(tasks, plans)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            reason = first_line(error)
-        # Here and not above: the error holds what was computed.
-        self._last = None
-        self.resident.forget_steps()
-        torch.cuda.empty_cache()
+        for _ in ("beside what was recorded before", "alone"):
+            try:
+                return self.train(tasks, plans)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
+            # Here and not above: the error holds what was computed.
+            self._last = None
+            self.resident.forget_steps()
+            torch.cuda.empty_cache()
         width = plans[0].shape[1]
         if len(tasks) == 1:
             raise MemoryError(
@@ -168,7 +171,7 @@ class GpuTraining:
                 "smaller batch_size, fewer processes for one GPU, or a GPU with more "
                 f"memory (torch says: {reason})"
             )
-        self._most_samples = width * power_of_two(len(tasks)) // 2
+        self._most_samples = width * (len(tasks) // 2)
         LOG.warning(
             "out of memory with %d clients stacked; at most %d samples are trained "
             "together from now on",
@@ -195,6 +198,7 @@ class GpuTraining:
                 self.model.num_parameters,
                 self.inputs.x.device,
                 counts_there=self._is_recorded,
+                nbytes=num_tasks * self.memory.bytes_of_task(width),
             )
             if self._is_recorded:
                 reads = (self.model.module, self.objective)

@@ -6,8 +6,7 @@ are, and reads nothing from Python: it takes its samples by a counter on the dev
 Such a program can be recorded as one CUDA graph, and a step is one replay of it.
 
 Shapes do not depend on the step. Tasks that have taken all their steps stay in the
-stack and do not change. The number of tasks is rounded up to a power of two, so that
-few shapes occur; the tasks that are added take no step.
+stack and do not change.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,12 +40,14 @@ class LocalStep:
 
     Args:
         kind: which equations of the optimizer are computed.
-        tasks: the number T of tasks, padding included.
+        tasks: the number T of tasks.
         width: the number B of samples in a batch, absent ones included.
         num_parameters: the number P of parameters.
         device: where the tensors are.
         counts_there: whether steps are counted on the device, as a recorded program
             must; otherwise Python counts, which saves operators.
+        nbytes: the bytes that it is estimated to need on the device, those that a step
+            needs on the way included: a recorded program keeps them for itself.
 
     Attributes:
         graph: the recorded program; None until it is recorded.
@@ -60,7 +61,9 @@ class LocalStep:
         num_parameters: int,
         device: torch.device,
         counts_there: bool,
+        nbytes: int,
     ) -> None:
+        self.nbytes = nbytes
         shape = (tasks, num_parameters)
         plan = (STEPS, tasks, width)
         # The samples of the next steps, and what each weighs in its batch: an absent
@@ -86,15 +89,6 @@ class LocalStep:
         self.tally_2T = torch.zeros((2, tasks), dtype=torch.float64, device=device)
         self.graph: Any = None
         self._reads: tuple[Any, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the tensors that it holds on the device."""
-        parts = [self.index_KTB, self.weight_KTB, self.seed_KT]
-        parts += [self.start_TP, self.w_TP, *self.optimizer.moments]
-        if self.offset_TP is not None:
-            parts.append(self.offset_TP)
-        return sum(part.nbytes for part in parts)
 
     def take(self, engine: Engine, inputs: Inputs) -> None:
         """Take the next step of every task that is not finished.
@@ -171,19 +165,16 @@ class LocalStep:
         )
         device = self.w_TP.device
         vectors_VP = upload(torch.stack([*starts, *offsets]), device)
-        padding = len(self.w_TP) - len(tasks)
-
-        rows_1T = [_padded(start_row_T, padding)]
+        rows_1T = [start_row_T]
         if self.offset_TP is not None:
-            rows_1T.append(_padded(offset_row_T + len(starts), padding))
+            rows_1T.append(offset_row_T + len(starts))
         row_1T = upload(torch.from_numpy(np.stack(rows_1T)), device)
         torch.index_select(vectors_VP, 0, row_1T[0], out=self.start_TP)
         if self.offset_TP is not None:
             torch.index_select(vectors_VP, 0, row_1T[1], out=self.offset_TP)
         self.w_TP.copy_(self.start_TP)
 
-        numbers_5T = torch.nn.functional.pad(step_numbers(tasks), (0, padding))
-        upload_into(self.numbers_5T, numbers_5T)
+        upload_into(self.numbers_5T, step_numbers(tasks))
         self.optimizer.restart()
         self.tally_2T.zero_()
 
@@ -196,7 +187,7 @@ class LocalStep:
         """Take all steps of the tasks that have begun.
 
         Args:
-            plan_KTB: the samples of each step, padding included.
+            plan_KTB: the samples of each step, absent ones included.
             seed_KT: the dropout seeds of each step; None without dropout.
             take_one: takes one step: it calls `take`, or replays the graph.
         """
@@ -220,17 +211,16 @@ class LocalStep:
         self.index_KTB[:steps].copy_(plan.clamp_min(0))
 
     def results(self, samples_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return start minus end, mean loss and accuracy of the first tasks.
+        """Return start minus end, mean loss and accuracy of the tasks.
 
         They are new tensors on the device, which the next stack does not change.
 
         Args:
-            samples_T: the number of samples that each of these tasks has seen.
+            samples_T: the number of samples that each task has seen.
         """
-        tasks = len(samples_T)
-        delta_TP = self.start_TP[:tasks] - self.w_TP[:tasks]
+        delta_TP = self.start_TP - self.w_TP
         seen_T = upload(samples_T, self.w_TP.device)
-        loss_T, accuracy_T = self.tally_2T[:, :tasks] / seen_T
+        loss_T, accuracy_T = self.tally_2T / seen_T
         return delta_TP, loss_T, accuracy_T
 
 
@@ -243,8 +233,3 @@ def _distinct(vectors: Sequence[Tensor]) -> tuple[list[Tensor], NDArray[np.int64
     row_of = {key: row for row, key in enumerate(found)}
     rows = np.array([row_of[id(vector)] for vector in vectors], np.int64)
     return list(found.values()), rows
-
-
-def _padded(row_T: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
-    """Return rows of vectors, with the first vector for each of the added tasks."""
-    return np.pad(row_T, (0, padding))

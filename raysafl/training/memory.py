@@ -22,7 +22,7 @@ EVALUATION_SHARE = 0.125
 RECORDED_SHARE = 0.125
 
 # The maximum number of tasks, or of models, that are stacked. At this number a GPU is
-# busy even with small models, and padding to a power of two costs much with more.
+# busy even with small models.
 MOST_STACKED = 1024
 
 # While gradients are computed, memory is needed for what autograd saves, and about as
@@ -79,15 +79,22 @@ class GpuMemory(NamedTuple):
         )
 
     def most_tasks(self, width: int) -> int:
-        """Return how many tasks take their steps together, a power of two.
+        """Return how many tasks take their steps together at most, a power of two.
 
         Args:
             width: the number of samples in a task's batch.
         """
+        return _stack_of(self.total * STEP_SHARE, self.bytes_of_task(width))
+
+    def bytes_of_task(self, width: int) -> int:
+        """Return the bytes that a task needs while it takes its steps.
+
+        Args:
+            width: the number of samples in its batch.
+        """
         vectors = VECTORS * FLOAT_BYTES * self.num_parameters
         plan = STEPS * PLAN_BYTES * width
-        one = BACKWARD * width * self.sample_bytes + plan + vectors
-        return _stack_of(self.total * STEP_SHARE, one)
+        return BACKWARD * width * self.sample_bytes + plan + vectors
 
     def most_models(self, samples: int) -> int:
         """Return how many models are evaluated together, a power of two.

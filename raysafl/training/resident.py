@@ -9,19 +9,16 @@ import torch
 from raysafl.core.problem import Dataset
 from raysafl.training.inputs import Inputs
 
-# The maximum number of recorded steps. A round meets few shapes: stacks are rounded up
-# to powers of two, and so are batches narrower than the batch size.
-RECORDED = 32
+# The maximum number of recorded steps. One is recorded for each number of tasks that
+# are stacked, so cohorts of random sizes need many.
+RECORDED = 64
 
 
 class Kept(Protocol):
     """A recorded step, of which only the size and the graph are looked at here."""
 
     graph: Any
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the tensors that it holds on the device."""
+    nbytes: int
 
 
 class Resident:
@@ -96,9 +93,9 @@ class Resident:
         self._steps.clear()
 
     @property
-    def num_steps(self) -> int:
-        """The number of recorded steps that are kept."""
-        return len(self._steps)
+    def steps(self) -> list[Any]:
+        """The recorded steps that are kept, the least recently used first."""
+        return list(self._steps.values())
 
     def _bound_steps(self) -> None:
         """Drop the steps that were not used for the longest time, but not the latest."""

@@ -53,8 +53,7 @@ class LocalTrainer:
             samples; the client may be SERVER or EVERYONE.
         device: "cpu" or "cuda".
         engine: the name of an engine (`raysafl.training.engine_choice.ENGINES`), or
-            "auto" for the one that is fastest here.
-        batch_size: the usual number of samples in a batch, for which "auto" chooses.
+            "auto" for the one that `choose_engine` gives.
         objective: what gives each sample its loss, and what is measured.
         resident: what is on the device already, from one trainer to the next; None if
             nothing is.
@@ -71,7 +70,6 @@ class LocalTrainer:
         indices_of: Callable[[int, int], NDArray[np.int64]],
         device: str = "cpu",
         engine: str = "auto",
-        batch_size: int = 32,
         objective: Objective = PLAIN,
         resident: Resident | None = None,
         device_share: float = 1.0,
@@ -85,25 +83,16 @@ class LocalTrainer:
         self.inputs, self.test = self.resident.samples(dataset, self.device)
         self.indices_of = indices_of
         self._requested_engine = engine
-        self._batch_size = batch_size
         self._device_share = device_share
 
     @cached_property
     def engine_name(self) -> str:
-        """The requested engine, or with "auto" the fastest on batches of this size.
-
-        It is determined at the first access, since a measurement takes up to some
-        seconds.
-        """
+        """The requested engine, or with "auto" the one that is chosen for the model."""
         if self._requested_engine != "auto":
             return self._requested_engine
-        batch_size = min(self._batch_size, len(self.inputs.y))
-        index_1B = torch.arange(batch_size, device=self.device)[None]
-        x_1B, y_1B = self.inputs.at(index_1B)
-        if self._memory is None:
-            return choose_engine(self.model, x_1B, y_1B, self.objective)
-        most_tasks = self._memory.most_tasks(batch_size)
-        return choose_engine(self.model, x_1B, y_1B, self.objective, most_tasks)
+        index_TB = torch.arange(4, device=self.device).view(2, 2) % len(self.inputs.y)
+        x_TB, y_TB = self.inputs.at(index_TB)
+        return choose_engine(self.model, x_TB, y_TB, self.objective)
 
     @cached_property
     def engine(self) -> Engine:

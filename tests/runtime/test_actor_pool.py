@@ -22,7 +22,7 @@ from raysafl.core.problem import Dataset
 from raysafl.runtime import actor_pool
 from raysafl.runtime.actor_pool import ActorPool, LostActorsError
 from raysafl.runtime.messages import PackSetup
-from raysafl.runtime.on_actors import agree_on_engine, host_pack, start_actors
+from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.store import Store
 
@@ -129,37 +129,6 @@ def test_an_idle_actor_that_dies_is_replaced_and_configured(tiny: Run) -> None:
         assert pool.ready() == [("cpu", "loop")] * 2
     finally:
         pool.kill()
-
-
-class Choosy:
-    """Chooses another engine than any other actor does."""
-
-    def __init__(self, threads: int) -> None: ...
-
-    def configure(self, setup: PackSetup) -> tuple[str, str]:
-        self.engine = (
-            f"engine {os.getpid()}" if setup.engine == "auto" else setup.engine
-        )
-        return "cpu", self.engine
-
-    def chosen(self) -> str:
-        return self.engine
-
-
-@pytest.mark.acceptance
-def test_actors_that_choose_differently_and_later_ones_take_the_engine_of_the_first(
-    tiny: Run,
-) -> None:
-    pool = ActorPool(Choosy, Hardware(actors=2, cpus=0.1))
-    setup = setup_of(tiny, tiny.data.load(), "auto")
-    pool.configure(setup)
-    _, engine = agree_on_engine(pool, setup)
-    assert engine.startswith("engine ")
-    assert pool.get([pool.send(index, "chosen") for index in range(2)]) == [engine] * 2
-    kill_actor(pool.actors[1])
-    assert pool.get([pool.send(1, "chosen")]) == [engine]
-    assert pool.ready() == [("cpu", engine)]  # of the new one
-    pool.kill()
 
 
 @pytest.mark.acceptance

@@ -30,8 +30,8 @@ class Noise(Source):
 
 
 MNIST = Noise(shape=(1, 28, 28), train=60_000, test=10_000)
-# Two clients of 500 images, as in W2.
-CIFAR10 = Noise(shape=(3, 32, 32), train=1000, test=200)
+# Ten clients of 500 images, which come in every round.
+CIFAR10 = Noise(shape=(3, 32, 32), train=5000, test=200)
 RUNS: dict[str, Run] = {
     **{
         name: STANDARD[name].run.replace({"data.dataset": MNIST})
@@ -40,8 +40,7 @@ RUNS: dict[str, Run] = {
     "W2": STANDARD["W2"].run.replace(
         {
             "data.dataset": CIFAR10,
-            "data.clients": 2,
-            "participation.m": 2,
+            "data.clients": 10,
             "eval_every": 100,
         }
     ),
@@ -60,10 +59,12 @@ def second_round(run: Run, engine: str) -> Counts:
             run.model,
             device="cuda",
             engine=engine,
-            batch_size=run.local.batch_size,
         )
         simulation = Simulation(run.replace(rounds=3), work)
         simulation.step()
+        # A recorded step trains the tasks that are asked for, and no others.
+        steps = work.trainer.resident.steps
+        assert {len(step.w_TP) for step in steps} == {run.participation.m}
         with device.counting() as counts:
             simulation.step()
     return counts

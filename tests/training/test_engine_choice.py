@@ -1,20 +1,13 @@
-"""The choice of an engine: measured once, kept, and never a wrong one."""
-
-import json
-from pathlib import Path
+"""The choice of an engine: a rule, and never a wrong one."""
 
 import pytest
 import torch
+from helpers.emulated_cuda import emulated_cuda
 from torch import Tensor, nn
 
 from raysafl import CNN, MLP, CharLSTM, Logistic, Model
 from raysafl.models import FlatModel
-from raysafl.training.engine_choice import (
-    ENGINES,
-    cache_file,
-    choose_engine,
-    make_engine,
-)
+from raysafl.training.engine_choice import ENGINES, choose_engine, make_engine
 from raysafl.training.engines import Gradients, Loop
 from raysafl.training.linear import Fused
 
@@ -22,45 +15,53 @@ X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y_NB = torch.arange(15).view(3, 5) % 4
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAYSAFL_CACHE", str(tmp_path / "cache"))
-
-
 def flat(model: Model) -> FlatModel:
     return FlatModel(model, (1, 8, 8), 4)
 
 
-def test_linear_and_recurrent_models_need_no_measurement() -> None:
+IMAGES = torch.rand(2, 2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("model", "on_small", "on_large"),
+    [
+        (Logistic(), "fused", "fused"),
+        (MLP(hidden=[4]), "vmap", "vmap"),
+        (CNN(channels=[2], hidden=4), "vmap", "loop"),
+        (CNN(channels=[2], hidden=4, precision="bfloat16"), "vmap", "loop"),
+    ],
+)
+def test_the_engine_follows_from_the_model_and_the_size_of_images(
+    model: Model, on_small: str, on_large: str
+) -> None:
+    assert choose_engine(flat(model), X_NB, Y_NB) == on_small
+    larger = FlatModel(model, (1, 12, 12), 4)
+    assert choose_engine(larger, IMAGES, LABELS) == on_large
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        (Logistic(), "linear"),
+        (MLP(hidden=[4]), "graph"),
+        (CNN(channels=[2], hidden=4), "graph"),
+    ],
+)
+def test_a_gpu_records_whatever_can_be_stacked(model: Model, engine: str) -> None:
+    with emulated_cuda():
+        larger = FlatModel(model, (1, 12, 12), 4)
+        larger.module.to("cuda")
+        assert choose_engine(larger, IMAGES.cuda(), LABELS.cuda()) == engine
+
+
+def test_recurrent_layers_are_trained_in_a_loop() -> None:
     tokens = torch.zeros(1, 2, 80, dtype=torch.int64)
-    assert choose_engine(flat(Logistic()), X_NB, Y_NB) == "fused"
-    assert (
-        choose_engine(FlatModel(CharLSTM(), (80,), 90), tokens, Y_NB[:1, :2]) == "loop"
-    )
-    assert not cache_file().exists()
+    model = FlatModel(CharLSTM(), (80,), 90)
+    assert choose_engine(model, tokens, Y_NB[:1, :2]) == "loop"
 
 
-def test_a_choice_is_measured_once_and_kept_for_this_model_and_shape() -> None:
-    first = choose_engine(flat(MLP()), X_NB, Y_NB)
-    (key,) = json.loads(cache_file().read_text())
-    times = (
-        {"loop": 2.0, "vmap": 1.0} if first == "loop" else {"loop": 1.0, "vmap": 2.0}
-    )
-    cache_file().write_text(json.dumps({key: times}))
-    assert choose_engine(flat(MLP()), X_NB, Y_NB) == min(times, key=times.get) != first
-    choose_engine(flat(CNN()), X_NB, Y_NB)
-    choose_engine(flat(MLP()), X_NB[:, :4], Y_NB[:, :4])
-    assert len(json.loads(cache_file().read_text())) == 3
-
-
-def test_a_damaged_file_is_measured_anew() -> None:
-    cache_file().parent.mkdir(parents=True)
-    for text in ("{", "[1]"):
-        cache_file().write_text(text)
-        assert choose_engine(flat(MLP()), X_NB, Y_NB) in ("loop", "vmap")
-
-
-def test_a_faster_engine_with_wrong_gradients_is_out(
+def test_an_engine_with_wrong_gradients_is_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Wrong(Loop):
@@ -76,31 +77,6 @@ def test_a_faster_engine_with_wrong_gradients_is_out(
 
     monkeypatch.setitem(ENGINES, "vmap", Wrong)
     assert choose_engine(flat(CNN()), X_NB, Y_NB) == "loop"
-
-
-def test_an_engine_is_measured_on_no_more_samples_than_it_stacks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = list[torch.Size]()
-
-    class Watched(Loop):
-        def gradients(
-            self,
-            w_TP: Tensor,
-            x_TB: Tensor,
-            y_TB: Tensor,
-            weight_TB: Tensor,
-            seed_T: Tensor | None,
-        ) -> Gradients:
-            seen.append(y_TB.shape)
-            return super().gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
-
-    monkeypatch.setitem(ENGINES, "loop", Watched)
-    for batch in (5, 1000, 5000):
-        choose_engine(
-            flat(MLP()), torch.rand(1, batch, 1, 8, 8), torch.zeros(1, batch).long()
-        )
-    assert list(dict.fromkeys(seen)) == [(8, 5), (4, 1000), (1, 5000)]
 
 
 def test_gradients_that_are_no_numbers_leave_the_loop() -> None:
@@ -124,8 +100,6 @@ class Branching(Model):
 
 def test_a_model_that_vmap_cannot_run_is_trained_in_a_loop() -> None:
     assert choose_engine(flat(Branching()), X_NB, Y_NB) == "loop"
-    (times,) = json.loads(cache_file().read_text()).values()
-    assert list(times) == ["loop"]
 
 
 def test_an_engine_that_is_unknown_or_not_for_the_model_is_refused() -> None:

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from raysafl import (
     CNN,
     MLP,
-    Classification,
     Dataset,
     Key,
     LocalTraining,
@@ -26,8 +24,7 @@ from raysafl import (
 )
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
-from raysafl.training import engine_choice, evaluation, resident
-from raysafl.training.engine_choice import choose_engine
+from raysafl.training import evaluation, resident
 from raysafl.training.engines import Vmap
 from raysafl.training.memory import MOST_STACKED, GpuMemory, bytes_per_sample
 from raysafl.training.resident import Resident
@@ -124,16 +121,16 @@ def test_a_recorded_step_serves_later_trainers_with_an_equal_model(
     first = trainer(MLP(hidden=[12]), "graph", kept)
     asked = tasks(first.model, BASE)
     expected = first.train(asked).delta_MP
-    steps = kept.num_steps
+    steps = len(kept.steps)
     again = trainer(MLP(hidden=[12]), "graph", kept)
     assert again.inputs is first.inputs
     assert torch.equal(again.train(asked).delta_MP, expected)
-    assert kept.num_steps == steps > 0
+    assert len(kept.steps) == steps > 0
     # Another model, another objective's numbers and another kind of step need their own.
     trainer(MLP(hidden=[11]), "graph", kept).train(
         tasks(FlatModel(MLP(hidden=[11]), (1, 8, 8), 4), BASE)
     )
-    assert kept.num_steps == 2 * steps
+    assert len(kept.steps) == 2 * steps
 
 
 class SeededBackbone(Model):
@@ -171,7 +168,7 @@ def test_another_dataset_drops_the_samples_and_the_steps_that_read_them(
     del first
     other = small_images(150)
     second = trainer(MLP(hidden=[12]), "graph", kept, dataset=other)
-    assert kept.num_steps == 0 and samples() is None
+    assert len(kept.steps) == 0 and samples() is None
     expected = trainer(MLP(hidden=[12]), "vmap", device="cpu", dataset=other)
     torch.testing.assert_close(
         second.train(asked).delta_MP, expected.train(asked).delta_MP, **TOLERANCE
@@ -189,12 +186,12 @@ def test_recorded_steps_are_bounded_and_the_least_recently_used_goes_first(
     for count in (1, 2, 4, 1, 8, 2, 1):
         found = local.train(some[:count]).delta_MP
         torch.testing.assert_close(found, expected[:count], **TOLERANCE)
-        assert kept.num_steps <= 3
+        assert len(kept.steps) <= 3
     kept.most_bytes = 1
     local.train(some[:2])
-    assert kept.num_steps == 3
+    assert len(kept.steps) == 3
     local.train([*some, *some])
-    assert kept.num_steps == 1
+    assert len(kept.steps) == 1
 
 
 @pytest.mark.parametrize(("model", "engine"), MODELS, ids=repr)
@@ -311,69 +308,6 @@ def test_evaluation_of_one_model_that_does_not_fit_says_so(
     monkeypatch.setattr(Vmap, "logits", logits)
     with pytest.raises(MemoryError, match="out of memory: the outputs of one model"):
         evaluator.evaluate(local.model.init(Key(0)).repeat(3, 1))
-
-
-X_NB = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-Y_NB = torch.arange(15).view(3, 5) % 4
-
-
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAYSAFL_CACHE", str(tmp_path / "cache"))
-
-
-def choose(model: Model, most_tasks: int = 16) -> str:
-    flat = FlatModel(model, (1, 8, 8), 4)
-    flat.module.to("cuda")
-    return choose_engine(flat, X_NB.to("cuda"), Y_NB.to("cuda"), most_tasks=most_tasks)
-
-
-@pytest.mark.parametrize("precision", ["float32", "tf32"])
-def test_every_engine_is_measured_on_a_gpu(
-    own_cache: None, gpu: EmulatedCuda, precision: str
-) -> None:
-    choose(CNN(channels=[4], hidden=8, precision=precision))
-    assert '"graph"' in engine_choice.cache_file().read_text()
-    assert '"vmap"' in engine_choice.cache_file().read_text()
-    assert not torch.backends.cuda.matmul.allow_tf32
-
-
-def test_the_rounding_of_bfloat16_is_no_reason_to_refuse_an_engine() -> None:
-    """What is done on a GPU, on a CPU, where the engine "graph" cannot be recorded."""
-    flat = FlatModel(CNN(channels=[4], hidden=8, precision="bfloat16"), (1, 8, 8), 4)
-    objective = Classification()
-    times = engine_choice._measure_on_gpu(
-        flat, engine_choice.Batches(flat, X_NB, Y_NB), objective, most_tasks=16
-    )
-    assert {"loop", "vmap"} <= set(times) and flat.is_bfloat16
-    on_cpu = engine_choice._measure(
-        flat, engine_choice.Batches(flat, X_NB, Y_NB), objective
-    )
-    assert "vmap" not in on_cpu
-
-
-def test_an_engine_is_measured_with_fewer_tasks_where_memory_runs_out(
-    own_cache: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    flat = FlatModel(MLP(hidden=[50]), (1, 8, 8), 4)
-    with emulated_cuda(largest_allocation=20 * 4 * flat.num_parameters):
-        choose(MLP(hidden=[50]), most_tasks=64)
-    assert "engine graph: out of memory with 32 tasks stacked" in caplog.text
-    assert '"graph"' in engine_choice.cache_file().read_text()
-
-
-def test_an_engine_with_wrong_gradients_is_out_on_a_gpu(
-    own_cache: None, gpu: EmulatedCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = Vmap.gradients
-
-    def wrong(self: Vmap, w_TP: Tensor, *rest: Tensor) -> object:
-        out = right(self, w_TP, *rest)
-        return out._replace(g_TP=out.g_TP * 1.01)
-
-    monkeypatch.setattr(Vmap, "gradients", wrong)
-    assert choose(MLP(hidden=[12])) == "loop"
 
 
 def test_counts_of_hits_wait_once(gpu: EmulatedCuda) -> None:

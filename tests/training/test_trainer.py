@@ -13,21 +13,16 @@ from raysafl import (
     CNN,
     MLP,
     Dataset,
-    FedAvg,
-    Federation,
     Key,
     LocalTraining,
     Logistic,
     Model,
-    Run,
     Samples,
-    Uniform,
     Update,
 )
 from raysafl.core.problem import SERVER
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
-from raysafl.runtime.in_process import Worker
 from raysafl.training.engine_choice import ENGINES
 from raysafl.training.engines import Gradients
 from raysafl.training.evaluation import span_starts, sum_of_spans
@@ -325,25 +320,3 @@ def test_a_read_only_dataset_is_used_without_a_copy() -> None:
     assert local.inputs.x.data_ptr() == x.ctypes.data
     local.train(tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=1)))
     assert np.array_equal(x, DATASET.train.x)
-
-
-def test_the_engine_is_chosen_for_batches_as_wide_as_the_largest_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Run(
-        data=Federation(clients=20),
-        model=MLP(hidden=[4]),
-        algorithm=FedAvg(),
-        participation=Uniform(m=2),
-        local=LocalTraining(lr=0.1, batch_size=10**6, epochs=1),
-        rounds=1,
-    )
-    seen = list[torch.Size]()
-    monkeypatch.setattr(
-        "raysafl.training.trainer.choose_engine",
-        lambda model, x, y, objective: seen.append(y.shape) or "loop",
-    )
-    dataset = run.data.load()
-    worker = Worker(run.cells, dataset, run.model, batch_size=run.local.batch_size)
-    assert worker.trainer.engine_name == "loop"
-    assert seen == [(1, max(worker.sizes(0)[0]))]
