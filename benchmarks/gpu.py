@@ -115,8 +115,8 @@ def measures(
 
     Every part has a share of the time that is left. A part for which too little is left
     is skipped, a part that fails or takes too long keeps what it has found; `parts` says
-    which and why, when and with which versions. All processes that compute are fresh ones of one
-    thread, which share the datasets; what is compared takes turns.
+    which and why, when and with which versions. All processes that compute are fresh
+    ones of one thread, which share the datasets; what is compared takes turns.
 
     Args:
         setting: what all parts know; its `found` must take the pieces.
@@ -131,7 +131,7 @@ def measures(
     groups = dict.fromkeys(part.group for part in parts.values())
     names = set(chosen(only, [*parts, *groups], setting.repeats))
     # The floors need the device's rates.
-    taken = [("device", Part(described, least=10, most=45))]
+    taken = [("device", Part(described, least=20, most=45))]
     taken += [(n, part) for n, part in parts.items() if names & {n, part.group}]
     rest = sum(part.most for _, part in taken)
     with shared():
@@ -456,8 +456,7 @@ def _in_processes(
 def parts_of(plan: GpuPlan) -> dict[str, Part]:
     """Return all parts of a plan by name, those that matter most first."""
     return {
-        "differences": Part(differences, 30, 90, "agreement"),
-        "engines": Part(engines, 20, 45, "agreement"),
+        "differences": Part(differences, 30, 100, "agreement"),
         **{
             name: Part(partial(workload, name), 20, 60, "single")
             for name in plan.workloads
@@ -467,7 +466,8 @@ def parts_of(plan: GpuPlan) -> dict[str, Part]:
             for name in plan.packed
         },
         "S1": Part(s1, 25, 45, "sweep"),
-        "determinism": Part(determinism, 30, 80, "agreement"),
-        "memory": Part(memory, 25, 60, "agreement"),
-        "processes": Part(processes, 30, 90, "sweep"),
+        "engines": Part(engines, 20, 45, "agreement"),
+        "determinism": Part(determinism, 30, 100, "agreement"),
+        "memory": Part(memory, 20, 50, "agreement"),
+        "processes": Part(processes, 30, 80, "sweep"),
     }

@@ -10,8 +10,7 @@ from raysafl.simulation.run import Run
 
 What = Literal[
     "plain", "ours", "actors", "at_once", "sweep", "trials", "reports", "bare",
-    "start", "device", "agreement", "bits", "engines", "memory",
-    "packs",
+    "start", "device", "agreement", "bits", "engines", "memory", "packs",
 ]  # fmt: skip
 
 
