@@ -41,18 +41,20 @@ def cpu(given: Given) -> Measured:
 
 
 def gpu(given: Given) -> Measured:
-    """Measure within nine minutes whether a GPU computes right and fast (docs/gpu.md)."""
+    """Measure whether a GPU computes right and fast (docs/gpu.md); other parts of the file stay."""
     from benchmarks import tables
-    from benchmarks.device import device_of
-    from benchmarks.gpu import SECONDS, Setting, measures
+    from benchmarks.device import device_of, name_of
+    from benchmarks.gpu import Setting, measures
     from benchmarks.gpu_plan import DRY, ON_GPU
 
     device = device_of(given.dry)
-    settings = {"device": device, "seconds_allowed": SECONDS}
+    name = name_of(device)
+    settings = {"device": name, "seconds_allowed": given.seconds, "dry": given.dry}
     found = Found(origin(repeats=given.repeats, **settings))
+    found.go_on(given.out, ("device", "versions", "dry"))
     plan = DRY if given.dry else ON_GPU
-    setting = Setting(device, plan, given.repeats, found.measures)
-    return Measured(found, measures(setting, given.only), tables.gpu)
+    setting = Setting(device, plan, given.repeats, found.measures, name)
+    return Measured(found, measures(setting, given.only, given.seconds), tables.gpu)
 
 
 def scaling(given: Given) -> Measured:
@@ -60,9 +62,7 @@ def scaling(given: Given) -> Measured:
     from benchmarks.scaling import measures
     from benchmarks.scaling_report import scaling as table
 
-    found = Found(origin(repeats=given.repeats))
-    if (old := Found.read(given.out)) is not None:
-        found.measures = old.measures
+    found = Found(origin(repeats=given.repeats)).go_on(given.out)
     pieces = measures(given.only, given.repeats, given.seconds, given.dry)
     return Measured(found, pieces, table)
 
@@ -72,7 +72,7 @@ def engines(given: Given) -> Measured:
     import torch
 
     from benchmarks import tables
-    from benchmarks.device import device_of
+    from benchmarks.device import device_of, name_of
     from benchmarks.engines import DRY, MODELS, ON_GPU, Grid, measures
 
     names = chosen(given.only, list(MODELS), given.repeats)
@@ -84,8 +84,7 @@ def engines(given: Given) -> Measured:
         limit=given.limit,
         compiled=given.compile,
     )
-    told = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    found = Found(origin(device=told, threads=given.threads))
+    found = Found(origin(device=name_of(device), threads=given.threads))
     return Measured(found, measures(device, names, grid), tables.engines)
 
 
@@ -128,7 +127,8 @@ def arguments() -> argparse.ArgumentParser:
 
     add = command(cpu, 5)
     add("--full", action="store_true", help="take the slow S1 and trials as well")
-    command(gpu, 5)
+    add = command(gpu, 5)
+    add("--seconds", type=float, default=520, help="what all of it may take [520]")
     add = command(scaling, 3)
     add("--seconds", type=float, default=2.0, help="of rounds in a process [2]")
     add = command(engines, 3)

@@ -24,6 +24,7 @@ from benchmarks.rounds import (
     time_rounds,
     work_on_actors,
 )
+from benchmarks.shared_data import load
 from benchmarks.watch import client_actors, resident_mib
 from benchmarks.whole import WHOLE
 from raysafl.core.work import Training
@@ -35,7 +36,7 @@ from raysafl.sweep.hosting import worker_of
 def plain_loop(job: Job) -> Iterator[Rounds]:
     """Provide the rounds of the plain loop."""
     run = job.runs[0]
-    dataset = run.data.load()
+    dataset = load(run)
     loop = PlainLoop(run, dataset, part=job.part, parts=job.parts, device=job.device)
     yield Rounds(loop.step)
 
@@ -47,7 +48,7 @@ def in_process(job: Job) -> Iterator[Rounds]:
     The facts are in MiB: the memory, and how much of it came after the data.
     """
     runs = job.all_runs()
-    dataset = runs[0].data.load()
+    dataset = load(runs[0])
     before = resident_mib()
     began = time.perf_counter()
     work = worker_of(runs, dataset, job.engine, job.device)

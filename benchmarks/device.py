@@ -29,6 +29,11 @@ def device_of(dry: bool) -> str:
     return "cuda"
 
 
+def name_of(device: str) -> str:
+    """Return the name of a GPU's model; of a CPU, "cpu"."""
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
+
+
 def wait_for(device: str) -> None:
     """Wait until a device has done what it was told."""
     if device == "cuda":

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.device import wait_for
 from benchmarks.processes import median
 from raysafl.core.problem import Dataset, Model
+from raysafl.training.device import allow_tf32
 
 REPEATS = 5
 FLOAT = 4  # bytes
@@ -98,12 +99,12 @@ def _flop_rates(device: str, rows: int) -> Iterator[dict[str, float]]:
     if device == "cuda":
         kinds["tf32"] = torch.float32
     for name, kind in kinds.items():
-        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+        allow_tf32(name == "tf32")
         a = torch.rand(rows, rows, device=device).to(kind)
         out = torch.empty_like(a)
         seconds = seconds_of(lambda a=a, out=out: torch.mm(a, a, out=out), device)  # type: ignore[misc]
         yield {f"{name}_flop_per_s": 2 * rows**3 / seconds}
-    torch.backends.cuda.matmul.allow_tf32 = False
+    allow_tf32(False)
 
 
 def step_cost(model: Model, dataset: Dataset, batch: int) -> dict[str, float]:

@@ -9,7 +9,7 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,6 +41,29 @@ class Found:
         """Read a file; return None if there is none, or an empty one."""
         text = file.read_text() if file.is_file() else ""
         return cls(**json.loads(text)) if text.strip() else None
+
+    def go_on(self, file: Path, alike: Sequence[str] = ()) -> "Found":
+        """Take over the measures that a file has, if there is one.
+
+        Args:
+            file: the file.
+            alike: what must be the same in its origin as here.
+
+        Raises:
+            ValueError: something else is there.
+        """
+        old = Found.read(file)
+        if old is None:
+            return self
+        for name in alike:
+            theirs, ours = old.origin.get(name), self.origin[name]
+            if theirs != ours:
+                raise ValueError(
+                    f"{file} was measured with {name} {theirs!r}, and here it is "
+                    f"{ours!r}: remove the file, or give another --out"
+                )
+        self.measures = old.measures
+        return self
 
     def save(self, file: Path) -> None:
         """Write a file, which at no time holds a part of it."""

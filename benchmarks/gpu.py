@@ -1,4 +1,4 @@
-"""`python -m benchmarks gpu`: all measurements of a GPU, within nine minutes.
+"""`python -m benchmarks gpu`: the measurements of a GPU, in parts and groups of parts.
 
 Each part yields pieces of the result as they are known. It may end early, by an error or
 because its time is over: the pieces that it has yielded stay.
@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.floors import floors_ms
-from benchmarks.found import Piece, merge
-from benchmarks.gpu_jobs import in_short
+from benchmarks.found import Piece, merge, origin
+from benchmarks.gpu_jobs import SETTLED, in_short
 from benchmarks.gpu_plan import GpuPlan
 from benchmarks.job import Job, What
 from benchmarks.mps import mps
@@ -27,17 +27,17 @@ from benchmarks.processes import (
     ratio,
     seconds_by_name,
     seconds_per_round,
+    side_by_side,
     together,
 )
+from benchmarks.shared_data import shared
 from raysafl.participation import Uniform
 from raysafl.simulation.run import Run
 
 # Nine minutes, less what the command itself takes to start and to end.
 SECONDS = 520.0
-# The trial from which on memory should not grow.
-SETTLED = 5
-# Seconds that a process needs to start, to load its data and to set up the device.
-STARTING = 15.0
+# Seconds that a process needs to start, to map its data and to set up the device.
+STARTING = 10.0
 
 
 class Budget:
@@ -78,12 +78,14 @@ class Setting:
         plan: what is measured.
         repeats: the maximum number of turns of a comparison.
         found: everything that was found before.
+        name: the device's own name.
     """
 
     device: str
     plan: GpuPlan
     repeats: int
     found: Mapping[str, Any]
+    name: str = "cpu"
 
 
 Measure = Callable[[Setting, Budget], Iterator[Piece]]
@@ -95,12 +97,15 @@ class Part(NamedTuple):
     Attributes:
         measure: measures it.
         least: it is skipped if fewer seconds are left.
-        most: it is ended after so many seconds.
+        most: it is ended after so many seconds; its share of a shorter time follows
+            this number.
+        group: the name by which it is asked for together with others.
     """
 
     measure: Measure
     least: float
     most: float
+    group: str = ""
 
 
 def measures(
@@ -108,14 +113,14 @@ def measures(
 ) -> Iterator[Piece]:
     """Measure a device part by part, and yield each piece as it is known.
 
-    Every part has a share of the time. A part for which too little is left is skipped, a
-    part that fails or takes too long keeps what it has found; `parts` says which and
-    why. All processes that compute are fresh ones of one thread; what is compared takes
-    turns.
+    Every part has a share of the time that is left. A part for which too little is left
+    is skipped, a part that fails or takes too long keeps what it has found; `parts` says
+    which and why, when and with which versions. All processes that compute are fresh
+    ones of one thread, which share the datasets; what is compared takes turns.
 
     Args:
         setting: what all parts know; its `found` must take the pieces.
-        only: the names of the parts; empty: all.
+        only: the names of parts or of groups; empty: all.
         seconds: how long all of it may take.
 
     Raises:
@@ -123,28 +128,44 @@ def measures(
     """
     budget = Budget(seconds)
     parts = parts_of(setting.plan)
-    names = chosen(only, list(parts), setting.repeats)
+    groups = dict.fromkeys(part.group for part in parts.values())
+    names = set(chosen(only, [*parts, *groups], setting.repeats))
     # The floors need the device's rates.
-    taken = {"device": Part(described, least=10, most=60)}
-    taken |= {name: parts[name] for name in names}
-    for name, part in taken.items():
-        yield from carried_out(name, part, setting, budget)
+    taken = [("device", Part(described, least=20, most=45))]
+    taken += [(n, part) for n, part in parts.items() if names & {n, part.group}]
+    rest = sum(part.most for _, part in taken)
+    with shared():
+        for name, part in taken:
+            share = max(part.least, budget.left() * part.most / rest)
+            rest -= part.most
+            own = part._replace(most=min(part.most, share))
+            yield from carried_out(name, own, setting, budget)
 
 
 def carried_out(
     name: str, part: Part, setting: Setting, budget: Budget
 ) -> Iterator[Piece]:
-    """Measure a part in its share of the time; yield its pieces, and then its report.
+    """Measure a part in its share of the time; yield its pieces between two reports.
 
     Whatever happens, there is a report: `state` is done, skipped, late or failed,
-    `reason` says why it is not done, and `seconds` are what it took.
+    `reason` says why it is not done, `seconds` are what it took, and `origin` says where
+    and when. It is stopped until the part ends. A part that is skipped keeps what was
+    reported of it before.
     """
     began = time.monotonic()
+    where = origin(repeats=setting.repeats, device=setting.name)
+
+    def report(state: str, reason: str) -> Piece:
+        seconds = time.monotonic() - began
+        told = {"state": state, "reason": reason, "seconds": seconds}
+        return {"parts": {name: {**told, "origin": where}}}
+
     state = "done"
     reason = budget.lacks(part.least)
     if reason:
         state = "skipped"
     else:
+        yield report("stopped", "the command ended before it")
         try:
             yield from part.measure(setting, budget.share(part.most))
         except TimeoutError as error:
@@ -154,9 +175,10 @@ def carried_out(
             # Whatever breaks in a part, the others must still be measured.
             state = "failed"
             reason = in_short(error)
-    progress(f"{name}: {state} {reason}".rstrip())
     seconds = time.monotonic() - began
-    yield {"parts": {name: {"state": state, "reason": reason, "seconds": seconds}}}
+    progress(f"{name}: {state} in {seconds:.0f} s {reason}".rstrip())
+    if state != "skipped" or name not in setting.found.get("parts", {}):
+        yield report(state, reason)
 
 
 def described(setting: Setting, budget: Budget) -> Iterator[Piece]:
@@ -167,20 +189,25 @@ def described(setting: Setting, budget: Budget) -> Iterator[Piece]:
     yield from pieces(job, budget.left())
 
 
-def agreement(setting: Setting, budget: Budget) -> Iterator[Piece]:
+def differences(setting: Setting, budget: Budget) -> Iterator[Piece]:
     """Compare all engines with the CPU's loop; see `benchmarks.gpu_jobs`.
 
     At the top stands the largest difference of each precision.
     """
+    found: dict[str, Any] = {}
+    for _, piece in side_by_side(_jobs_of_models("agreement", setting), budget.left()):
+        merge(found, piece)
+        yield {"agreement": piece, **_largest_differences(found)}
+
+
+def _jobs_of_models(what: What, setting: Setting) -> list[Job]:
+    """Return the jobs that take all models, some in each."""
     models = setting.plan.models
     some = setting.plan.models_a_process
-    found: dict[str, Any] = {}
-    for first in range(0, len(models), some):
-        runs = list(models[first : first + some])
-        job = Job(what="agreement", runs=runs, device=setting.device)
-        for piece in pieces(job, budget.left()):
-            merge(found, piece)
-            yield {"agreement": piece, **_largest_differences(found)}
+    return [
+        Job(what=what, runs=list(models[first : first + some]), device=setting.device)
+        for first in range(0, len(models), some)
+    ]
 
 
 def _largest_differences(found: Mapping[str, Any]) -> dict[str, float]:
@@ -201,19 +228,18 @@ def determinism(setting: Setting, budget: Budget) -> Iterator[Piece]:
     Compared are also the bits of a run alone and in a pack. At the top stands whether
     all are equal.
     """
-    job = Job(what="bits", runs=list(setting.plan.models), device=setting.device)
+    jobs = [job for job in _jobs_of_models("bits", setting) for _ in range(2)]
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
-    both = zip(pieces(job, budget.left()), pieces(job, budget.left()), strict=True)
-    for one, other in both:
-        merge(first, one)
-        merge(second, other)
+    for number, piece in side_by_side(jobs, budget.left()):
+        merge(second if number % 2 else first, piece)
         found = {
             model: {
-                engine: _same_bits(first[model][engine], digests)
-                for engine, digests in engines.items()
+                engine: _same_bits(engines[engine], second[model][engine])
+                for engine in engines.keys() & second[model].keys()
             }
-            for model, engines in second.items()
+            for model, engines in first.items()
+            if model in second
         }
         every = [same for engines in found.values() for same in engines.values()]
         yield {
@@ -234,6 +260,23 @@ def _same_bits(first: Mapping[str, Any], second: Mapping[str, Any]) -> Piece:
     if "in_a_pack" in first:
         same["in_a_pack"] = first["in_a_pack"].get("digest") == digest
     return same
+
+
+def engines(setting: Setting, budget: Budget) -> Iterator[Piece]:
+    """Time the rounds of W2, ten clients each, by one engine after the other."""
+    job = Job(
+        what="engines",
+        runs=[setting.plan.by_engine],
+        device=setting.device,
+        seconds=_seconds_to_measure(budget),
+    )
+    for piece in pieces(job, budget.left()):
+        yield {"engines": {"W2": piece}}
+
+
+def _seconds_to_measure(budget: Budget) -> float:
+    """Return the seconds of a process that are left after its start, with a reserve."""
+    return max(1.0, 0.8 * budget.left() - STARTING)
 
 
 def workload(name: str, setting: Setting, budget: Budget) -> Iterator[Piece]:
@@ -307,8 +350,7 @@ def packs(name: str, setting: Setting, budget: Budget) -> Iterator[Piece]:
         runs=[setting.plan.packed[name]],
         sizes=list(setting.plan.sizes),
         device=setting.device,
-        # The last size may take longer than predicted.
-        seconds=max(1.0, 0.8 * budget.left() - STARTING),
+        seconds=_seconds_to_measure(budget),
     )
     yield from with_floors(setting, name, pieces(job, budget.left()))
 
@@ -346,7 +388,12 @@ def _beside_floors(
 
 def memory(setting: Setting, budget: Budget) -> Iterator[Piece]:
     """Measure the memory after each of 30 workers; at the top, how much it has grown."""
-    job = Job(what="memory", runs=[setting.plan.made_anew], device=setting.device)
+    job = Job(
+        what="memory",
+        runs=[setting.plan.made_anew],
+        device=setting.device,
+        seconds=_seconds_to_measure(budget),
+    )
     for piece in pieces(job, budget.left()):
         reserved = piece["reserved_mb"]
         growth = {}
@@ -407,13 +454,20 @@ def _in_processes(
 
 
 def parts_of(plan: GpuPlan) -> dict[str, Part]:
-    """Return all parts of a plan by name, the most informative ones first."""
+    """Return all parts of a plan by name, those that matter most first."""
     return {
-        "agreement": Part(agreement, least=30, most=90),
-        "determinism": Part(determinism, least=30, most=80),
-        **{name: Part(partial(workload, name), 25, 70) for name in plan.workloads},
-        **{f"packs-{name}": Part(partial(packs, name), 30, 70) for name in plan.packed},
-        "memory": Part(memory, least=25, most=60),
-        "S1": Part(s1, least=25, most=45),
-        "processes": Part(processes, least=30, most=80),
+        "differences": Part(differences, 30, 100, "agreement"),
+        **{
+            name: Part(partial(workload, name), 20, 60, "single")
+            for name in plan.workloads
+        },
+        **{
+            f"packs-{name}": Part(partial(packs, name), 30, 80, "packs")
+            for name in plan.packed
+        },
+        "S1": Part(s1, 25, 45, "sweep"),
+        "engines": Part(engines, 20, 45, "agreement"),
+        "determinism": Part(determinism, 30, 100, "agreement"),
+        "memory": Part(memory, 20, 50, "agreement"),
+        "processes": Part(processes, 30, 80, "sweep"),
     }

@@ -5,6 +5,7 @@ nested dictionary. What fails is named there, with its reason, and the rest goes
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -25,6 +26,7 @@ from benchmarks.floors import (
 from benchmarks.job import Job
 from benchmarks.processes import median
 from benchmarks.rounds import Pack, copies_of, time_rounds
+from benchmarks.shared_data import load
 from benchmarks.watch import resident_mib
 from benchmarks.workloads import steady_rounds
 from raysafl.core.problem import Dataset, Samples
@@ -34,10 +36,14 @@ from raysafl.sweep.hosting import worker_of
 
 Piece = dict[str, Any]
 ENGINES = ("loop", "vmap", "graph", "linear")
+# The engines that can train any network; a failed recording may break what follows it.
+TIMED = ("loop", "vmap", "graph")
 PRECISIONS = ("float32", "tf32", "bfloat16")
 # Runs that train beside the run whose bits are compared.
 BESIDE = 3
 TRIALS = 30
+# The trial from which on memory should not grow.
+SETTLED = 5
 # Shades of the pixels that a model of text reads as characters.
 SHADES = 10
 
@@ -83,18 +89,61 @@ def bits(job: Job) -> Iterator[Piece]:
                 yield {name_of(run): {engine: {how: end}}}
 
 
+def engines(job: Job) -> Iterator[Piece]:
+    """Time the rounds of a run by one engine after the other."""
+    ends = end_of(job)
+    run = job.runs[0]
+    dataset = load(run)
+    for engine in TIMED:
+        timed = partial(_rounds_of_engine, job, run, dataset, engine, ends)
+        yield {engine: tried(timed)}
+
+
+def _rounds_of_engine(
+    job: Job, run: Run, dataset: Dataset, engine: str, ends: float
+) -> Piece:
+    """Time the rounds of a run by an engine, and take its memory."""
+    forget_memory(job.device)
+    pack = Pack([run], worker_of([run], dataset, engine, job.device))
+    wait = partial(wait_for, job.device)
+    timed = time_rounds(pack.step, run.rounds, wait=wait, ends=ends)
+    seconds = timed["seconds"]
+    return {
+        "round_ms": 1e3 * median(seconds[steady_rounds(run)]),
+        "rounds_ms": [1e3 * one for one in seconds],
+        "device_mb": peak_device_mb(job.device),
+    }
+
+
+def forget_memory(device: str) -> None:
+    """Give back what torch keeps of a GPU's memory, and count its peak anew."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def end_of(job: Job) -> float:
+    """Return until when a job may take, by `time.monotonic`."""
+    return time.monotonic() + (job.seconds or math.inf)
+
+
 def memory(job: Job) -> Iterator[Piece]:
     """Make the worker of a run anew, train and evaluate, again and again.
+
+    There are fewer trials than usual if they would take longer than the job's `seconds`.
 
     After each trial there is the memory that torch has allocated and reserved on a GPU;
     on a CPU both are the resident memory of the process.
     """
+    ends = end_of(job)
     run = job.runs[0]
-    dataset = run.data.load()
+    dataset = load(run)
     allocated: list[float] = []
     reserved: list[float] = []
     worker = None
     for trial in range(TRIALS):
+        if trial > SETTLED and time.monotonic() > ends:
+            return
         # The old one goes before the new one comes, as in a client actor.
         del worker
         one = run.replace(seed=trial)
@@ -116,10 +165,9 @@ def packs(job: Job) -> Iterator[Piece]:
     A size that the one before it predicts to take longer than what is left of the job's
     `seconds` is skipped.
     """
-    assert job.seconds is not None
-    ends = time.monotonic() + job.seconds
+    ends = end_of(job)
     run = job.runs[0]
-    dataset = run.data.load()
+    dataset = load(run)
     yield {"step": step_cost(run.model, dataset, run.local.batch_size)}
     before: tuple[int, float] | None = None
     for size in job.sizes:
@@ -130,27 +178,30 @@ def packs(job: Job) -> Iterator[Piece]:
             yield {"packs": {str(size): {"skipped": reason}}}
             continue
         began = time.monotonic()
+        # Seconds of rounds that a larger pack can do without.
+        spared = 0.0
         try:
-            for piece in _pack(job, run, dataset, size):
+            for piece in _pack(job, run, dataset, size, ends):
                 yield {"packs": {str(size): piece}}
+                spared += sum(piece.get("rounds_ms", [])[2:]) / 1e3
         except Exception as error:
             # Such as too little memory; the other sizes are known by then, or follow.
             yield {"packs": {str(size): {"failed": in_short(error)}}}
-        before = (size, time.monotonic() - began)
+        before = (size, time.monotonic() - began - spared)
 
 
-def _pack(job: Job, run: Run, dataset: Dataset, size: int) -> Iterator[Piece]:
+def _pack(
+    job: Job, run: Run, dataset: Dataset, size: int, ends: float
+) -> Iterator[Piece]:
     """Time the rounds of one pack, then count what one more asks of the device."""
-    if job.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    forget_memory(job.device)
     runs = copies_of(run, size)
     began = time.perf_counter()
     work = worker_of(runs, dataset, job.engine, job.device)
     pack = Pack(runs, work)
     setup = time.perf_counter() - began
     wait = partial(wait_for, job.device)
-    seconds = time_rounds(pack.step, run.rounds, wait=wait)["seconds"]
+    seconds = time_rounds(pack.step, run.rounds, wait=wait, ends=ends)["seconds"]
     steady = seconds[steady_rounds(run)]
     clients = len(dataset.train) // run.data.clients
     yield {
@@ -177,7 +228,7 @@ def trained(runs: list[Run], dataset: Dataset, device: str, engine: str) -> Tens
     return pack.simulations[0].replicates[0].state.w_P.cpu()
 
 
-def tried(compute: Callable[[], Tensor]) -> Tensor | Piece:
+def tried(compute: Callable[[], Tensor | Piece]) -> Tensor | Piece:
     """Return what is computed; if an engine refuses or fails, the reason.
 
     `refused` is a combination that is not meant to run, `failed` one that broke.
@@ -206,7 +257,7 @@ def name_of(run: Run) -> str:
 
 def samples_of(run: Run) -> Dataset:
     """Return a run's dataset; for a model of text, its pixels as characters."""
-    dataset = run.data.load()
+    dataset = load(run)
     if not isinstance(run.model, CharLSTM):
         return dataset
     train, test = (_as_text(part) for part in (dataset.train, dataset.test))
@@ -232,6 +283,7 @@ PIECES: Mapping[str, Callable[[Job], Iterator[Piece]]] = {
     "device": describe,
     "agreement": agreement,
     "bits": bits,
+    "engines": engines,
     "memory": memory,
     "packs": packs,
 }

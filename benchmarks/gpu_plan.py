@@ -32,6 +32,7 @@ class GpuPlan:
             One, so that a network that breaks the GPU's context takes no other with it.
         workloads: what is compared with the plain loop.
         beside_cpu: the workloads that are timed on one core of the CPU as well.
+        by_engine: the run whose rounds each engine takes, with ten clients.
         made_anew: the run whose worker is made anew again and again.
         packed: the runs of which packs are made, by the name of their workload.
         sizes: the numbers of runs in a pack.
@@ -46,6 +47,7 @@ class GpuPlan:
     models_a_process: int
     workloads: Mapping[str, Workload]
     beside_cpu: Sequence[str]
+    by_engine: Run
     made_anew: Run
     packed: Mapping[str, Run]
     sizes: Sequence[int]
@@ -61,6 +63,7 @@ ON_GPU = GpuPlan(
     models_a_process=1,
     workloads=STANDARD,
     beside_cpu=("W1",),
+    by_engine=rounds_without_tests(W2.run, 12),
     made_anew=W2.run.replace(rounds=1),
     packed={
         "W4": rounds_without_tests(W4.run, 6),
@@ -74,7 +77,7 @@ ON_GPU = GpuPlan(
 )
 
 TINY_CNN = TINY.replace(model=CNN(channels=[4], hidden=8))
-# So small that the whole command takes about a minute on a CPU.
+# So small that each group takes about a minute on a CPU.
 DRY = GpuPlan(
     models=tuple(
         run.replace({"participation.m": 1, "rounds": 1, "eval_every": 1})
@@ -86,6 +89,7 @@ DRY = GpuPlan(
         "W2": Workload(TINY_CNN, target=1.0, half=True),
     },
     beside_cpu=("W1",),
+    by_engine=rounds_without_tests(TINY_CNN, 4),
     made_anew=TINY_CNN.replace(rounds=1),
     packed={
         "W4": rounds_without_tests(TINY, 4),

@@ -19,6 +19,7 @@ from raysafl.core.randomness import Key
 from raysafl.models import FlatModel
 from raysafl.participation import Uniform
 from raysafl.simulation.run import Run
+from raysafl.training.device import allow_tf32
 
 EVAL_BATCH = 1000
 
@@ -87,7 +88,7 @@ class PlainLoop:
         self.model.to(device)
         self.device = device
         # Both sides compute alike; by default torch rounds the factors of convolutions.
-        torch.backends.cudnn.allow_tf32 = run.model.precision == "tf32"
+        allow_tf32(run.model.precision == "tf32")
         self.parameters = list(self.model.parameters())
         self.w = [p.detach().clone() for p in self.parameters]
         self.optimizer = torch.optim.SGD(self.parameters, run.local.lr)

@@ -10,10 +10,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any, TypeVar
 
 import psutil
@@ -304,6 +306,53 @@ def pieces(job: Job, seconds: float) -> Iterator[dict[str, Any]]:
         child.tell("go")
         while (piece := child.hear()) is not None:
             yield piece
+
+
+def side_by_side(
+    jobs: Sequence[Job], seconds: float, most: int = 4
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Do jobs whose results come in pieces, some at the same time.
+
+    Args:
+        jobs: the jobs.
+        seconds: how long all of them may take.
+        most: how many of them run at a time.
+
+    Yields:
+        The number of a job and a piece of its result, as they come.
+
+    Raises:
+        Exception: a job has failed; the others were done nevertheless.
+    """
+    ends = time.monotonic() + seconds
+    said = SimpleQueue[tuple[int, dict[str, Any] | Exception | None]]()
+
+    def do(number: int) -> None:
+        try:
+            for piece in pieces(jobs[number], max(0.0, ends - time.monotonic())):
+                said.put((number, piece))
+            said.put((number, None))
+        except Exception as error:
+            said.put((number, error))
+
+    errors: list[Exception] = []
+    running = len(jobs)
+    pool = ThreadPoolExecutor(most)
+    try:
+        for number in range(len(jobs)):
+            pool.submit(do, number)
+        while running:
+            number, piece = said.get()
+            if isinstance(piece, dict):
+                yield number, piece
+                continue
+            running -= 1
+            if piece is not None:
+                errors.append(piece)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if errors:
+        raise errors[0]
 
 
 def seconds_per_round(run: Run, results: Sequence[Sequence[Result]]) -> list[float]:

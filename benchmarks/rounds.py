@@ -1,5 +1,6 @@
 """Rounds of raysafl, in this process or on Ray actors, ready to be timed."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,7 @@ def time_rounds(
     count: int,
     seconds: float | None = None,
     wait: Callable[[], None] = lambda: None,
+    ends: float = math.inf,
 ) -> dict[str, Any]:
     """Time rounds; return the seconds of each, and the last accuracy.
 
@@ -113,12 +115,16 @@ def time_rounds(
         count: how many rounds there are.
         seconds: for how long rounds are timed after `WARM` of them; None: all of them.
         wait: returns when the device has done what it was told; then a round has ended.
+        ends: when no further round should go on, by `time.monotonic`; two are timed
+            nevertheless.
     """
     took: list[float] = []
     accuracy = None
     while len(took) < count:
         timed = took[WARM:]
         if seconds is not None and len(timed) >= LEAST and sum(timed) >= seconds:
+            break
+        if len(took) > 1 and time.monotonic() + took[-1] > ends:
             break
         began = time.perf_counter()
         now = step()

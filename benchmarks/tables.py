@@ -222,6 +222,7 @@ def gpu_rows(found: Measures) -> Iterator[Row]:
     """
     yield from _difference_rows(found)
     yield from _bits_rows(found)
+    yield from _engine_rows(found.get("engines", {}))
     for name in STANDARD:
         if name in found:
             yield from _workload_rows(name, found[name])
@@ -287,6 +288,18 @@ def _bits_rows(found: Measures) -> Iterator[Row]:
         )
         made_of = f"differ: {differ}" if differ else "all models and engines"
         yield f"the same bits {where}", "yes" if value else "no", "", made_of
+
+
+def _engine_rows(found: Measures) -> Iterator[Row]:
+    """Yield the time of a round by each engine, or why there is none."""
+    for name, ends in found.items():
+        for engine, end in ends.items():
+            title = f"{name} by the engine {engine}"
+            if "round_ms" in end:
+                value = f"{in_seconds(end['round_ms'] / 1e3)} a round"
+                yield title, value, "", _memory(end["device_mb"])
+            else:
+                yield title, "not measured", "", str(next(iter(end.values())))
 
 
 def _workload_rows(name: str, one: Measures) -> Iterator[Row]:

@@ -38,10 +38,17 @@ from benchmarks.gpu_plan import DRY, MODELS, ON_GPU
 from benchmarks.job import Job
 from benchmarks.mps import mps
 from benchmarks.plain import PlainLoop
-from benchmarks.processes import Child, Result, against_plain, kept_in_turns
+from benchmarks.processes import (
+    Child,
+    Result,
+    against_plain,
+    kept_in_turns,
+    side_by_side,
+)
+from benchmarks.shared_data import FOLDER, load, shared
 from benchmarks.tables import gpu, gpu_rows
 from benchmarks.workloads import S1, SHORT
-from raysafl import CNN, Digits, Run
+from raysafl import CNN, Digits, Federation, ParquetImages, Run
 from raysafl.models import CharLSTM, Logistic
 from raysafl.participation import Uniform
 from raysafl.sweep.here import worker_of
@@ -274,6 +281,38 @@ def test_a_process_that_takes_longer_than_its_time_is_ended_and_named() -> None:
         child.hear()
 
 
+def test_jobs_side_by_side_tell_what_they_find_though_one_of_them_fails() -> None:
+    missing = SMALLER.replace({"data.dataset": ParquetImages(path="nowhere")})
+    runs = [SMALLER, missing, SMALLER]
+    found: dict[int, dict[str, Any]] = {}
+    with pytest.raises(ValueError, match="nowhere"):
+        for number, piece in side_by_side(
+            [Job(what="bits", runs=[run]) for run in runs], 60.0, most=2
+        ):
+            merge(found.setdefault(number, {}), piece)
+    assert found.keys() == {0, 2} and found[0] == found[2]
+    assert found[0]["Logistic"].keys() == set(gpu_jobs.ENGINES)
+
+
+def test_shared_data_are_decoded_once_and_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = SMALLER.data.load()
+    with shared():
+        first = load(SMALLER)
+        monkeypatch.setattr(Federation, "load", None)
+        second = load(SMALLER)
+        # What one process writes, no other sees.
+        first.train.x[:] = 0
+        third = load(SMALLER)
+    assert FOLDER not in os.environ
+    for dataset in (second, third):
+        assert dataset.name == right.name
+        for part in ("train", "test"):
+            mine, theirs = getattr(dataset, part), getattr(right, part)
+            assert (mine.x == theirs.x).all() and (mine.y == theirs.y).all()
+
+
 def test_the_shortest_times_of_all_parts_fit_into_the_command() -> None:
     parts = parts_of(ON_GPU)
     assert sum(part.least for part in parts.values()) < SECONDS <= 9 * 60 - 15
@@ -328,7 +367,7 @@ def test_without_mps_or_where_it_may_not_be_started_the_reason_is_told(
     ("arguments", "message"),
     [
         (["--only", "W5"], "nothing is called 'W5' here: did you mean"),
-        (["--only", "pack"], "did you mean 'packs-W"),
+        (["--only", "pack"], "did you mean 'packs'"),
         (["--repeats", "0"], "repeats must be at least 1"),
     ],
 )
@@ -343,6 +382,87 @@ def test_a_mistake_is_told_before_anything_is_measured(
     assert main(["gpu", "--dry", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def part(name: str) -> Part:
+    """Return a part that finds its own name."""
+
+    def measure(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
+        yield {"found": {name: budget.seconds}}
+
+    return Part(measure, 10, 30, name[0])
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has three parts in two groups, which measure nothing."""
+    known = {name: part(name) for name in ("a1", "a2", "b1")}
+    monkeypatch.setattr("benchmarks.gpu.parts_of", lambda plan: known)
+    monkeypatch.setattr("benchmarks.gpu.described", part("d").measure)
+
+
+@pytest.mark.usefixtures("parts")
+def test_commands_in_any_order_fill_one_file_and_each_part_has_its_origin(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "gpu.json"
+    for only in ("b1", "a"):
+        assert main(["gpu", "--dry", "--only", only, "--out", str(out)]) == 0
+        text = out.read_text()
+    # What is skipped now was done before.
+    assert main(["gpu", "--dry", "--seconds", "5", "--out", str(out)]) == 0
+    found = Found.read(out)
+    assert found is not None and found.measures == json.loads(text)["measures"]
+    reports = found.measures["parts"]
+    assert list(reports) == ["device", "b1", "a1", "a2"]
+    assert {report["state"] for report in reports.values()} == {"done"}
+    assert reports["b1"]["origin"].keys() >= {"date", "versions", "device", "commit"}
+
+
+@pytest.mark.usefixtures("parts")
+def test_parts_share_a_short_time_and_what_one_spares_goes_to_the_next(
+    tmp_path: Path,
+) -> None:
+    setting = Setting("cpu", SMALLEST, 1, {})
+    found = Found({}).collect(measures(setting, seconds=67.5)).measures["found"]
+    # Of 45 + 3 * 30 s there is half; the device spares what it was given.
+    assert found == pytest.approx({"d": 22.5, "a1": 22.5, "a2": 30, "b1": 30}, abs=1)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("name", ["device", "versions", "dry"])
+def test_a_file_of_another_device_is_left_alone(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "gpu.json"
+    there = Found(origin(device="cpu", dry=True))
+    there.origin[name] = "another"
+    there.save(out)
+    before = out.read_text()
+    assert main(["gpu", "--dry", "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert f"was measured with {name} 'another', and here it is " in told
+    assert out.read_text() == before
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_command_that_is_stopped_leaves_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(setting: Setting, budget: Budget) -> Iterator[dict[str, Any]]:
+        yield {"found": {"a2": 1}}
+        raise KeyboardInterrupt
+
+    known = {"a1": part("a1"), "a2": Part(stopped, 10, 30, "a")}
+    monkeypatch.setattr("benchmarks.gpu.parts_of", lambda plan: known)
+    out = tmp_path / "gpu.json"
+    with pytest.raises(KeyboardInterrupt):
+        main(["gpu", "--dry", "--out", str(out)])
+    found = Found.read(out)
+    assert found is not None and found.measures["found"].keys() == {"d", "a1", "a2"}
+    states = {name: one["state"] for name, one in found.measures["parts"].items()}
+    assert states == {"device": "done", "a1": "done", "a2": "stopped"}
+    assert FOLDER not in os.environ
 
 
 @needs_no_gpu
@@ -460,7 +580,7 @@ def test_a_result_without_any_part_has_a_headline_and_no_rows() -> None:
     setting = Setting("cpu", SMALLEST, 1, found.measures)
     found.collect(measures(setting, seconds=0.0))
     reports = found.measures["parts"].values()
-    assert [report["state"] for report in reports] == ["skipped"] * 8
+    assert [report["state"] for report in reports] == ["skipped"] * 9
     assert {row[1] for row in gpu_rows(found.measures)} == {"skipped"}
     assert gpu(found).startswith("unknown; ")
 
