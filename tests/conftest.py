@@ -51,6 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m gpu`, import tests/gpu alone: where the GPU is, others may lack packages."""
+    is_other = not collection_path.is_relative_to(HERE / "gpu")
+    if config.option.markexpr == "gpu" and collection_path.is_file() and is_other:
+        return True
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies in tests/acceptance, and choose which tests run in one process.

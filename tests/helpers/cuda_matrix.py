@@ -1,128 +1,15 @@
-"""Small runs on several kinds of models, and their comparison between two devices."""
+"""No wait for the emulated device while a stack is trained."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from helpers.emulated_cuda import EmulatedCuda
-from helpers.packs import Played, played
-from raysafl import (
-    CNN,
-    Algorithm,
-    CharLSTM,
-    Dataset,
-    Dirichlet,
-    FedAvg,
-    Federation,
-    IidServer,
-    LocalTraining,
-    Logistic,
-    Model,
-    Run,
-    Samples,
-    Uniform,
-)
-from raysafl.data.sources import Source
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.simulation import Simulation
 from raysafl.training.engines import Loop, Vmap
 from raysafl.training.gpu_training import GpuTraining
 from raysafl.training.linear import Linear
-
-CLASSES = 4
-
-
-class SmallImages(Source):
-    """Images [1, 6, 6] of noise around a shade for each class."""
-
-    def load(self) -> Dataset:
-        """120 training and 60 test images."""
-        rng = np.random.default_rng(0)
-
-        def samples(count: int) -> Samples:
-            y = np.arange(count) % CLASSES
-            x = y[:, None, None, None] / CLASSES + rng.normal(0, 0.5, (count, 1, 6, 6))
-            return Samples(x.astype(np.float32), y)
-
-        return Dataset("small images", samples(120), samples(60), CLASSES)
-
-
-class SmallTexts(Source):
-    """Texts of 5 tokens, of which the last one gives the class."""
-
-    def load(self) -> Dataset:
-        """120 training and 60 test texts."""
-        rng = np.random.default_rng(0)
-
-        def samples(count: int) -> Samples:
-            x = rng.integers(0, CLASSES, (count, 5))
-            return Samples(x, x[:, -1].copy())
-
-        return Dataset("small texts", samples(120), samples(60), CLASSES)
-
-
-class WithDropout(Model):
-    """Two dense layers with dropout between them."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build the layers."""
-        return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(36, 8),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(8, num_classes),
-        )
-
-
-MODELS: dict[str, Model] = {
-    "logistic": Logistic(),
-    "CNN": CNN(channels=[3], hidden=8),
-    "dropout": WithDropout(),
-    "LSTM": CharLSTM(embedding=3, hidden=5, layers=1, dropout=0.2),
-}
-ENGINES = {
-    "logistic": ("linear", "loop", "vmap", "graph"),
-    "CNN": ("loop", "vmap", "graph"),
-    "dropout": ("loop", "vmap", "graph"),
-    # vmap does not stack recurrent layers.
-    "LSTM": ("loop",),
-}
-
-
-def small_run(model: str, algorithm: Algorithm | None = None) -> Run:
-    """Two replicates of 2 rounds, with clients of unequal sizes and a server's data."""
-    dataset = SmallTexts() if model == "LSTM" else SmallImages()
-    return Run(
-        data=Federation(
-            dataset=dataset,
-            clients=6,
-            partition=Dirichlet(alpha=2.0, balanced=False),
-            server=IidServer(n0=20),
-        ),
-        model=MODELS[model],
-        algorithm=algorithm or FedAvg(),
-        participation=Uniform(m=3),
-        local=LocalTraining(lr=0.1, batch_size=8, epochs=1),
-        rounds=2,
-        replicates=2,
-    )
-
-
-def play(run: Run, device: str, engine: str) -> Played:
-    """Carry out a run in this process."""
-    work = Worker(run.cells, run.data.load(), run.model, device=device, engine=engine)
-    simulation = Simulation(run, work)
-    records: list[Any] = []
-    while not simulation.done:
-        records += simulation.step()
-    return played(records, simulation)
 
 
 @contextmanager
@@ -143,22 +30,3 @@ def _no_sync(device: EmulatedCuda, act: Callable[..., Any]) -> Callable[..., Any
             return act(*args)
 
     return acting
-
-
-def assert_equal_in_float32(found: Played, expected: Played) -> None:
-    """Assert that two devices computed the same, to the rounding of float32.
-
-    Parameters may differ by 1e-4 of their value or by 1e-5, and losses by 1e-4 of
-    theirs. An accuracy may differ by one sample of a batch. All else is equal.
-    """
-    for w_P, expected_P in zip(found[1], expected[1], strict=True):
-        torch.testing.assert_close(w_P, expected_P, rtol=1e-4, atol=1e-5)
-    for row, expected_row in zip(found[0], expected[0], strict=True):
-        assert row.keys() == expected_row.keys()
-        for name, value in row.items():
-            other = expected_row[name]
-            if isinstance(value, float):
-                atol = 1 / 60 if "accuracy" in name else 1e-6
-                assert math.isclose(value, other, rel_tol=1e-4, abs_tol=atol), name
-            else:
-                assert value == other, name

@@ -23,6 +23,7 @@ from raysafl import (
     Cyclic,
     DPFedAvg,
     FedAmplify,
+    FedAvg,
     FedAvgM,
     FedDyn,
     FedProx,
@@ -71,6 +72,8 @@ def with_defaults(given: Sequence[Algorithm]) -> list[Algorithm]:
 
 
 ALGORITHMS = [*CHOSEN, *with_defaults(CHOSEN)]
+# Each algorithm, and each wrapper around the simplest.
+EVERY = [*ALGORITHMS, *(wrap(FedAvg()) for wrap in WRAPPERS.values())]
 POLICIES: dict[str, Participation] = {
     "full": Full(),
     "uniform": Uniform(m=3),

@@ -8,6 +8,7 @@ import torch
 
 from raysafl import (
     MIFA,
+    MLP,
     SAFARI,
     SCAFFOLD,
     Compressed,
@@ -16,6 +17,7 @@ from raysafl import (
     FedAvg,
     FedProx,
     LocalTraining,
+    Logistic,
     Model,
     Patience,
     PerClient,
@@ -31,6 +33,13 @@ from raysafl.core.work import Cell, Work
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.simulation import Simulation
+
+# Models, and the engines for GPUs that a pack is tried with.
+PACKS: list[tuple[str, Model]] = [
+    ("linear", Logistic()),
+    ("vmap", MLP(hidden=[8])),
+    ("graph", MLP(hidden=[8])),
+]
 
 Played = tuple[list[dict[str, Any]], list[torch.Tensor]]
 """The records of a run without the wall time, and each replicate's parameters.
@@ -127,6 +136,12 @@ def fair(base: Run) -> dict[str, Run]:
     return {name: base.replace(change) for name, change in changes.items()}
 
 
+def different(base: Run, model: Model) -> dict[str, Run]:
+    """Runs of one dataset and model that differ in all they can."""
+    base = base.replace(model=model)
+    return {**mixed(base, model), **judged(base, model), **fair(base)}
+
+
 def cells_of(runs: Mapping[str, Run]) -> list[Cell]:
     """The cells of all runs, one run after the other."""
     return [cell for run in runs.values() for cell in run.cells]
@@ -182,6 +197,17 @@ def together(
             else:
                 records[name] += outcome
     return {name: played(records[name], pack[name]) for name in pack}, failed
+
+
+def pack_on(runs: Mapping[str, Run], device: str, engine: str) -> dict[str, Played]:
+    """Runs that are played in lock-step on a device; none of them may fail."""
+    first = next(iter(runs.values()))
+    work = Worker(
+        cells_of(runs), first.data.load(), first.model, device=device, engine=engine
+    )
+    results, failed = together(runs, Lockstep[str](work))
+    assert not failed
+    return results
 
 
 def assert_same(one: Played, other: Played, exact: bool = True) -> None:

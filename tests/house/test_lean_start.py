@@ -174,6 +174,18 @@ def test_a_command_says_that_it_needs_ray_or_mlflow_and_how_to_get_it(
     assert call(without, *arguments) == (2, f"Error: {message}")
 
 
+def test_the_tests_on_gpus_are_collected_without_ray_and_mlflow(without: Path) -> None:
+    command = ["pytest", "-m", "gpu", "-n0", "-q", "--collect-only"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tests/gpu/test_gpu_matrix.py" in done.stdout
+
+
 def test_the_origin_of_a_run_leaves_out_the_version_of_what_is_not_installed(
     tmp_path: Path,
 ) -> None:

@@ -6,29 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.cuda_matrix import (
-    ENGINES,
-    assert_equal_in_float32,
-    no_sync_in_training,
-    play,
-    small_run,
-)
+from helpers.cuda_matrix import no_sync_in_training
 from helpers.emulated_cuda import ForbiddenSync, emulated_cuda
-from helpers.matrix import ALGORITHMS, WRAPPERS
-from helpers.packs import alone, assert_same, cells_of, fair, judged, mixed, together
+from helpers.matrix import EVERY
+from helpers.packs import PACKS, alone, assert_same, different, pack_on
+from helpers.small_runs import ENGINES, assert_equal_in_float32, play, small_run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysafl import MLP, Algorithm, FedAvg, Logistic, Model, Run, Samples
+from raysafl import Algorithm, Model, Run, Samples
 from raysafl.core.work import Task
-from raysafl.runtime.in_process import Worker
-from raysafl.simulation.lockstep import Lockstep
 from raysafl.training.engines import Gradients, Vmap
 from raysafl.training.inputs import Inputs
 from raysafl.training.linear import Linear
 from raysafl.training.local_step import LocalStep
-
-EVERY = [*ALGORITHMS, *(wrap(FedAvg()) for wrap in WRAPPERS.values())]
 
 
 @pytest.mark.parametrize("model", ENGINES)
@@ -44,20 +35,13 @@ def test_every_engine_on_the_device_equals_the_loop_on_the_cpu(
         assert_equal_in_float32(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("engine", "model"),
-    [("linear", Logistic()), ("vmap", MLP(hidden=[8])), ("graph", MLP(hidden=[8]))],
-)
+@pytest.mark.parametrize(("engine", "model"), PACKS)
 def test_a_pack_of_runs_that_differ_in_all_they_can_equals_each_alone_on_the_cpu(
     tiny: Run, engine: str, model: Model
 ) -> None:
-    base = tiny.replace(model=model)
-    runs = {**mixed(base, model), **judged(base, model), **fair(base)}
+    runs = different(tiny, model)
     with emulated_cuda() as device, no_sync_in_training(device):
-        dataset = base.data.load()
-        work = Worker(cells_of(runs), dataset, model, device="cuda", engine=engine)
-        results, failed = together(runs, Lockstep[str](work))
-    assert not failed
+        results = pack_on(runs, "cuda", engine)
     for name, run in runs.items():
         assert_same(results[name], alone(run, "loop"), exact=False)
 
