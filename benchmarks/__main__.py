@@ -129,6 +129,9 @@ def arguments() -> argparse.ArgumentParser:
     add("--full", action="store_true", help="take the slow S1 and trials as well")
     add = command(gpu, 5)
     add("--seconds", type=float, default=520, help="what all of it may take [520]")
+    told = "only write an archive for a machine without network, .tar.gz"
+    add("--bundle", type=Path, metavar="FILE", help=told)
+    add("--python", default="3.12", help="of the machine of the bundle [%(default)s]")
     add = command(scaling, 3)
     add("--seconds", type=float, default=2.0, help="of rounds in a process [2]")
     add = command(engines, 3)
@@ -153,6 +156,10 @@ def main(line: Sequence[str] | None = None) -> int:
             from benchmarks.pages import render
 
             render(given.check)
+        elif vars(given).get("bundle"):
+            from benchmarks.bundle import bundle
+
+            print(bundle(given.bundle, given.python))
         else:
             measure(given)
     except ValueError as error:

@@ -22,6 +22,9 @@ from raysafl.version import __version__
 
 Piece = Mapping[str, Any]
 PACKAGES = ("torch", "ray", "numpy")
+ROOT = Path(__file__).resolve().parents[1]
+# Names the commit in a copy of the repository that has no history, see `benchmarks.bundle`.
+COMMIT = "commit.txt"
 
 
 @dataclass
@@ -105,7 +108,7 @@ def origin(**settings: Any) -> dict[str, Any]:
             "usable": len(usable(0)) if usable else None,
         },
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(Path(__file__).parent),
+        "commit": _commit(),
         "versions": {
             "python": platform.python_version(),
             "raysafl": __version__,
@@ -114,6 +117,11 @@ def origin(**settings: Any) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         **settings,
     }
+
+
+def _commit() -> str:
+    told = ROOT / COMMIT
+    return told.read_text() if told.is_file() else commit(ROOT)
 
 
 def _processor() -> str:

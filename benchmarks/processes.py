@@ -14,19 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any, TypeVar
 
 import psutil
 
+from benchmarks.found import ROOT
 from benchmarks.job import Job
 from benchmarks.workloads import steady_rounds
 from raysafl.core.text import nearest
 from raysafl.simulation.run import Run
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[1]
 THREADS = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
