@@ -280,15 +280,10 @@ def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
-def test_a_run_that_only_its_trial_knows_is_refused_and_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stale", ["rerun", "keep"])
+def test_runs_of_classes_that_make_defines_are_checked_as_well(
+    stale: str, tmp_path: Path
 ) -> None:
-    """The class is made by `make`, so the driver does not know it beforehand."""
-    # This process is not a new one, and knows the class of the first sweep.
-    monkeypatch.setattr(CodeDigests, "of_defined", lambda self: {})
-
     begin = EXPERIMENT.index("class Mine")
     end = EXPERIMENT.index("GRID =")
     body = EXPERIMENT[begin:end].strip().replace("\n", "\n    ")
@@ -307,14 +302,18 @@ SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, make=make)
         file.write_text(edited(text, "1.0 * x", f"{step} * x"))
         return load_sweep(file)
 
-    first, _ = go_on_ray(sweep(1.0), tmp_path / "s")
-    before = contents(tmp_path / "s" / "ledger")
-    assert all(b'"code": {"Mine"' in entry for entry in before.values())
-    with pytest.raises(ValueError, match=r"lr=0\..\. --stale keep keeps its results"):
-        go_on_ray(sweep(2.0), tmp_path / "s")
-    assert contents(tmp_path / "s" / "ledger") == before
-    outcome, _ = go_on_ray(sweep(2.0), tmp_path / "s", stale="keep")
-    assert outcome.runs["final"].equals(first.runs["final"])
+    first, _ = go(sweep(1.0), tmp_path / "s")
+    (entry,) = first.store.ledger().values()
+    assert set(entry.code or {}) == {"Mine"}
+    again, said = go(sweep(1.0), tmp_path / "s")
+    assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
+    before = contents(tmp_path / "s")
+    with pytest.raises(ValueError, match=r"since 1 run was computed: lr=0\.."):
+        go(sweep(2.0), tmp_path / "s")
+    assert contents(tmp_path / "s") == before
+    outcome, _ = go(sweep(2.0), tmp_path / "s", stale=stale)
+    is_kept = outcome.runs["final"].equals(first.runs["final"])
+    assert is_kept == (stale == "keep")
 
 
 class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]
