@@ -1,219 +1,178 @@
-"""How fast raysafl is. Each command writes one JSON file and prints its tables.
+"""How fast raysafl is. Each command writes one JSON file while it measures, and prints its tables.
 
-`render` writes the pages from the files that lie in benchmarks/. README.md there says
-what each command measures.
+README.md in benchmarks/ says what each measures.
 """
 
+import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any, NamedTuple
 
 from benchmarks.found import Found, Piece, origin
 from benchmarks.processes import chosen, progress
 
-app = typer.Typer(
-    help=__doc__,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-Only = Annotated[
-    str, typer.Option(help="What to measure, with commas; without it, everything.")
-]
-Repeats = Annotated[int, typer.Option(help="Turns, of which medians are taken.")]
-Dry = Annotated[
-    bool,
-    typer.Option(
-        "--dry", help="Only try the command, with sizes that measure nothing."
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        help="The JSON file, written while measuring [default: named as the command, "
-        "with -dry behind it if it is dry, in the current folder]."
-    ),
-]
+Given = argparse.Namespace
 
 
-@app.command()
-def cpu(
-    only: Only = "",
-    repeats: Repeats = 5,
-    full: Annotated[
-        bool, typer.Option("--full", help="Take the slow S1 and trials as well.")
-    ] = False,
-    dry: Dry = False,
-    out: Out = None,
-) -> None:
-    """Measure raysafl against a plain PyTorch loop, and what rounds and trials cost.
+class Measured(NamedTuple):
+    """What a command is about to measure.
 
-    W1,W2,W3,W4,actors,packs,replicates,empty,start take 40 minutes; S1 (SAFARI's table 8)
-    and trials (10,000 trivial runs) are measured only with --full or by name.
+    Attributes:
+        found: takes the pieces.
+        pieces: are measured as they are taken.
+        table: writes what was found as Markdown.
     """
+
+    found: Found
+    pieces: Iterable[Piece]
+    table: Callable[[Found], str]
+
+
+def cpu(given: Given) -> Measured:
+    """Measure raysafl against a plain PyTorch loop, and what rounds and trials cost."""
+    from benchmarks import tables
     from benchmarks.cpu import DRY, ON_CPU, measures
-    from benchmarks.tables import cpu as table
 
-    pieces = measures(DRY if dry else ON_CPU, _names(only), repeats, full)
-    finish("cpu", Found(origin(repeats=repeats, dry=dry)), pieces, table, out)
+    plan = DRY if given.dry else ON_CPU
+    pieces = measures(plan, given.only, given.repeats, given.full)
+    return Measured(Found(origin(repeats=given.repeats)), pieces, tables.cpu)
 
 
-@app.command()
-def gpu(
-    only: Only = "", repeats: Repeats = 5, dry: Dry = False, out: Out = None
-) -> None:
-    """Measure a GPU within nine minutes: whether it computes right and fast.
-
-    See docs/gpu.md. Parts: agreement,determinism,W1,W2,W3,W4,packs-W4,packs-W2,memory,S1,
-    processes. With --dry the CPU stands for the GPU.
-    """
+def gpu(given: Given) -> Measured:
+    """Measure within nine minutes whether a GPU computes right and fast (docs/gpu.md)."""
+    from benchmarks import tables
     from benchmarks.device import device_of
     from benchmarks.gpu import SECONDS, Setting, measures
     from benchmarks.gpu_plan import DRY, ON_GPU
-    from benchmarks.tables import gpu as table
 
-    device = device_of(dry)
-    settings = {"device": device, "dry": dry, "seconds_allowed": SECONDS}
-    found = Found(origin(repeats=repeats, **settings))
-    setting = Setting(device, DRY if dry else ON_GPU, repeats, found.measures)
-    finish("gpu", found, measures(setting, _names(only)), table, out)
+    device = device_of(given.dry)
+    settings = {"device": device, "seconds_allowed": SECONDS}
+    found = Found(origin(repeats=given.repeats, **settings))
+    plan = DRY if given.dry else ON_GPU
+    setting = Setting(device, plan, given.repeats, found.measures)
+    return Measured(found, measures(setting, given.only), tables.gpu)
 
 
-@app.command()
-def scaling(
-    only: Only = "",
-    repeats: Repeats = 3,
-    seconds: Annotated[float, typer.Option(help="Of rounds in each process.")] = 2.0,
-    dry: Dry = False,
-    out: Out = None,
-) -> None:
-    """Measure how time and memory grow along nine axes, in 40 minutes.
-
-    clients,population,model,replicates,trials,actors,packs,at-once,reports: what the file
-    holds of other axes stays in it.
-    """
+def scaling(given: Given) -> Measured:
+    """Measure how time and memory grow along nine axes; other axes of the file stay."""
     from benchmarks.scaling import measures
     from benchmarks.scaling_report import scaling as table
 
-    found = Found(origin(repeats=repeats, dry=dry))
-    if (old := Found.read(_file("scaling", out, dry))) is not None:
+    found = Found(origin(repeats=given.repeats))
+    if (old := Found.read(given.out)) is not None:
         found.measures = old.measures
-    finish("scaling", found, measures(_names(only), repeats, seconds, dry), table, out)
+    pieces = measures(given.only, given.repeats, given.seconds, given.dry)
+    return Measured(found, pieces, table)
 
 
-@app.command()
-def engines(
-    only: Only = "",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    limit: Annotated[
-        float, typer.Option(help="A case that takes more seconds is timed once.")
-    ] = 20.0,
-    threads: Annotated[int, typer.Option(help="Of the CPU.")] = 1,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Try torch.compile as well.")
-    ] = False,
-    dry: Dry = False,
-    out: Out = None,
-) -> None:
-    """Measure the engines on two convolutional networks: W2,FslCifarNet."""
+def engines(given: Given) -> Measured:
+    """Measure the engines on two convolutional networks, beside their floors."""
     import torch
 
+    from benchmarks import tables
     from benchmarks.device import device_of
     from benchmarks.engines import DRY, MODELS, ON_GPU, Grid, measures
-    from benchmarks.tables import engines as table
 
-    chosen([device], ["cpu", "cuda"])
-    names = chosen(_names(only), list(MODELS))
-    told = device
-    if device == "cuda" and device_of(dry) == "cuda":
-        told = torch.cuda.get_device_name()
-    torch.set_num_threads(threads)
-    grid = DRY if dry else ON_GPU if device == "cuda" else Grid()
-    found = Found(origin(device=told, threads=threads, dry=dry))
-    pieces = measures("cpu" if dry else device, names, grid, limit, compiled)
-    finish(f"engines-{device}", found, pieces, table, out)
-
-
-@app.command()
-def rivals(
-    only: Only = "",
-    repeats: Repeats = 3,
-    pfl: Annotated[str, typer.Option(help="The Python that has pfl.")] = "",
-    flower: Annotated[str, typer.Option(help="The Python that has flwr.")] = "",
-    fedjax: Annotated[str, typer.Option(help="The Python that has fedjax.")] = "",
-    dry: Dry = False,
-    out: Out = None,
-) -> None:
-    """Measure other frameworks on W1,W2,W3,W4; those without a Python are left out."""
-    from benchmarks.rivals import measures, versions
-    from benchmarks.tables import rivals as table
-    from benchmarks.workloads import STANDARD, TINY, Workload
-
-    even = TINY.replace({"data.clients": 3, "participation.m": 2})
-    known = {"W1": Workload(even, target=1.0)} if dry else STANDARD
-    workloads = {
-        name: known[name] for name in chosen(_names(only), list(known), repeats)
-    }
-    given = {"pfl": pfl, "flower": flower, "fedjax": fedjax}
-    pythons = {name: python for name, python in given.items() if python}
-    found = Found(origin(repeats=repeats, rivals=versions(pythons), dry=dry))
-    finish("rivals", found, measures(workloads, pythons, repeats), table, out)
+    names = chosen(given.only, list(MODELS), given.repeats)
+    device = device_of(given.dry) if given.device == "cuda" else "cpu"
+    torch.set_num_threads(given.threads)
+    grid = replace(
+        DRY if given.dry else ON_GPU if device == "cuda" else Grid(),
+        repeats=given.repeats,
+        limit=given.limit,
+        compiled=given.compile,
+    )
+    told = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    found = Found(origin(device=told, threads=given.threads))
+    return Measured(found, measures(device, names, grid), tables.engines)
 
 
-@app.command()
-def render(
-    check: Annotated[
-        bool, typer.Option("--check", help="Fail if a page is not up to date.")
-    ] = False,
-) -> None:
-    """Write README.md, scaling.md and docs/scale.md from the JSON files in benchmarks/."""
-    from benchmarks.pages import render
+def rivals(given: Given) -> Measured:
+    """Measure other frameworks; one whose Python is not given is left out."""
+    from benchmarks import tables
+    from benchmarks.rivals import DRY, SCRIPTS, measures, versions
+    from benchmarks.workloads import STANDARD
 
-    render(check)
-
-
-def _names(only: str) -> list[str]:
-    return [name.strip() for name in only.split(",") if name.strip()]
-
-
-def _file(name: str, out: Path | None, dry: bool) -> Path:
-    return out or Path(f"{name}-dry.json" if dry else f"{name}.json")
+    known = DRY if given.dry else STANDARD
+    names = chosen(given.only, list(known), given.repeats)
+    paths = {name: getattr(given, name) for name in SCRIPTS}
+    pythons = {name: path for name, path in paths.items() if path}
+    found = Found(origin(repeats=given.repeats, rivals=versions(pythons)))
+    pieces = measures({name: known[name] for name in names}, pythons, given.repeats)
+    return Measured(found, pieces, tables.rivals)
 
 
-def finish(
-    name: str,
-    found: Found,
-    pieces: Iterable[Piece],
-    table: Callable[[Found], str],
-    out: Path | None,
-) -> None:
-    """Measure, write the JSON file after each piece, and print the tables.
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    Args:
-        name: the name of the file, if no other one is given.
-        found: takes the pieces.
-        pieces: what is measured.
-        table: writes what was found as Markdown.
-        out: the file.
-    """
-    dry: Any = found.origin["dry"]
-    file = _file(name, out, dry)
-    found.collect(pieces, file)
-    print(table(found))
-    progress(f"Written: {file}")
+    def command(begin: Callable[[Given], Measured], repeats: int) -> Callable[..., Any]:
+        made = commands.add_parser(
+            begin.__name__, help=begin.__doc__, description=begin.__doc__
+        )
+        made.set_defaults(begin=begin)
+        add = made.add_argument
+        add("--only", default="", help="what to measure, with commas [everything]")
+        add(
+            "--repeats",
+            type=int,
+            default=repeats,
+            help="turns of a median [%(default)s]",
+        )
+        add("--dry", action="store_true", help="only try it, with small sizes")
+        add("--out", type=Path, help="the JSON file [COMMAND.json in this folder]")
+        return add
+
+    add = command(cpu, 5)
+    add("--full", action="store_true", help="take the slow S1 and trials as well")
+    command(gpu, 5)
+    add = command(scaling, 3)
+    add("--seconds", type=float, default=2.0, help="of rounds in a process [2]")
+    add = command(engines, 3)
+    add("--device", default="cpu", choices=["cpu", "cuda"])
+    add("--limit", type=float, default=20, help="time a longer case once [20 seconds]")
+    add("--threads", type=int, default=1, help="of the CPU [1]")
+    add("--compile", action="store_true", help="try torch.compile as well")
+    add = command(rivals, 3)
+    for name in ("pfl", "flower", "fedjax"):
+        add(f"--{name}", metavar="PYTHON", help="the Python that has this framework")
+    told = "write the pages from the JSON files in benchmarks/"
+    render = commands.add_parser("render", help=told, description=told)
+    render.add_argument("--check", action="store_true", help="fail if a page is old")
+    return parser
 
 
-def main() -> None:
-    """Carry out a command; a mistake in what was given ends it with exit code 2."""
+def main(line: Sequence[str] | None = None) -> int:
+    """Carry out a command and return its exit code: 2 for a mistake in what was given."""
+    given = arguments().parse_args(line)
     try:
-        app()
+        if "check" in given:
+            from benchmarks.pages import render
+
+            render(given.check)
+        else:
+            measure(given)
     except ValueError as error:
         progress(f"Error: {error}")
-        sys.exit(2)
+        return 2
+    return 0
+
+
+def measure(given: Given) -> None:
+    """Measure, write the JSON file after each piece, and print the tables."""
+    name = given.begin.__name__
+    if name == "engines":
+        name += f"-{given.device}"
+    given.out = given.out or Path(f"{name}-dry.json" if given.dry else f"{name}.json")
+    given.only = [name.strip() for name in given.only.split(",") if name.strip()]
+    found, pieces, table = given.begin(given)
+    found.origin["dry"] = given.dry
+    print(table(found.collect(pieces, given.out)))
+    progress(f"Written: {given.out}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

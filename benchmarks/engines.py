@@ -1,7 +1,7 @@
 """`python -m benchmarks engines`: samples/s of the local engines on convolutional networks.
 
 For W2's network and FSL's for CIFAR-10, m clients at once and batches of B: what
-`LocalTrainer.train` reaches with each engine by name, and with `compile_too` also with
+`LocalTrainer.train` reaches with each engine by name, and if asked for also with
 `torch.compile` around its gradients. Data are random: arithmetic does not depend on
 them. Beside it stands the floor, the larger of two times of a step (see `step_cost`): its
 FLOP at the better of the measured rates of a matrix product and a convolution, and its
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.floors import FLOAT, seconds_of, step_cost
+from benchmarks.floors import Sizes, measured_rates, seconds_of, step_cost
 from benchmarks.found import Piece
 from benchmarks.processes import progress
 from benchmarks.workloads import W2
@@ -32,7 +32,6 @@ MODELS: dict[str, Model] = {"W2": W2.run.model, "FslCifarNet": FslCifarNet()}
 SHAPE = (3, 32, 32)
 CLASSES = 10
 STEPS = 2
-REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -44,31 +43,27 @@ class Grid:
         batches: the sizes of their batches.
         rows: the rows and columns of the matrices that are multiplied for the rates.
         numbers: the float32 numbers that are copied for the rate.
+        repeats: how often a case is timed; the median counts.
+        limit: a case that the smaller ones before it predict to take longer than so many
+            seconds is timed once.
+        compiled: whether `torch.compile` around the gradients is measured as well.
     """
 
     clients: Sequence[int] = (5, 10, 50, 100)
     batches: Sequence[int] = (20, 50, 128, 500)
     rows: int = 2048
     numbers: int = 2**26
+    repeats: int = 3
+    limit: float = 20.0
+    compiled: bool = False
 
 
 ON_GPU = Grid(rows=4096, numbers=2**28)
 DRY = Grid(clients=(1, 2), batches=(2,), rows=64, numbers=2**10)
 
 
-def measures(
-    device: str, names: Sequence[str], grid: Grid, limit: float, compile_too: bool
-) -> Iterator[Piece]:
-    """Measure the rates of a device, then all cases of each network.
-
-    Args:
-        device: "cpu" or "cuda".
-        names: the names of the networks.
-        grid: the cases.
-        limit: a case that the smaller ones before it predict to take longer than so many
-            seconds is timed once; the others are medians of three.
-        compile_too: whether `torch.compile` is tried as well.
-    """
+def measures(device: str, names: Sequence[str], grid: Grid) -> Iterator[Piece]:
+    """Measure the rates of a device, then all cases of each network."""
     found = peaks(device, grid)
     yield found
     for name in names:
@@ -78,7 +73,7 @@ def measures(
         }
         told = {str(b): [cost["flop"], cost["bytes"]] for b, cost in costs.items()}
         rows: list[dict[str, Any]] = []
-        for row in cases(MODELS[name], device, grid, limit, compile_too):
+        for row in cases(MODELS[name], device, grid):
             cost = costs[row["batch"]]
             by_flop = cost["flop"] / found["flop_per_s"]
             by_bytes = cost["bytes"] / found["bytes_per_s"]
@@ -94,24 +89,22 @@ def peaks(device: str, grid: Grid) -> dict[str, float]:
     FLOP/s are the better of a matrix product's and a convolution's: libraries differ in
     both.
     """
-    rates: dict[str, float] = {}
-    n = grid.rows
-    for name, kind in (("", torch.float32), ("bfloat16_", torch.bfloat16)):
-        a, b = torch.rand(2, n, n, device=device).to(kind)
-        out = torch.empty_like(a)
-        took = seconds_of(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device)  # type: ignore[misc]
-        by_product = 2 * n**3 / took
+    found: dict[str, float] = {}
+    for rate in measured_rates(device, Sizes(grid.rows, grid.numbers)):
+        found |= rate
+    rates = {"bytes_per_s": found["copy_bytes_per_s"]}
+    shapes = ((64, 64, 32, 32), (64, 64, 3, 3))
+    for name, key in (("float32", ""), ("bfloat16", "bfloat16_")):
         x, w = (
-            torch.rand(shape, device=device).to(kind, memory_format=torch.channels_last)
-            for shape in ((64, 64, 32, 32), (64, 64, 3, 3))
+            torch.rand(shape, device=device).to(
+                getattr(torch, name), memory_format=torch.channels_last
+            )
+            for shape in shapes
         )
         took = seconds_of(lambda x=x, w=w: F.conv2d(x, w, padding=1), device)  # type: ignore[misc]
         by_convolution = 2 * x.numel() * 64 * 9 / took
-        rates[f"{name}flop_per_s"] = max(by_product, by_convolution)
-    source = torch.rand(grid.numbers, device=device)
-    to = torch.empty_like(source)
-    took = seconds_of(lambda: to.copy_(source), device)
-    return rates | {"bytes_per_s": 2 * FLOAT * grid.numbers / took}
+        rates[f"{key}flop_per_s"] = max(found[f"{name}_flop_per_s"], by_convolution)
+    return rates
 
 
 def random_samples(count: int) -> Dataset:
@@ -149,25 +142,23 @@ def samples_per_s(
     return float(held * row["clients"] / took)
 
 
-def cases(
-    recipe: Model, device: str, grid: Grid, limit: float, compile_too: bool
-) -> Iterator[dict[str, Any]]:
+def cases(recipe: Model, device: str, grid: Grid) -> Iterator[dict[str, Any]]:
     """Measure all cases of one network, small ones first; what fails says why."""
     engines = ["loop", "vmap", *(["graph"] if device == "cuda" else [])]
     pairs = sorted(
         product(grid.clients, grid.batches), key=lambda case: case[0] * case[1]
     )
-    for compiled in (False, True) if compile_too else (False,):
+    for compiled in (False, True) if grid.compiled else (False,):
         for engine in engines:
             # Samples/s of the slowest case so far.
             slowest = float("inf")
             for clients, batch in pairs:
-                predicted = (REPEATS + 1) * STEPS * clients * batch / slowest
+                predicted = (grid.repeats + 1) * STEPS * clients * batch / slowest
                 row: dict[str, Any] = {
                     "engine": f"compile({engine})" if compiled else engine,
                     "clients": clients,
                     "batch": batch,
-                    "repeats": REPEATS if predicted <= limit else 1,
+                    "repeats": grid.repeats if predicted <= grid.limit else 1,
                 }
                 try:
                     rate = samples_per_s(recipe, engine, compiled, row, device)

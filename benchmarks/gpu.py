@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.floors import floors_ms
@@ -40,19 +41,7 @@ STARTING = 15.0
 
 
 class Budget:
-    """Seconds that begin to run when the object is made.
-
-    Args:
-        seconds: how many there are.
-        clock: gives the time in seconds.
-
-    Example:
-        >>> now = [0.0]
-        >>> budget = Budget(540, clock=lambda: now[0])
-        >>> now[0] = 500.0
-        >>> budget.left(), budget.share(60).left()
-        (40.0, 40.0)
-    """
+    """Seconds that begin to run when the object is made, by a clock that gives seconds."""
 
     def __init__(
         self, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -247,16 +236,12 @@ def _same_bits(first: Mapping[str, Any], second: Mapping[str, Any]) -> Piece:
     return same
 
 
-def workload(name: str) -> Measure:
-    """Return the comparison of a workload with the plain loop on the same device."""
-
-    def measure(setting: Setting, budget: Budget) -> Iterator[Piece]:
-        run = setting.plan.workloads[name].run
-        jobs = _jobs_of_workload(setting, name)
-        for results in kept_in_turns(jobs, setting.repeats, budget.left()):
-            yield {name: against_plain(run, results)}
-
-    return measure
+def workload(name: str, setting: Setting, budget: Budget) -> Iterator[Piece]:
+    """Compare a workload with the plain loop on the same device."""
+    run = setting.plan.workloads[name].run
+    jobs = _jobs_of_workload(setting, name)
+    for results in kept_in_turns(jobs, setting.repeats, budget.left()):
+        yield {name: against_plain(run, results)}
 
 
 def _jobs_of_workload(setting: Setting, name: str) -> dict[str, Job]:
@@ -315,31 +300,21 @@ def s1(setting: Setting, budget: Budget) -> Iterator[Piece]:
         }
 
 
-def packs(name: str) -> Measure:
-    """Return the measurement of packs of a workload, of several sizes, beside the floors."""
-
-    def measure(setting: Setting, budget: Budget) -> Iterator[Piece]:
+def packs(name: str, setting: Setting, budget: Budget) -> Iterator[Piece]:
+    """Measure packs of a workload, of several sizes, beside the floors."""
+    job = Job(
+        what="packs",
+        runs=[setting.plan.packed[name]],
+        sizes=list(setting.plan.sizes),
+        device=setting.device,
         # The last size may take longer than predicted.
-        job = Job(
-            what="packs",
-            runs=[setting.plan.packed[name]],
-            sizes=list(setting.plan.sizes),
-            device=setting.device,
-            seconds=max(1.0, 0.8 * budget.left() - STARTING),
-        )
-        yield from with_floors(setting, name, pieces(job, budget.left()))
-
-    return measure
+        seconds=max(1.0, 0.8 * budget.left() - STARTING),
+    )
+    yield from with_floors(setting, name, pieces(job, budget.left()))
 
 
 def with_floors(setting: Setting, name: str, taken: Iterable[Piece]) -> Iterator[Piece]:
-    """Set packs beside their floors; at the top stands the highest rate of all sizes.
-
-    Args:
-        setting: knows the rates of the device.
-        name: the name of the packs' workload.
-        taken: the pieces that the job `packs` yields.
-    """
+    """Set what the job `packs` yields beside its floors; at the top stands the highest rate."""
     found: dict[str, Any] = {}
     for piece in taken:
         merge(found, piece)
@@ -433,17 +408,11 @@ def _in_processes(
 
 def parts_of(plan: GpuPlan) -> dict[str, Part]:
     """Return all parts of a plan by name, the most informative ones first."""
-    workloads = {
-        name: Part(workload(name), least=25, most=70) for name in plan.workloads
-    }
-    of_packs = {
-        f"packs-{name}": Part(packs(name), least=30, most=70) for name in plan.packed
-    }
     return {
         "agreement": Part(agreement, least=30, most=90),
         "determinism": Part(determinism, least=30, most=80),
-        **workloads,
-        **of_packs,
+        **{name: Part(partial(workload, name), 25, 70) for name in plan.workloads},
+        **{f"packs-{name}": Part(partial(packs, name), 30, 70) for name in plan.packed},
         "memory": Part(memory, least=25, most=60),
         "S1": Part(s1, least=25, most=45),
         "processes": Part(processes, least=30, most=80),

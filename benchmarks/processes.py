@@ -197,11 +197,7 @@ def repeatedly(look: Callable[[], None], seconds: float) -> Iterator[None]:
 
 @contextmanager
 def peak_memory(pid: int) -> Iterator[list[float]]:
-    """Sample the resident memory of a process and its descendants while the block runs.
-
-    Yields:
-        One number: the largest resident memory in MB so far.
-    """
+    """Yield the largest resident memory in MB so far of a process and its descendants."""
     peak = [0.0]
 
     def memory() -> None:
@@ -226,12 +222,7 @@ def tree_memory(pid: int) -> float:
 
 
 def together(jobs: Sequence[Job], seconds: float | None = None) -> list[Result]:
-    """Do jobs at the same time, each in a fresh process; they start when all are ready.
-
-    Args:
-        jobs: the jobs.
-        seconds: how long all of it may take; None: as long as it takes.
-    """
+    """Do jobs at the same time, each in a fresh process; they start when all are ready."""
     with ready(dict(enumerate(jobs)), seconds) as children:
         for child in children.values():
             child.tell("go")
@@ -253,19 +244,11 @@ def ready(jobs: Mapping[Any, Job], seconds: float | None) -> Iterator[dict[Any, 
 def turns(
     actions: Mapping[str, Callable[[], T]], repeats: int, seconds: float = math.inf
 ) -> Iterator[dict[str, T]]:
-    """Measure several things in turn, `repeats` times each.
+    """Measure several things in turn, `repeats` times each; yield each turn's results by name.
 
     Every other turn goes backwards, so that nothing is always measured after another
     thing on a machine that slows down. The turns end early if one more would not fit
-    into the time.
-
-    Args:
-        actions: measures each thing once.
-        repeats: the number of turns.
-        seconds: how long all of it may take.
-
-    Yields:
-        The results of one turn, by name.
+    into the seconds.
     """
     ends = time.monotonic() + seconds
     longest = 0.0
@@ -324,10 +307,7 @@ def pieces(job: Job, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def seconds_per_round(run: Run, results: Sequence[Sequence[Result]]) -> list[float]:
-    """Return the mean seconds of a steady round in each repeat.
-
-    Of processes that ran at the same time, the slowest counts.
-    """
+    """Return the mean seconds of a steady round in each turn, of the slowest process."""
     steady = steady_rounds(run)
     return [
         max(statistics.fmean(result.seconds[steady]) for result in side_by_side)
@@ -346,13 +326,7 @@ def seconds_by_name(
 
 
 def against_plain(run: Run, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
-    """Compare `ours`, and what else took turns, with the plain loop.
-
-    Args:
-        run: the run of all of them.
-        results: the results of each turn: of `ours`, of `plain`, and of others, which
-            get numbers of their own by their names.
-    """
+    """Compare `ours` with `plain`; others that took turns get numbers by their own names."""
     seconds = seconds_by_name(run, results)
     last = {name: taken[-1] for name, taken in results.items()}
     found: dict[str, Any] = {

@@ -27,7 +27,7 @@ from benchmarks.processes import (
     together,
     turns,
 )
-from benchmarks.workloads import Workload, samples_per_round
+from benchmarks.workloads import TINY, Workload, samples_per_round
 from raysafl.participation import Uniform
 
 SCRIPTS = {"pfl": "pfl_research.py", "flower": "flower.py", "fedjax": "fedjax_jit.py"}
@@ -45,6 +45,9 @@ VERSIONS = (
     "import importlib.metadata as m, sys; "
     "print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
 )
+# All clients of a rival have equally many samples.
+EVEN = TINY.replace({"data.clients": 3, "participation.m": 2})
+DRY = {"W1": Workload(EVEN, target=1.0)}
 OURS: Mapping[str, dict[str, Any]] = {
     "plain loop": {"what": "plain"},
     "raysafl, one process": {"what": "ours"},

@@ -23,8 +23,11 @@ METHODS = (f"{TITLE}.train", f"{TITLE}.evaluate", f"{TITLE}.count_correct")
 ACTOR_SECONDS = 0.05
 LEDGER_SECONDS = 0.25
 SEARCH_SECONDS = 1.0
-# The bytes of a file that are read at a time when its lines are counted.
-CHUNK = 1 << 20
+
+
+def resident_mib() -> float:
+    """Return the resident memory of this process in MiB."""
+    return float(psutil.Process().memory_info().rss / 2**20)
 
 
 @contextmanager
@@ -37,40 +40,29 @@ def driver_memory(folder: Path, runs: int) -> Iterator[dict[str, int]]:
 
     Yields:
         MB after a quarter of the runs have ended, after all have ended (each at the
-        next look after the runs were written), and at the end of the block, after the
-        report.
+        next look after the runs were written), and at the end of the block.
     """
     found = dict[str, int]()
     ended = EndedRuns(folder)
 
+    def note(moment: str) -> None:
+        found.setdefault(moment, round(psutil.Process().memory_info().rss / 1e6))
+
     def memory() -> None:
         count = ended.count()
-        for moment, enough in (("quarter", runs / 4), ("trials", runs)):
-            if count >= enough:
-                found.setdefault(moment, _own_memory())
+        if count >= runs / 4:
+            note("quarter")
+        if count >= runs:
+            note("trials")
 
     with repeatedly(memory, LEDGER_SECONDS):
         yield found
     for moment in ("quarter", "trials", "report"):
-        found.setdefault(moment, _own_memory())
-
-
-def _own_memory() -> int:
-    """Return the resident memory of this process in MB."""
-    return round(resident_mib() * 2**20 / 1e6)
-
-
-def resident_mib() -> float:
-    """Return the resident memory of this process in MiB."""
-    return float(psutil.Process().memory_info().rss / 2**20)
+        note(moment)
 
 
 class EndedRuns:
-    """Counts the runs of a sweep that have ended, and reads each ledger file once.
-
-    Args:
-        folder: the folder of the sweep.
-    """
+    """Counts the runs of a sweep that have ended, and reads each ledger file once."""
 
     def __init__(self, folder: Path) -> None:
         self._ledger = folder / "ledger"
@@ -85,16 +77,11 @@ class EndedRuns:
         files = set(self._ledger.glob("*.json*"))
         for file in files - self._lines.keys():
             # The driver may delete a file meanwhile.
-            with suppress(OSError):
-                self._lines[file] = _lines(file) if file.suffix == ".jsonl" else 1
+            with suppress(OSError), file.open("rb") as lines:
+                self._lines[file] = (
+                    sum(1 for _ in lines) if file.suffix == ".jsonl" else 1
+                )
         return sum(self._lines.get(file, 0) for file in files)
-
-
-def _lines(file: Path) -> int:
-    """Count the lines of a file without holding it in memory."""
-    with file.open("rb") as opened:
-        chunks = iter(lambda: opened.read(CHUNK), b"")
-        return sum(chunk.count(b"\n") for chunk in chunks)
 
 
 @dataclass
@@ -153,25 +140,18 @@ class Busy:
 
 @contextmanager
 def watched_actors(actors: int) -> Iterator[Busy]:
-    """Watch the client actors below this process while the block runs.
-
-    Args:
-        actors: how many of them there are at the same time.
-
-    Yields:
-        how busy they are.
-    """
+    """Watch so many client actors below this process while the block runs."""
     busy = Busy(actors)
-    known: dict[int, psutil.Process] = {}
+    known: list[psutil.Process] = []
     searched = 0.0
 
     def actors_busy() -> None:
         nonlocal searched, known
         if time.monotonic() - searched > SEARCH_SECONDS:
-            known = {process.pid: process for process in client_actors()}
+            known = client_actors()
             searched = time.monotonic()
         look: dict[int, tuple[str, float]] = {}
-        for process in known.values():
+        for process in known:
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 look[process.pid] = (_title(process), times.user + times.system)

@@ -151,15 +151,7 @@ def time_start(job: Job) -> Told:
 
 
 def time_command(*arguments: str, folder: str | None = None) -> float:
-    """Return the seconds that a command of raysafl takes in a process of its own.
-
-    Args:
-        arguments: what follows `raysafl`.
-        folder: the working directory.
-
-    Raises:
-        ValueError: the command failed.
-    """
+    """Return the seconds that `raysafl` with these arguments takes, in a folder."""
     began = time.perf_counter()
     done = subprocess.run(
         [*RAYSAFL, *arguments],

@@ -43,13 +43,14 @@ HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of tests/acceptance/test_chaos.py and test_faults.py."""
-    parser.addoption("--chaos", type=int, default=8, help="kills in the chaos test")
+    """Add the options of tests/acceptance: how much of what takes long is done."""
+    parser.addoption("--chaos", type=int, default=4, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
-    parser.addoption(
-        "--many", type=int, default=500, help="runs that are killed in packs"
-    )
+    parser.addoption("--many", type=int, default=0, help="runs in packs of ten kills")
     parser.addoption("--faults", type=int, default=1000, help="faults in folders")
+    parser.addoption(
+        "--autoscaler", action="store_true", help="a sweep on a cluster that grows"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

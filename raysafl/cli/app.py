@@ -17,7 +17,7 @@ import typer
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
-from raysafl.core.text import redacted
+from raysafl.core.text import printable, redacted
 from raysafl.storage.paths import parse_location
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
@@ -138,7 +138,7 @@ def quickstart_command(
     quiet: Quiet = False,
     resume: Resume = True,
 ) -> None:
-    """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, about a minute."""
+    """Compare FedAvg with SAFARI on embedded digits: 18 runs of 5 seeds, some ten seconds."""
     # Imported here, because it loads torch, which other commands do not need.
     from raysafl.quickstart import SWEEP
 
@@ -270,7 +270,8 @@ def results_command(
     query: Annotated[
         str,
         typer.Argument(
-            help="A condition, as \"algorithm == 'Safari' and q > 0.5\"; '' for all runs."
+            help="A condition, as \"algorithm == 'Safari' and q > 0.5\"; '' for all runs; "
+            "or a whole SQL query, as 'select p, avg(best) from runs group by p'."
         ),
     ],
     paths: Annotated[
@@ -306,7 +307,7 @@ def results_command(
             if csv
             else found.to_json(orient="records", indent=1)
         )
-        typer.echo(text.rstrip())
+        typer.echo(printable(text.rstrip()))
     else:
         console.print(as_table(found), soft_wrap=True)
     if found.empty and (why := why_nothing(locations, query)):

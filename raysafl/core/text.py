@@ -1,4 +1,4 @@
-"""Text for people: nearest names, numbers of bytes, URIs without secrets."""
+"""Text for people: nearest names, numbers of bytes, no secrets, no control characters."""
 
 import difflib
 import os
@@ -50,6 +50,15 @@ PARAMETERS = [
     rf"((?={WEB}){URI}\S*?)[?#;]\S+",
     rf"((?!{WEB}){URI}\S*?)[?#;]\S.*",
 ]
+# Characters that move a terminal's cursor, change its title or turn text round.
+CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]"
+)
+
+
+def printable(text: str) -> str:
+    """Return a text without the control characters that a stranger may have put into it."""
+    return CONTROL.sub("", text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -99,13 +99,11 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
             raise ValueError(
                 f"it holds seeds {seeds}, the run has {simulation.run.seeds}"
             )
-        # Checkpoints of earlier versions do not name their run.
-        saved_run = saved.get("run", simulation.run.id)
-        if saved_run != simulation.run.id:
+        if saved["run"] != simulation.run.id:
             raise ValueError(
-                f"it belongs to run {saved_run}, and this is run {simulation.run.id}"
+                f"it belongs to run {saved['run']}, and this is run {simulation.run.id}"
             )
-        # Earlier versions trained frozen parameters too.
+        # The user may have edited the model since.
         size, expected = (
             len(w_P) for w_P in (tensors["0/w"], simulation.replicates[0].state.w_P)
         )
@@ -117,12 +115,10 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
             Replicate(
                 state=_state_of(tensors, r),
                 counts=Counts(**replicate["counts"]),
-                # Earlier versions did not count the samples that clients are sent.
-                reached=set(replicate.get("reached", [])),
+                reached=set(replicate["reached"]),
                 clients=_history_of(tensors, r) if before.clients else None,
                 best_model=_best_model_of(tensors, r, replicate.get("best_model")),
-                # Those of earlier versions could not stop before the last round.
-                **{name: replicate[name] for name in PLAIN_FIELDS if name in replicate},
+                **{name: replicate[name] for name in PLAIN_FIELDS},
             )
             for r, (replicate, before) in enumerate(
                 zip(saved["replicates"], simulation.replicates, strict=True)

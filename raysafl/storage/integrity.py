@@ -12,22 +12,19 @@ It is no protection against forgery, as whoever edits a row can compute it anew.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.ledger import LedgerEntry
 
 Hashes = NDArray[np.uint64]
 # The odd number by which the position of a list's element is multiplied.
 STEP = np.uint64(0x9E3779B97F4A7C15)
-# Replicate, seed and round of each row.
-Keys = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -49,34 +46,6 @@ class RowSum:
     def __add__(self, other: "RowSum") -> "RowSum":
         total = (int(self.digest, 16) + int(other.digest, 16)) % 2**64
         return RowSum(self.rows + other.rows, f"{total:016x}")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The part of a run's configuration that says which rows the run has.
-
-    Args:
-        rounds: the number of rounds.
-        eval_every: the number of rounds from one evaluation to the next.
-        replicates: the number of replicates.
-        seed: the seed of replicate 0; replicate r has `seed + r`.
-    """
-
-    rounds: int
-    eval_every: int
-    replicates: int
-    seed: int
-
-    @classmethod
-    def of(cls, entry: LedgerEntry) -> Self | None:
-        """Return the plan of an ended run; None if its configuration does not say."""
-        rounds = entry.config.get("rounds")
-        every = entry.config.get("eval_every", 1)
-        if not (isinstance(rounds, int) and isinstance(every, int)):
-            return None
-        seeds = entry.seeds
-        plan = cls(rounds, every, seeds.replicates, seeds.seed)
-        return plan if rounds > 0 and every > 0 else None
 
 
 def row_sums(rows: pa.Table) -> dict[str, dict[int, RowSum]]:
@@ -163,25 +132,22 @@ def _mixed(bits: Hashes) -> Hashes:
 def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
     """Return the ended runs whose entry and rows do not belong together, and why.
 
-    The rows of a run that failed are not checked, as it is run again in any case. An
-    entry without digests was written by an earlier version of raysafl. Its rows must
-    then be those that the run's configuration demands.
+    The rows of a run that failed are not checked, as it is run again in any case. Nor
+    are those of an entry without digests: it was written by hand, or before there were
+    digests.
 
     Args:
         ledger: the entries of the runs to check, by run id.
         rows: the rows of these runs at least.
     """
     found = row_sums(rows)
-    plain = [i for i, entry in ledger.items() if not _has_digests(entry)]
-    keys = _keys_by_run(rows, plain)
     wrong = {}
     for run_id, entry in ledger.items():
-        if not entry.status.decided:
+        has_digests = entry.replicates and all(end.digest for end in entry.replicates)
+        if not (entry.status.decided and has_digests):
             continue
         if not _has_id(run_id, entry):
             wrong[run_id] = "its ledger entry has the configuration of another run"
-        elif run_id in keys:
-            wrong[run_id] = _gap_by_configuration(entry, keys[run_id])
         else:
             sums = {
                 e.replicate: RowSum(e.rows or 0, e.digest) for e in entry.replicates
@@ -191,36 +157,9 @@ def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
 
 
 def _has_id(run_id: str, entry: LedgerEntry) -> bool:
-    """Whether an entry has the configuration of this run: an id is a hash of its JSON.
-
-    An entry that was written by hand may have any configuration, but it has no digests.
-    """
-    if "kind" not in entry.config and not _has_digests(entry):
-        return True
+    """Whether an entry has the configuration of this run: an id is a hash of its JSON."""
     text = json.dumps(entry.config, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest().startswith(run_id)
-
-
-def _has_digests(entry: LedgerEntry) -> bool:
-    return bool(entry.replicates) and all(end.digest for end in entry.replicates)
-
-
-def _keys_by_run(rows: pa.Table, run_ids: Sequence[str]) -> dict[str, Keys]:
-    """Return the keys of the rows of each of some runs, which may have no rows."""
-    rows = rows.filter(pc.is_in(rows["run_id"], pa.array(run_ids, pa.string())))
-    rows = rows.sort_by("run_id")
-    names, firsts = np.unique(
-        np.array(rows["run_id"].to_pylist(), str), return_index=True
-    )
-    groups = np.split(keys_of(rows), firsts[1:])
-    nothing = dict.fromkeys(run_ids, keys_of(rows[:0]))
-    return nothing | dict(zip(names.tolist(), groups, strict=False))
-
-
-def keys_of(rows: pa.Table) -> Keys:
-    """Return replicate, seed and round of each row, as the columns of an array."""
-    columns = [rows[name].to_numpy() for name in ("replicate", "seed", "round")]
-    return np.stack(columns, axis=1).astype(np.int64)
 
 
 def difference(written: Mapping[int, RowSum], found: Mapping[int, RowSum]) -> str:
@@ -237,71 +176,4 @@ def difference(written: Mapping[int, RowSum], found: Mapping[int, RowSum]) -> st
             return f"replicate {replicate} has {there.rows} rows instead of {due.rows}"
         if there.digest != due.digest:
             return f"the rows of replicate {replicate} are not those that it wrote"
-    return ""
-
-
-def _gap_by_configuration(entry: LedgerEntry, keys: Keys) -> str:
-    """Say which rows are missing or too many, as far as the configuration tells."""
-    plan = Plan.of(entry)
-    if plan is None:
-        return ""
-    # With patience, a replicate may be finished after any evaluated round.
-    if entry.config.get("stop"):
-        return gap(plan, keys, plan.rounds, [])
-    status = {end.replicate: end.status for end in entry.replicates}
-    whole = [
-        r
-        for r in range(plan.replicates)
-        if status.get(r, entry.status) is Status.FINISHED
-    ]
-    return gap(plan, keys, plan.rounds, whole)
-
-
-def gap(plan: Plan, keys: Keys, through: int, whole: Iterable[int]) -> str:
-    """Say which rows of a run are missing or too many; empty if none is.
-
-    Args:
-        plan: which rows the run has.
-        keys: replicate, seed and round of each row that is there.
-        through: how many rounds were run.
-        whole: the replicates that took part in all of these rounds. Those of others
-            must have the rows of the first of them.
-    """
-    odd = _strange_row(plan, keys, through)
-    if odd:
-        return odd
-    due = through // plan.eval_every
-    due += through == plan.rounds and through % plan.eval_every > 0
-    complete = set(whole)
-    counts = np.bincount(keys[:, 0], minlength=plan.replicates)
-    run_rounds = np.zeros(plan.replicates, np.int64)
-    np.maximum.at(run_rounds, keys[:, 0], keys[:, 2] + 1)
-    least = -(-run_rounds // plan.eval_every)
-    for replicate in range(plan.replicates):
-        wanted = due if replicate in complete else least[replicate]
-        if counts[replicate] != wanted:
-            return f"replicate {replicate} has {counts[replicate]} rows instead of {wanted}"
-    return ""
-
-
-def _strange_row(plan: Plan, keys: Keys, through: int) -> str:
-    """Name a row that the run cannot have, or that is there twice."""
-    replicates, seeds, rounds = keys.T
-    ends = rounds + 1
-    evaluated = (ends % plan.eval_every == 0) | (ends == plan.rounds)
-    _, firsts = np.unique(keys, axis=0, return_index=True)
-    twice = np.ones(len(keys), bool)
-    twice[firsts] = False
-    checks = {
-        "of a replicate that it has not": (replicates < 0)
-        | (replicates >= plan.replicates),
-        "with a wrong seed": seeds != plan.seed + replicates,
-        "of a round that it has not": (rounds < 0) | (ends > through) | ~evaluated,
-        "that is there twice": twice,
-    }
-    for what, wrong in checks.items():
-        if wrong.any():
-            replicate, seed, round = keys[np.flatnonzero(wrong)[0]]
-            where = f"replicate {replicate}, seed {seed}, round {round}"
-            return f"there is a row {what}: {where}"
     return ""

@@ -46,7 +46,7 @@ class ReplicateEnd(BaseModel):
         replicate: the number of the replicate, from 0.
         status: how it ended.
         reason: why, if it diverged or stopped before the last round.
-        rows: how many rows it has written; None in entries of earlier versions.
+        rows: how many rows it has written; None in entries without digests.
         digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
     """
 

@@ -147,7 +147,6 @@ class Table(Component):
     )
     printed_spread: Literal["seeds", "last5"] = Field(
         default="seeds",
-        # The default is left out of the JSON, as it is in manifests of earlier versions.
         exclude_if=lambda value: value == "seeds",
         description='what the printed standard deviations of `paper` are taken over: "seeds", '
         'or "last5", the last five evaluated rounds of one run (FAST), which `last5_std` '
@@ -216,7 +215,6 @@ class Manifest(Component):
     )
     columns: dict[str, Column] = Field(
         default_factory=dict,
-        # Left out of the JSON if there are none, as in manifests of earlier versions.
         exclude_if=lambda value: not value,
         description="what is known about the columns of the runs' rows that not every run "
         "has, by name",

@@ -269,10 +269,10 @@ class _Verification:
                 advice = "`raysafl run` begins the run anew"
                 yield Finding(f"checkpoints/{file.name}", str(error), advice, file=file)
                 continue
-            if file.stem not in ended and extra.get("rows"):
+            if file.stem not in ended:
                 before = rows.filter(pc.less(rows["round"], next_round))
                 found = row_sums(of_runs(before, [file.stem]))
-                sums = [RowSum(*own) for own in extra["rows"]]
+                sums = [RowSum(*own) for own in extra.get("rows", [])]
                 why = difference(dict(enumerate(sums)), found.get(file.stem, {}))
                 if why:
                     what = f"its rows before its checkpoint are damaged: {why}"

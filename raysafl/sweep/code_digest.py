@@ -7,7 +7,7 @@ Covered are the statement that defines the class, and all statements at the top 
 of the user's modules that bind a name to which a covered statement refers, also by
 imports. Of a module that is imported as a whole, all statements are covered. Comments,
 formatting and docstrings are no part of them. A class that a function makes is covered
-by that function; if the sweep's `make` makes runs, by `make`.
+by that function, or by the sweep's `make` if that makes the runs.
 
 A class without a source file (of a notebook, or made by `exec`) is covered by its
 methods as Python compiles them, and by the functions, classes and plain constants to
@@ -172,15 +172,14 @@ def _subclasses(owner: type[Component]) -> Iterator[type[Component]]:
 
 def _by_name(tree: ast.Module, package: str) -> Mapping[str, list[Statement]]:
     """Return the statements of a module by the names that they bind or change."""
-    imported = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.alias):
-            imported.add(_bound_by(node))
+    nodes = list(ast.walk(tree))
+    imported = {_bound_by(node) for node in nodes if isinstance(node, ast.alias)}
+    for node in nodes:
         if isinstance(body := getattr(node, "body", None), list):
             code = [part for part in body if not _says_nothing(part)]
             node.body = code or [ast.Pass()]  # type: ignore[attr-defined]
     bound = defaultdict(list)
-    for part in (part for whole in tree.body for part in _one_by_one(whole)):
+    for part in chain.from_iterable(map(_one_by_one, tree.body)):
         text = ast.unparse(part)
         names = _global_names(text)
         for name in set(_changed(part, imported)) & {*names, "*"}:

@@ -81,6 +81,10 @@ class Asked:
             return "a cluster that adds nodes is asked for"
         if self.sweep.scheduler is not None:
             return "the scheduler of Tune's compares trials that run at the same time"
+        searcher = self.sweep.search_alg
+        searcher = getattr(searcher, "searcher", searcher)
+        if searcher is not None and not hasattr(searcher, "suggest"):
+            return f"search_alg is {searcher!r}, which only Tune itself can ask"
         return ""
 
     @property

@@ -175,7 +175,8 @@ def _telling(
         def tell(
             pack: OpenPack, trial_id: str, heard: Callable[[dict[str, Any]], None]
         ) -> dict[str, Any]:
-            told.started(trial_id, pack.config)
+            if told is not None:
+                told.started(trial_id, pack.config)
             reports = Reports(trial_id)
             result: dict[str, Any] = {}
             news = News()
@@ -189,13 +190,15 @@ def _telling(
                     watch.show([news])
                     result = reports.of(news)
                     heard(result)
-                    told.reported(trial_id, result)
+                    if told is not None:
+                        told.reported(trial_id, result)
                     stopped = not news.done and halt(trial_id, result)
             finally:
                 pack.stop()
             watch.complete(news, pack.known)
             watch.show([])
-            told.ended(trial_id)
+            if told is not None:
+                told.ended(trial_id)
             return result
 
         yield tell
@@ -239,8 +242,8 @@ class Reports:
 @contextmanager
 def _callbacks_told(
     job: Job, labels: Mapping[str, Mapping[str, Any]], folder: Path
-) -> "Iterator[CallbacksTold | NobodyTold]":
-    """Provide what tells the user's callbacks of trials, if there are any.
+) -> "Iterator[CallbacksTold | None]":
+    """Provide what tells the user's callbacks of trials; None if there are no callbacks.
 
     Args:
         job: the sweep, and how it is carried out.
@@ -248,7 +251,7 @@ def _callbacks_told(
         folder: where callbacks may write files.
     """
     if not job.callbacks:
-        yield NobodyTold()
+        yield None
         return
     # Imported here, because it imports Tune, whose import takes a second.
     from raysafl.sweep.tune_hooks import CallbacksTold, Shown, keep_logs
@@ -260,16 +263,3 @@ def _callbacks_told(
         told.finished()
         keep_logs(told.written, job.store.logs)
         shutil.rmtree(told.written, ignore_errors=True)
-
-
-class NobodyTold:
-    """Stands for the callbacks of a sweep that has none."""
-
-    def started(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        """Tell nobody that a trial has started."""
-
-    def reported(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tell nobody of a report."""
-
-    def ended(self, trial_id: str) -> None:
-        """Tell nobody that a trial has ended."""

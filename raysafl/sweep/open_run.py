@@ -18,14 +18,7 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.files import atomic_write
-from raysafl.storage.integrity import (
-    Plan,
-    RowSum,
-    difference,
-    gap,
-    keys_of,
-    row_sums,
-)
+from raysafl.storage.integrity import RowSum, difference, row_sums
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import ROUNDS, joined, table_of
@@ -104,8 +97,7 @@ class OpenRun:
             extra = restore(self.simulation, self.checkpoint.read_bytes())
             self._spent_before = float(extra["spent"])
             self.started = str(extra["started"])
-            # Checkpoints of earlier versions have no sums.
-            written = [RowSum(*own) for own in extra.get("rows", [])]
+            written = [RowSum(*own) for own in extra["rows"]]
             changed = changed_classes(extra.get("code"), self.code)
         except (ValueError, KeyError, TypeError) as error:
             return str(error)
@@ -114,7 +106,7 @@ class OpenRun:
 
         rows = self.store.table([self.run.id])
         self._earlier = rows.filter(pc.less(rows["round"], self.simulation.round))
-        why = self._fault(written)
+        why = difference(dict(enumerate(written)), dict(enumerate(self.sums())))
         if why:
             return f"the rows before it are damaged ({why})"
         replicates = enumerate(self.simulation.replicates)
@@ -129,15 +121,6 @@ class OpenRun:
         del row["run_id"]
         metrics = {name: value for name, value in row.items() if value is not None}
         return Record(**fields, metrics=metrics)
-
-    def _fault(self, written: Sequence[RowSum]) -> str:
-        """Say how the rows before the checkpoint differ from those that were written."""
-        run = self.run
-        if written:
-            return difference(dict(enumerate(written)), dict(enumerate(self.sums())))
-        plan = Plan(run.rounds, run.eval_every, run.replicates, run.seed)
-        live = [r for r, own in enumerate(self.simulation.replicates) if not own.ended]
-        return gap(plan, keys_of(self._earlier), self.simulation.round, live)
 
     @property
     def checkpoint(self) -> Location:

@@ -2,12 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from raysafl.core.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -24,9 +27,20 @@ SECONDS_A_LINE = 5.0
 WIDTH_OF_FILE = 120
 
 
+class _PlainConsole(Console):
+    """A console that prints no control characters but rich's own."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render an object, as rich does."""
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=printable(part.text))
+
+
 def plain_console(stderr: bool = False) -> Console:
-    """Return a console that prints names and labels as they are: `[red]q` is no instruction."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    """Return a console on which names and labels are text: `[red]q` is no instruction."""
+    console = _PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not console.is_jupyter:
         console.width = WIDTH_OF_FILE
     return console

@@ -54,10 +54,10 @@ def searcher_of(sweep: Sweep) -> "Searcher":
     """Return the search algorithm of a sweep, ready to suggest configurations.
 
     Args:
-        sweep: a sweep with a search algorithm.
+        sweep: a sweep with a search algorithm that is a `Searcher`.
 
     Raises:
-        ValueError: it is no `Searcher`, or it takes no search space.
+        ValueError: it takes no search space.
     """
     # Imported here, because a grid needs no Ray, whose import takes a second.
     from ray.tune.search import Searcher, SearchGenerator
@@ -65,11 +65,7 @@ def searcher_of(sweep: Sweep) -> "Searcher":
     searcher = sweep.search_alg
     if isinstance(searcher, SearchGenerator):
         searcher = searcher.searcher
-    if not isinstance(searcher, Searcher):
-        raise ValueError(
-            f"search_alg is {searcher!r}, which only Tune itself can ask; run the sweep "
-            "with executor='ray'"
-        )
+    assert isinstance(searcher, Searcher), "only Tune itself can ask it"
     metric, mode = sweep.goal
     if not searcher.set_search_properties(metric, mode, dict(sweep.space)):
         raise ValueError(

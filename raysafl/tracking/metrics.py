@@ -87,10 +87,6 @@ class Curves(NamedTuple):
         """Return the lines of the rounds after a round."""
         return self._only(self.rounds > round)
 
-    def first(self, count: int) -> "Curves":
-        """Return the first lines."""
-        return self._only(np.arange(len(self.rounds)) < count)
-
     def _only(self, which: NDArray[np.bool_]) -> "Curves":
         return Curves(
             self.rounds[which], self.times[which], self.values[which], self.names

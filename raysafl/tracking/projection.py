@@ -42,7 +42,7 @@ from raysafl.tracking.entities import (
 )
 from raysafl.tracking.experiment import open_experiment
 from raysafl.tracking.kept import model_files, model_note
-from raysafl.tracking.metrics import NO_CURVES, Curves, shown_statistics
+from raysafl.tracking.metrics import shown_statistics
 from raysafl.tracking.readings import Reading, read_runs
 from raysafl.tracking.saved_view import TAG as VIEW
 from raysafl.tracking.saved_view import saved_view
@@ -50,7 +50,6 @@ from raysafl.tracking.tags import (
     DIGEST,
     KIND,
     LOGGED,
-    NAMES,
     RUN,
     STAMP,
     SWEEP,
@@ -59,7 +58,7 @@ from raysafl.tracking.tags import (
 
 if TYPE_CHECKING:
     import pandas as pd
-    from mlflow.entities import Metric, Param, Run
+    from mlflow.entities import Metric, Run
 
 # Draws a run's rows, with a title, as a PNG file; the sweep says which column is drawn.
 Curve = Callable[["pd.DataFrame", str, Manifest], bytes]
@@ -68,11 +67,9 @@ ConfigOf = Callable[[str], Mapping[str, Any]]
 
 # Runs whose rows are in memory at the same time.
 RUNS_AT_ONCE = 250
-# The version of the names of metrics and tags. It changes when `metrics.metric_name` does.
-VERSION = "2"
-# So many points, such as 50 rounds of 15 curves, stay with parameters and tags below
-# MLflow's limit of 1,000 entries in a request.
-POINTS_PER_BATCH = 750
+# So many points stay with parameters and tags below MLflow's limit of 1,000 entries in a
+# request.
+POINTS_AT_ONCE = 750
 
 # Tags of MLflow's own.
 PARENT = "mlflow.parentRunId"
@@ -242,22 +239,17 @@ class Projection:
                 self._client.set_experiment_tag(self._experiment, name, value)
 
     def _find_runs(self) -> None:
-        """Look up the runs that MLflow has of this sweep, and delete outdated ones."""
-        outdated: list[str] = []
+        """Look up the runs that MLflow has of this sweep."""
         token = None
         while token != "":
             page = self._client.search_runs([self._experiment], page_token=token)
             for run in page:
                 tags = run.data.tags
-                if tags.get(KIND) in ("child", "parent") and tags.get(NAMES) != VERSION:
-                    outdated.append(run.info.run_id)
-                elif tags.get(KIND) == "child" and RUN in tags:
+                if tags.get(KIND) == "child" and RUN in tags:
                     self._known[tags[RUN]] = Known.of(run)
                 elif tags.get(KIND) == "parent":
                     self._parent = run.info.run_id
             token = page.token or ""
-        for mlflow_id in outdated:
-            self._replace(mlflow_id)
 
     def _open_parent(self) -> None:
         """Make the parent run, or mark it as running again."""
@@ -266,7 +258,6 @@ class Projection:
             tags = {
                 SWEEP: self.manifest.name,
                 KIND: "parent",
-                NAMES: VERSION,
                 NOTE: description(self.store, TEXT, self._track.note, None),
             }
             made = self._create(self.manifest.name, tags, [s for s in starts if s])
@@ -288,17 +279,20 @@ class Projection:
         return run_id in self._ends and self._ends[run_id].decided
 
     def _log_begun(self, run_id: str, reading: Reading, live: bool) -> None:
-        """Log what is new of a run that has not ended."""
+        """Log what is new of a run that has not ended, and mark it as running or interrupted."""
         if live and run_id in self._running:
             return
-        run = self._logged_run(run_id, reading)
-        if run is None:
-            tags = self._tags(run_id) | {"status": "running"}
-            run = self._create_child(run_id, reading, tags)
+        shown = "running" if live else "interrupted"
+        run = self._logged_run(run_id, reading) or self._create_child(
+            run_id, reading, {"status": shown}
+        )
         config = self._config_of(run_id)
-        params = fresh_params(self._params(run_id, config), run.data.params)
-        self._send(run, reading, self._curves(reading, config), [], params, {})
-        self._mark(run, "RUNNING" if live else "KILLED", reading.lasted)
+        self._send(run, run_id, reading, config, {}, {"status": shown})
+        if live and run.info.status != "RUNNING":
+            self._client.update_run(run.info.run_id, "RUNNING")
+        elif not live and run.info.status != "KILLED":
+            end = run.info.start_time + reading.lasted
+            self._client.set_terminated(run.info.run_id, "KILLED", end)
         if live and self._track is Tracking.SUMMARY:
             self._running.add(run_id)
 
@@ -307,99 +301,87 @@ class Projection:
         stamp = self._stamp(run_id, reading, ending)
         known = self._known.get(run_id)
         if known is None or not known.shows(stamp, self._track):
-            tags = {**self._tags(run_id), **ledger_tags(ending), STAMP: stamp}
-            tags |= result_tag(reading.statistics, self.manifest.table)
-            run = self._log_end(run_id, reading, ending, tags)
-            end = run.info.start_time + reading.lasted
-            status = mlflow_status([ending.status])
-            self._client.set_terminated(run.info.run_id, status, end)
-            known = Known(run.info.run_id, stamp, self._track, end)
+            known = self._log_end(run_id, reading, ending, stamp)
             self._known[run_id] = known
         self._last_end = max(self._last_end, known.end)
         self._ends[run_id] = ending.status
         self._running.discard(run_id)
 
     def _log_end(
-        self,
-        run_id: str,
-        reading: Reading,
-        ending: LedgerEntry,
-        tags: Mapping[str, str],
-    ) -> "Run":
+        self, run_id: str, reading: Reading, ending: LedgerEntry, stamp: str
+    ) -> Known:
         """Log what MLflow lacks of a run that has ended, in as few requests as it allows."""
-        curves = self._curves(reading, ending.config)
-        through = reading.last_round
+        table = self.manifest.table
+        tags = ledger_tags(ending) | result_tag(reading.statistics, table)
         if self._track is Tracking.CURVES:
-            through = curves.last_round
             k = stride(ending.config, len(reading.curves.rounds))
             said = (thinning_note(k), model_note(self.store, run_id, ending))
-            note = "\n\n".join(filter(None, said))
-            tags = {**tags, **({NOTE: note} if note else {})}
-        tags = {**tags, **self._marks(reading, through)}
-        params = self._params(run_id, ending.config)
+            if note := "\n\n".join(filter(None, said)):
+                tags[NOTE] = note
         run = self._logged_run(run_id, reading)
         if run is None:
-            # The tags come first. Until the run is terminated, its stamp says that the
-            # rest may be missing.
             run = self._create_child(run_id, reading, tags)
-            numbers = points(curves, run.info.start_time)
-            numbers += fresh_metrics(self._statistics(reading), {})
-            fresh = fresh_params(params, {})
-            self._client.log_batch(run.info.run_id, numbers, fresh)
+            tags = {}
         else:
-            numbers = fresh_metrics(self._statistics(reading), run.data.metrics)
-            fresh = fresh_params(params, run.data.params)
-            self._send(run, reading, curves, numbers, fresh, tags)
-        if self._track is Tracking.CURVES:
-            files = self._files(run_id, reading, ending)
-            self._upload(run.info.run_id, files)
-        return run
-
-    def _statistics(self, reading: Reading) -> dict[str, float]:
-        """Return the final statistics of a run that MLflow gets as metrics."""
-        found = reading.statistics
-        shown = shown_statistics(self.manifest.table)
-        return {name: found[name].mean for name in shown if name in found}
-
-    def _curves(self, reading: Reading, config: Mapping[str, Any]) -> Curves:
-        """Return the points of a run's curves that MLflow gets, all those so far."""
-        if self._track is Tracking.SUMMARY:
-            return NO_CURVES
-        # A run that failed may go on, so that its last round may not stay the last.
-        ended = reading.ending is not None and reading.ending.status.decided
-        return reading.curves.kept(stride(config, len(reading.curves.rounds)), ended)
-
-    def _marks(self, reading: Reading, through: int) -> dict[str, str]:
-        """Return the tags that say how far a run has been logged: up to this round."""
-        return {
-            LOGGED: str(through),
-            DIGEST: reading.digest(through),
-            TRACK: self._track.value,
+            tags |= self._tags(run_id)
+        statistics = {
+            name: reading.statistics[name].mean
+            for name in shown_statistics(table)
+            if name in reading.statistics
         }
+        # The stamp counts only when the run is terminated, which comes last.
+        tags[STAMP] = stamp
+        self._send(run, run_id, reading, ending.config, statistics, tags)
+        if self._track is Tracking.CURVES:
+            self._upload(run.info.run_id, self._files(run_id, reading, ending))
+        end = run.info.start_time + reading.lasted
+        status = mlflow_status([ending.status])
+        self._client.set_terminated(run.info.run_id, status, end)
+        return Known(run.info.run_id, stamp, self._track, end)
 
     def _send(
         self,
         run: "Run",
+        run_id: str,
         reading: Reading,
-        curves: Curves,
-        numbers: list["Metric"],
-        params: list["Param"],
+        config: Mapping[str, Any],
+        statistics: Mapping[str, float],
         tags: Mapping[str, str],
     ) -> None:
-        """Log the new points of a run, and all the rest in one request with the last of them."""
-        mlflow_id = run.info.run_id
-        new = curves.after(_logged_through(run))
-        while new.rounds.size:
-            batch = new.first(max(1, POINTS_PER_BATCH // len(new.names)))
-            new = new.after(batch.last_round)
-            own = points(batch, run.info.start_time)
-            marks = self._marks(reading, batch.last_round)
-            if not new.rounds.size:
-                numbers = own + numbers
-                tags = {**marks, **tags}
-            else:
-                self._client.log_batch(mlflow_id, own, tags=run_tags(marks))
-        self._client.log_batch(mlflow_id, numbers, params, run_tags(tags))
+        """Log the new points of a run and all the rest, with tags that say how far it is logged.
+
+        Args:
+            run: the run as MLflow has it.
+            run_id: our id of it.
+            reading: the run as the folder has it.
+            config: its configuration as JSON values; empty if it is not known.
+            statistics: the final statistics that MLflow gets as metrics.
+            tags: further tags.
+        """
+        through = reading.last_round
+        fresh: list[Metric] = []
+        if self._track is Tracking.CURVES:
+            # A run that failed may go on, so that its last round may not stay the last.
+            decided = reading.ending is not None and reading.ending.status.decided
+            k = stride(config, len(reading.curves.rounds))
+            curves = reading.curves.kept(k, decided)
+            through = curves.last_round
+            fresh = points(curves.after(_logged_through(run)), run.info.start_time)
+        if len(fresh) > POINTS_AT_ONCE:
+            # MLflow would store the tags with the first of them. If the rest got lost,
+            # the tags would say that it is there.
+            self._client.log_batch(run.info.run_id, fresh)
+            fresh = []
+        fresh += fresh_metrics(statistics, run.data.metrics)
+        params = fresh_params(self._params(run_id, config), run.data.params)
+        marks = {
+            LOGGED: str(through),
+            DIGEST: reading.digest(through),
+            TRACK: self._track.value,
+        }
+        self._client.log_batch(
+            run.info.run_id, fresh, params, run_tags({**tags, **marks})
+        )
 
     def _logged_run(self, run_id: str, reading: Reading) -> "Run | None":
         """Return the MLflow run of these rows; None if there is none that holds them."""
@@ -424,10 +406,10 @@ class Projection:
     def _create_child(
         self, run_id: str, reading: Reading, tags: Mapping[str, str]
     ) -> "Run":
-        """Make the MLflow run of a run."""
+        """Make the MLflow run of a run, with these tags besides its own."""
         # Without a recorded start, it is reckoned back from the time the run has taken.
         start = metrics.started(reading.ending) or now() - reading.lasted
-        run = self._create(self._title(run_id), tags, [start])
+        run = self._create(self._title(run_id), {**self._tags(run_id), **tags}, [start])
         self._known[run_id] = Known(run.info.run_id)
         return run
 
@@ -453,7 +435,6 @@ class Projection:
             SWEEP: self.manifest.name,
             RUN: run_id,
             KIND: "child",
-            NAMES: VERSION,
         }
         return labels | own | source_tags(self.manifest)
 
@@ -481,19 +462,6 @@ class Projection:
     def _tag(self, mlflow_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run in one request."""
         self._client.log_batch(mlflow_id, tags=run_tags(tags))
-
-    def _mark(self, run: "Run", status: str, lasted: int) -> None:
-        """Mark a run that has not ended as running or as interrupted."""
-        if run.info.status == status:
-            return
-        if status == "RUNNING":
-            self._client.update_run(run.info.run_id, status)
-        else:
-            end = run.info.start_time + lasted
-            self._client.set_terminated(run.info.run_id, status, end)
-        shown = "running" if status == "RUNNING" else "interrupted"
-        # The stamp was that of an earlier end.
-        self._tag(run.info.run_id, {"status": shown, STAMP: ""})
 
     def _files(
         self, run_id: str, reading: Reading, ending: LedgerEntry
@@ -529,8 +497,4 @@ class Projection:
 def _logged_through(run: "Run") -> int:
     """Return the round up to which MLflow has a run's curves; -1 if it has none."""
     tags = run.data.tags
-    # A stamp on a run that is not terminated was set before the points were logged.
-    begun = run.info.status == "RUNNING" and bool(tags.get(STAMP))
-    if begun or tags.get(TRACK) == Tracking.SUMMARY:
-        return -1
-    return int(tags.get(LOGGED, -1))
+    return -1 if tags.get(TRACK) == Tracking.SUMMARY else int(tags.get(LOGGED, -1))

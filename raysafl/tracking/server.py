@@ -1,7 +1,6 @@
 """`raysafl ui`: MLflow's own server on the right database, for this machine only."""
 
 import errno
-import itertools
 import os
 import signal
 import socket
@@ -14,7 +13,6 @@ import urllib.request
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import IO
 from urllib.parse import urlencode
 
@@ -73,7 +71,7 @@ def serve(
         )
     chosen = _free_port(host, port)
     try:
-        with _leaving(), server(uri, host, chosen) as (process, url):
+        with server(uri, host, chosen) as (process, url):
             if chosen != port:
                 print(f"port {port} is taken, {chosen} is free")
             if host not in LOOPBACK:
@@ -162,20 +160,10 @@ def _command(uri: str, host: str, port: int) -> list[str]:
     """Return the command that starts MLflow's server."""
     # This is where artifacts lie of experiments that were made through a server.
     destination = artifacts(uri)
-    options = {
-        "--host": host,
-        "--port": str(port),
-        "--workers": "1",
-        "--uvicorn-opts": "--log-level warning",
-        **({"--artifacts-destination": destination} if destination else {}),
-    }
-    return [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        *itertools.chain(*options.items()),
-    ]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host]
+    command += ["--port", str(port), "--workers", "1"]
+    command += ["--uvicorn-opts", "--log-level warning"]
+    return command + (["--artifacts-destination", destination] if destination else [])
 
 
 def _url(host: str, port: int) -> str:
@@ -200,30 +188,6 @@ def _free_port(host: str, first: int, tries: int = 100) -> int:
     raise ValueError(
         f"ports {first} to {first + tries - 1} are all taken; choose another"
     )
-
-
-@contextmanager
-def _leaving() -> Iterator[None]:
-    """Treat a closed terminal and a request to end (SIGTERM) like Ctrl-C.
-
-    A handler that the program has set, or its wish to ignore a signal, is kept.
-    """
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is signal.SIG_DFL
-    ]
-    for number in numbers:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -9,12 +9,6 @@ DIGEST = "raysafl.digest"
 STAMP = "raysafl.stamp"
 # How much of a run has been logged: `summary` or `curves`.
 TRACK = "raysafl.track"
-# By which rule metrics and tags were named. MLflow can neither rename nor remove a
-# metric, so runs that were logged by another rule are replaced.
-NAMES = "raysafl.names"
 
-# Of experiments: the identity of the folder that an experiment belongs to (see
-# `raysafl.storage.identity`).
+# Of experiments: the id of the folder that an experiment belongs to.
 FOLDER = "raysafl.folder"
-PLACE = "raysafl.place"
-FILE = "raysafl.file"

@@ -169,6 +169,8 @@ def test_shared_memory_that_is_too_small_is_a_clear_error_and_no_hang(
         "from raysafl.cli.app import main; main()",
         "run",
         "large.py",
+        "--executor",
+        "ray",
     ]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SMALL, "sh", *raysafl],

@@ -1,6 +1,6 @@
-"""Sweeps on Rays of many nodes on this machine: several raylets, GPUs that are only numbers.
+"""Sweeps on a Ray of many nodes on this machine: several raylets, GPUs that are only numbers.
 
-Each Ray is a process tree of its own, with a folder, a token and ports of its own.
+It is a process tree of its own, with a folder, a token and ports of its own.
 """
 
 import json
@@ -29,6 +29,7 @@ from raysafl.storage.store import Store
 HERE = Path(__file__).parents[1] / "helpers" / "cluster"
 FACTS = ["replicate", "round", "kind", "test_accuracy", "test_loss", "train_accuracy"]
 Env = dict[str, str]
+Spec = dict[str, Any]
 
 
 @contextmanager
@@ -53,9 +54,9 @@ def own_ray() -> Iterator[Env]:
 
 
 class Nodes:
-    """A cluster, see cluster/nodes.py."""
+    """A cluster, see cluster/nodes.py. Its head has no resources."""
 
-    def __init__(self, env: Env, nodes: list[dict[str, Any]]) -> None:
+    def __init__(self, env: Env) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "nodes.py")],
             env=env,
@@ -63,25 +64,54 @@ class Nodes:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.env, self.address = env, self.tell(json.dumps(nodes))
+        self.env, self.address = env, self._answer()
+        # What the living nodes were made of, by their ids.
+        self.living: dict[str, Spec] = {}
 
     def tell(self, line: str) -> str:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
         answer = self.process.stdout.readline().strip()
         assert answer, "the cluster has died"
         return answer
+
+    def add(self, spec: Spec) -> str:
+        """Start a node, and return its id."""
+        node = self.tell(f"add {json.dumps(spec)}")
+        self.living[node] = spec
+        return node
+
+    def kill(self, node: str) -> None:
+        """End a node without a farewell."""
+        self.tell(f"kill {node}")
+        del self.living[node]
+
+    def become(self, *specs: Spec) -> None:
+        """Have these nodes and no others, whatever a test before has left."""
+        missing = list(specs)
+        for node, spec in list(self.living.items()):
+            if spec in missing:
+                missing.remove(spec)
+            else:
+                self.kill(node)
+        for spec in missing:
+            self.add(spec)
 
     def close(self) -> None:
         """End its input, and wait for its end."""
         self.process.communicate(timeout=60)
 
 
-@contextmanager
-def cluster(*nodes: dict[str, Any], **more: str) -> Iterator[Nodes]:
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """The one cluster of these tests, which each test gives the nodes that it needs."""
     with own_ray() as env:
-        made = Nodes(env | more, list(nodes))
+        made = Nodes(env)
         try:
             yield made
         finally:
@@ -129,21 +159,16 @@ def eventually(what: Callable[[], Any], seconds: float = 90) -> Any:
     return found
 
 
-@pytest.fixture(scope="module")
-def two_by_two() -> Iterator[Nodes]:
-    """A head without GPUs and two nodes of two."""
-    with cluster({"num_gpus": 2}, {"num_gpus": 2}) as nodes:
-        yield nodes
+TWO_BY_TWO: list[Spec] = [{"num_gpus": 2}, {"num_gpus": 2}]
 
 
 def test_half_gpus_pack_two_to_a_gpu_and_actors_see_theirs_only(
-    two_by_two: Nodes, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     """Four runs of two half GPUs wait for each other, so all eight actors live at once."""
     hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5}
-    with Driver(
-        two_by_two.env, "pack", tmp_path, two_by_two.address, **hardware
-    ) as driver:
+    nodes.become(*TWO_BY_TWO)
+    with Driver(nodes.env, "pack", tmp_path, nodes.address, **hardware) as driver:
         assert driver.end() == "exit code 0"
     actors = seen(tmp_path, "clients")
     assert {
@@ -156,13 +181,12 @@ def test_half_gpus_pack_two_to_a_gpu_and_actors_see_theirs_only(
 
 
 def test_gangs_of_three_gpus_on_four_take_turns_instead_of_waiting_for_ever(
-    two_by_two: Nodes, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     """With actors outside of placement groups each of four trials held 1 of 3 GPUs for ever."""
     hardware = {"actors": 3, "cpus": 0.5, "gpus": 1}
-    with Driver(
-        two_by_two.env, "gang", tmp_path, two_by_two.address, **hardware
-    ) as driver:
+    nodes.become(*TWO_BY_TWO)
+    with Driver(nodes.env, "gang", tmp_path, nodes.address, **hardware) as driver:
         assert driver.end() == "exit code 0"
     gangs = defaultdict(set)
     for a in seen(tmp_path, "clients"):
@@ -186,14 +210,13 @@ SWEEP = Sweep(name="mine", runs=RUNS, axes=("m", "s"))
 """
 
 
-def run_four(nodes: Nodes, folder: Path, *options: str) -> tuple[int, str]:
-    """Return the exit code of `raysafl run` on a cluster, and what it said, as one line."""
+def run_four(folder: Path, *options: str, **env: str) -> tuple[int, str]:
+    """Return the exit code of `raysafl run` on four runs, and what it said, as one line."""
     (folder / "mine.py").write_text(FOUR_RUNS)
-    shared = ("--address", nodes.address, "--cpus", "0.5", "--track", "none")
     done = subprocess.run(
-        [*RAYSAFL, "run", "mine.py", "--out", "results", *shared, *options],
+        [*RAYSAFL, "run", "mine.py", "--out", "results", "--track", "none", *options],
         cwd=folder,
-        env=nodes.env,
+        env=os.environ | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -202,28 +225,38 @@ def run_four(nodes: Nodes, folder: Path, *options: str) -> tuple[int, str]:
     return done.returncode, " ".join(done.stdout.split())
 
 
-def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
-    tmp_path: Path,
-) -> None:
-    """One node's GPUs are only numbers; another node's should be real, and are not."""
+BROKEN = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
+
+
+@pytest.fixture
+def unseen_gpus() -> None:
+    """GPUs that Ray counts and torch does not see; where it sees one, there are none."""
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("torch sees a GPU here")
-    broken = {"num_gpus": 2, "env_vars": {"RAYSAFL_LOGICAL_GPUS": "0"}}
-    with cluster({"num_gpus": 2}) as nodes:
-        code, said = run_four(nodes, tmp_path, "--gpus", "1", "--only", "m=2")
-        assert code == 0 and "[2/2]" in said, said
-        before = contents(tmp_path / "results")
-        added = nodes.tell(f"add {json.dumps(broken)}")
-        code, said = run_four(nodes, tmp_path, "--gpus", "1")
-        assert code == 2 and "Traceback" not in said, said
-        assert said.count("Ray counts 2 GPUs on") == 1
-        assert said.startswith("Error:") and "--gpus 0" in said
-        assert contents(tmp_path / "results") == before
-        nodes.tell(f"kill {added}")
-        code, said = run_four(nodes, tmp_path, "--gpus", "1")
-        assert code == 0 and "2 runs were finished before" in said, said
+
+
+@pytest.mark.usefixtures("unseen_gpus")
+def test_a_gpu_that_torch_does_not_see_ends_a_sweep_once_before_it_and_costs_nothing(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """One node's GPUs are only numbers; another node's should be real, and are not."""
+    code, said = run_four(tmp_path, "--executor", "here", "--only", "m=2")
+    assert code == 0 and "[2/2]" in said, said
+    before = contents(tmp_path / "results")
+
+    nodes.become({"num_gpus": 2}, BROKEN)
+    cluster = ("--address", nodes.address, "--trials", "1", "--gpus", "1")
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 2 and "Traceback" not in said, said
+    assert said.count("Ray counts 2 GPUs on") == 1
+    assert said.count("Error:") == 1 and "--gpus 0" in said and "[1/" not in said
+    assert contents(tmp_path / "results") == before
+
+    nodes.become({"num_gpus": 2})
+    code, said = run_four(tmp_path, *cluster, **nodes.env)
+    assert code == 0 and "2 runs were finished before" in said, said
     assert len(Store(tmp_path / "results").ledger()) == 4
 
 
@@ -239,24 +272,23 @@ except ValueError as error:
 """
 
 
+@pytest.mark.usefixtures("unseen_gpus")
 def test_without_logical_gpus_idle_ones_are_told_once_and_actors_refuse_unseen_ones(
-    tmp_path: Path,
+    nodes: Nodes, tmp_path: Path
 ) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("torch sees a GPU here")
-    with cluster({"num_gpus": 2}, {"num_gpus": 1}, RAYSAFL_LOGICAL_GPUS="0") as nodes:
-        code, said = run_four(nodes, tmp_path)
-        assert code == 0 and said.count("Ray counts 3 GPUs, and this sweep") == 1, said
-        assert said.index("Ray counts 3 GPUs") < said.index("[1/4]")
-        answer = subprocess.run(
-            [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
-            env=nodes.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        ).stdout
+    nodes.become(BROKEN, {**BROKEN, "num_gpus": 1})
+    real = nodes.env | {"RAYSAFL_LOGICAL_GPUS": "0"}
+    cluster = ("--address", nodes.address, "--trials", "1")
+    code, said = run_four(tmp_path, *cluster, **real)
+    assert code == 0 and said.count("Ray counts 3 GPUs, and this sweep") == 1, said
+    assert said.index("Ray counts 3 GPUs") < said.index("[1/4]")
+    answer = subprocess.run(
+        [sys.executable, "-c", ASK_FOR_A_DEVICE, nodes.address],
+        env=real,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    ).stdout
     assert answer.startswith("cpu\n")
     assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
 
@@ -282,35 +314,33 @@ def check_rows(out: Path, name: str) -> None:
         )
 
 
-def test_nodes_killed_in_mid_sweep_change_no_row(tmp_path: Path) -> None:
+def test_nodes_killed_in_mid_sweep_change_no_row(nodes: Nodes, tmp_path: Path) -> None:
     """First a node with a client actor only, then one with a coordinator."""
     gang, rounds = (
         {"actors": 2, "cpus": 0.5, "gpus": 1, "trials": 1},
         tmp_path / "results/rounds",
     )
-    with (
-        cluster(*[{"num_gpus": 1}] * 3) as nodes,
-        Driver(nodes.env, "long", tmp_path, nodes.address, **gang) as driver,
-    ):
+    nodes.become(*[{"num_gpus": 1}] * 3)
+    with Driver(nodes.env, "long", tmp_path, nodes.address, **gang) as driver:
         eventually(lambda: list(rounds.glob("*.parquet")))
         (boss,) = seen(tmp_path, "coordinator")
         actors = {a["node"] for a in seen(tmp_path, "clients")}
         assert len(actors) == 2  # the gang spans two nodes
-        nodes.tell(f"kill {(actors - {boss['node']}).pop()}")
+        nodes.kill((actors - {boss["node"]}).pop())
         second = eventually(
             lambda: [
                 c for c in seen(tmp_path, "coordinator") if c["run"] == boss["run"] + 1
             ]
         )
-        nodes.tell('add {"num_gpus": 1}')
+        nodes.add({"num_gpus": 1})
         eventually(lambda: len({p.name[:12] for p in rounds.glob("*.parquet")}) == 2)
-        nodes.tell(f"kill {second[0]['node']}")
+        nodes.kill(second[0]["node"])
         # before it, Ray's words on the lost nodes
         assert driver.end().endswith("exit code 0")
     check_rows(tmp_path, "long")
 
 
-ONE_PACK_A_NODE = {"actors": 1, "cpus": 0.5, "gpus": 1, "pack": 3}
+ONE_PACK_A_GPU = {"actors": 1, "cpus": 0.5, "gpus": 1, "pack": 3}
 
 
 def packs_by_process(out: Path) -> dict[int, tuple[str, set[int]]]:
@@ -321,59 +351,23 @@ def packs_by_process(out: Path) -> dict[int, tuple[str, set[int]]]:
     return found
 
 
-def test_four_packs_on_four_nodes_have_one_each_and_the_rows_of_their_runs_alone(
-    tmp_path: Path,
-) -> None:
-    """Each pack waits in its first round until all four have begun."""
-    with (
-        cluster(*[{"num_gpus": 1}] * 4) as nodes,
-        Driver(nodes.env, "four", tmp_path, nodes.address, **ONE_PACK_A_NODE) as driver,
-    ):
-        assert driver.end() == "exit code 0"
-    packs = packs_by_process(tmp_path).values()
-    runs = sorted(sorted(runs) for _, runs in packs)
-    assert runs == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
-    actors = seen(tmp_path, "clients")
-    assert len(actors) == len({a["node"] for a in actors}) == 4
-    assert {node for node, _ in packs} == {a["node"] for a in actors}
-    check_rows(tmp_path, "four")
-
-
-def test_a_pack_whose_node_is_lost_goes_on_elsewhere_and_no_row_of_four_packs_changes(
-    tmp_path: Path,
-) -> None:
-    rounds = tmp_path / "results/rounds"
-    with (
-        cluster(*[{"num_gpus": 1}] * 4) as nodes,
-        Driver(
-            nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_NODE
-        ) as driver,
-    ):
-        eventually(lambda: len(list(rounds.glob("*.parquet"))) == 12)
-        lost, runs = next(iter(packs_by_process(tmp_path).values()))
-        nodes.tell(f"kill {lost}")
-        assert driver.end().endswith("exit code 0")
-    hosts = {n for n, own in packs_by_process(tmp_path).values() if own >= runs}
-    assert lost in hosts and len(hosts) > 1
-    check_rows(tmp_path, "lasting")
-
-
 def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_them(
-    tmp_path: Path,
+    nodes: Nodes, tmp_path: Path
 ) -> None:
-    """Four packs on two nodes of two GPUs; those of the lost node go on on the other."""
+    """Four packs on two nodes of two GPUs; those of the lost node go on on the other.
+
+    Each pack waits in its first round until all four have begun.
+    """
     rounds = tmp_path / "results/rounds"
-    with (
-        cluster({"num_gpus": 2}, {"num_gpus": 2}) as nodes,
-        Driver(
-            nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_NODE
-        ) as driver,
-    ):
+    nodes.become(*TWO_BY_TWO)
+    with Driver(
+        nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_GPU
+    ) as driver:
         eventually(lambda: len(list(rounds.glob("*.parquet"))) == 12)
         first = packs_by_process(tmp_path)
         actors = seen(tmp_path, "clients")
         lost = actors[0]["node"]
-        nodes.tell(f"kill {lost}")
+        nodes.kill(lost)
         assert driver.end().endswith("exit code 0")
     assert len(actors) == 4
     assert all(a["visible"] == str(a["gpus"][0]) for a in actors)
@@ -507,8 +501,10 @@ def _end_all(folder: str) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_an_autoscaling_cluster_grows_for_a_sweep_and_shrinks_after_it(
-    tmp_path: Path,
+    tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
+    if not pytestconfig.getoption("--autoscaler"):
+        pytest.skip("takes a minute and a half: ask for it by --autoscaler")
     hardware = {"actors": 2, "cpus": 0.5, "gpus": 0.5, "autoscale": True}
     with autoscaled() as (env, address), (tmp_path / "nodes").open("w") as file:
         counter = subprocess.Popen(

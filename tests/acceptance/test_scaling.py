@@ -1,28 +1,36 @@
 """The scaling benchmark, small: every axis is measured, and the table and figure hold it."""
 
+import io
+import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks import pages
-from benchmarks.__main__ import app
+from benchmarks.__main__ import main
+from benchmarks.child import do_job
 from benchmarks.found import Found
-from benchmarks.scaling import AXES, measures
+from benchmarks.job import Job
+from benchmarks.processes import Result
+from benchmarks.scaling import AXES, seconds_of
 from benchmarks.scaling_report import PANELS, each, figure, scaling, short, slopes, span
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ORIGIN = {"machine": "this one", "date": "today", "commit": "", "versions": {}}
 
 
-def test_the_command_keeps_other_axes(tmp_path: Path) -> None:
+def test_the_command_keeps_other_axes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "scaling.json"
     small = ["--dry", "--seconds", "0.01", "--repeats", "1", "--out", str(file)]
-    tables = [
-        CliRunner().invoke(app, ["scaling", *small, "--only", axis]).stdout
-        for axis in ("population", "replicates")
-    ]
+    tables = list[str]()
+    for axis in ("population", "replicates"):
+        assert main(["scaling", *small, "--only", axis]) == 0
+        tables.append(capsys.readouterr().out)
     whole = Found.read(file)
     assert whole is not None and list(whole.measures) == ["population", "replicates"]
     assert whole.measures["replicates"]["points"] == [1, 3]
@@ -38,10 +46,30 @@ def test_the_command_keeps_other_axes(tmp_path: Path) -> None:
         pages.pages(tmp_path)
 
 
-def test_every_axis_is_measured_tabulated_and_drawn() -> None:
-    found = Found(ORIGIN).collect(measures([], repeats=1, seconds=0.01, dry=True))
+def done_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `benchmarks.scaling.taken` measures in a process of its own, from this one."""
+    answers = list[Any]()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
+    do_job(job, answers.append)
+    ready, told = answers
+    assert ready == "ready"
+    told = json.loads(json.dumps(told))
+    done = Result(told.pop("seconds"), told.pop("accuracy", None), 0.0, told)
+    return {"seconds": seconds_of(job, done), **told}
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_every_axis_is_measured_tabulated_and_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Found(ORIGIN)
+    for name, axis in AXES.items():
+        jobs = [axis.job(point, True, 0.01) for point in axis.small]
+        taken = [[done_here(job, monkeypatch)] for job in jobs]
+        points = list(axis.small)
+        found.measures[name] = {"origin": ORIGIN, "points": points, "taken": taken}
     measured = found.measures
-    assert list(measured) == list(AXES) == list(PANELS)
+    assert list(measured) == list(PANELS)
     table = scaling(found)
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     assert len(rows) == sum(1 + len(axis.small) for axis in AXES.values())

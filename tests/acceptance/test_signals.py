@@ -5,9 +5,10 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 import psutil
@@ -34,13 +35,15 @@ RUNS = {{
 }}
 SWEEP = Sweep("signals", {{(name,): run for name, run in RUNS.items()}}, axes=("what",))
 """
-COMMAND = ["run", "mine.py", "--out", "out", "--trials", "2", "--cpus", "0.5"]
+COMMAND = ["run", "mine.py", "--out", "out", "--executor"]
+HERE, RAY = ["here"], ["ray", "--trials", "2", "--cpus", "0.5"]
 # So many that no run ends within the seconds before a signal.
 ROUNDS = 1000
 PATIENCE = 120
 # Ray's agents end by themselves after Ray's other processes were killed. Before that they
 # try for up to a minute to tell Ray's head, which may be gone too.
 LEFT_SECONDS = 100
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +69,14 @@ def folder(tmp_path: Path) -> Path:
 class Command:
     """`raysafl run` in a process of its own, with all the processes below it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, executor: list[str]) -> None:
+        self.manifest = folder / "out" / "manifest.json"
+        self.manifest.unlink(missing_ok=True)
+        self.executor = executor
         self.log = folder / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*RAYSAFL, *COMMAND],
+                [*RAYSAFL, *COMMAND, *executor],
                 cwd=folder,
                 stdout=log,
                 stderr=log,
@@ -86,12 +92,22 @@ class Command:
 
     def wait_for(self, name: str) -> psutil.Process:
         """Wait until there is a process with this in its command line."""
+        return self._wait(lambda: self.below(name))[0]
+
+    def wait_until_runs_begin(self) -> None:
+        """Wait until runs are carried out, or are about to be."""
+        self._wait(self.manifest.exists)
+        if self.executor == RAY:
+            self.wait_for("ray::Clients")
+
+    def _wait(self, look: Callable[[], T]) -> T:
+        """Wait until there is what a function looks for, and return it."""
         deadline = time.monotonic() + PATIENCE
-        while not (found := self.below(name)):
+        while not (found := look()):
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
-        return found[0]
+        return found
 
     def end(self, patience: float = PATIENCE) -> tuple[int, str]:
         """Wait for the end of the command and of all processes below it.
@@ -126,9 +142,9 @@ def title(process: psutil.Process) -> str:
 
 
 @contextmanager
-def command(folder: Path) -> Iterator[Command]:
+def command(folder: Path, executor: list[str]) -> Iterator[Command]:
     """A command that is killed with the block, with all that is below it."""
-    made = Command(folder)
+    made = Command(folder, executor)
     try:
         yield made
     finally:
@@ -153,23 +169,32 @@ def check_left(folder: Path) -> None:
 
 
 def check_goes_on(folder: Path, expected: pd.DataFrame) -> None:
-    """The same command ends with the rows of the undisturbed sweep."""
-    with command(folder) as again:
+    """The same command, in its own process, ends with the rows of the undisturbed sweep."""
+    with command(folder, HERE) as again:
         code, said = again.end()
     assert code == 0, said
     pd.testing.assert_frame_equal(rows(Store(folder / "out")), expected)
 
 
+@pytest.mark.parametrize(
+    ("executor", "numbers"),
+    [(HERE, list(CODES)), (RAY, [signal.SIGTERM])],
+    ids=["here", "ray"],
+)
 def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
-    folder: Path, expected: pd.DataFrame
+    executor: list[str],
+    numbers: list[signal.Signals],
+    folder: Path,
+    expected: pd.DataFrame,
 ) -> None:
-    for number, code_due in CODES.items():
-        with command(folder) as one:
-            one.wait_for("ray::Clients")
+    """A signal is told to the driver in one way, whoever carries out the runs."""
+    for number in numbers:
+        with command(folder, executor) as one:
+            one.wait_until_runs_begin()
             time.sleep(0.5)
             one.process.send_signal(number)
             code, said = one.end()
-        assert code == code_due, said
+        assert code == CODES[number], said
         assert "Traceback" not in said
         assert "Stopped by" in said
         assert "The same command goes on where it was." in said
@@ -180,12 +205,14 @@ def test_each_signal_in_mid_sweep_saves_each_run_and_the_same_command_goes_on(
 def test_signals_at_random_moments_lose_and_double_nothing(
     folder: Path, expected: pd.DataFrame, pytestconfig: pytest.Config
 ) -> None:
+    """A sweep may change its executor between two attempts, so they take turns."""
     chance = random.Random(pytestconfig.getoption("--chaos-seed"))
-    for _ in range(pytestconfig.getoption("--chaos") // 2):
+    for attempt in range(pytestconfig.getoption("--chaos")):
+        executor, seconds = ((RAY, 9), (HERE, 4))[attempt % 2]
         number = chance.choice(list(CODES))
-        with command(folder) as one:
+        with command(folder, executor) as one:
             # Before that, Python itself starts.
-            time.sleep(chance.uniform(0.5, 9))
+            time.sleep(chance.uniform(0.5, seconds))
             one.process.send_signal(number)
             if chance.random() < 0.3:
                 time.sleep(chance.uniform(0, 1.5))
@@ -199,7 +226,7 @@ def test_signals_at_random_moments_lose_and_double_nothing(
 def test_a_lost_head_of_ray_is_told_with_what_to_do(
     folder: Path, expected: pd.DataFrame
 ) -> None:
-    with command(folder) as first:
+    with command(folder, RAY) as first:
         head = first.wait_for("gcs_server")
         first.wait_for("ray::Clients")
         head.kill()
@@ -217,7 +244,7 @@ def test_a_sweep_whose_output_is_lost_runs_to_its_end(
 ) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*RAYSAFL, *COMMAND],
+            [*RAYSAFL, *COMMAND, *HERE],
             cwd=folder,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -236,21 +263,37 @@ from raysafl.quickstart import BASE
 class Leaves(FedAvg):
     def round(self, state, ids, key):
         if key.round == 1:
-            {how}
+            sys.exit(0)
         return (yield from super().round(state, ids, key))
 
-SWEEP = Sweep("exits", [BASE.replace(algorithm=Leaves(), rounds=3, replicates=1)])
+class Stops(FedAvg):
+    def round(self, state, ids, key):
+        if key.round == 1:
+            raise KeyboardInterrupt
+        return (yield from super().round(state, ids, key))
+
+RUN = BASE.replace(rounds=3, replicates=1)
+RUNS = {"leaves": RUN.replace(algorithm=Leaves()), "stops": RUN.replace(algorithm=Stops())}
+SWEEP = Sweep("exits", {(name,): run for name, run in RUNS.items()}, axes=("what",))
 """
 
 
-@pytest.mark.parametrize("how", ["sys.exit(0)", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    ("executor", "lines"),
+    # In this process, KeyboardInterrupt is what Ctrl-C raises.
+    [([*HERE, "--only", "what=leaves"], {9}), (RAY, {9, 15})],
+    ids=["here", "ray"],
+)
 def test_an_algorithm_that_ends_the_program_fails_its_run_with_the_line(
-    how: str, folder: Path
+    executor: list[str], lines: set[int], folder: Path
 ) -> None:
-    (folder / "mine.py").write_text(EXITS.format(how=how))
-    with command(folder) as one:
+    (folder / "mine.py").write_text(EXITS)
+    with command(folder, executor) as one:
         code, said = one.end()
-    (entry,) = Store(folder / "out").ledger().values()
     assert code == 1 and "Traceback" not in said, said
-    assert entry.status is Status.FAILED and "mine.py:9" in entry.reason
-    assert os.fspath(folder) not in entry.reason
+    entries = Store(folder / "out").ledger().values()
+    assert {entry.status for entry in entries} == {Status.FAILED}
+    reasons = sorted(entry.reason for entry in entries)
+    assert len(reasons) == len(lines)
+    for line, reason in zip(sorted(lines), reasons, strict=True):
+        assert f"mine.py:{line})" in reason and os.fspath(folder) not in reason

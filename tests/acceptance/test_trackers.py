@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from raysafl import Hardware, Run, Runner, Sweep
+from raysafl import Run, Runner, Sweep
 from raysafl.simulation.checkpoint import progress
 from raysafl.storage.verify import verify
 
@@ -56,7 +56,6 @@ def uri(request: pytest.FixtureRequest) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("uri", ["refuses", *ANSWERS], indirect=True)
 def test_a_tracker_that_does_not_do_its_work_costs_no_row_and_is_told_once(
     uri: str, tiny: Run, tmp_path: Path
@@ -65,7 +64,7 @@ def test_a_tracker_that_does_not_do_its_work_costs_no_row_and_is_told_once(
     outcome = Runner(
         Sweep("s", [tiny]),
         tmp_path / "s",
-        Hardware(cpus=0.5, trials=1),
+        executor="here",
         tracking_uri=uri,
         console=Console(file=text, width=400),
     ).run()

@@ -1,7 +1,8 @@
 """A sweep in a process of its own whose parts are killed, and what is left of it in the end.
 
 Victims: the driver, a coordinator (a Tune trial's actor), a client actor, the node (its
-raylet). When and who comes from a seed.
+raylet). Each is killed once, and then again as often as its weight says. When, and in
+which order, comes from a seed.
 """
 
 import os
@@ -155,7 +156,8 @@ class Chaos:
 
     def _draw(self) -> str:
         names, weights = zip(*VICTIMS.items(), strict=True)
-        return str(self.rng.choice(names, p=weights))
+        spared = [name for name in names if not self.kills[name]]
+        return str(self.rng.choice(spared or names, p=None if spared else weights))
 
     def _tree(self, pid: int) -> Iterator[tuple[psutil.Process, str]]:
         """The driver's processes and what each of them is."""

@@ -13,15 +13,23 @@ class Crash(BaseException):
 def crash_at(
     number: int, monkeypatch: pytest.MonkeyPatch, kind: type
 ) -> Callable[[], int]:
-    """Raise instead of the operation with this number that changes a file; count them."""
+    """Raise instead of the operation with this number that changes a file; count them.
+
+    From there on nothing is changed, as the process is dead. It leaves half of a file that
+    it was writing.
+    """
     count = 0
+    # Only a file is seen while it is written, no object of a store.
+    write_bytes = Path.write_bytes
 
     def wrapped(original: Callable[..., object]) -> Callable[..., object]:
         def operation(self: object, *args: object, **kwargs: object) -> object:
             nonlocal count
             if ".lock" not in str(self):
                 count += 1
-                if count == number:
+                if count == number and original is write_bytes:
+                    original(self, args[0][: len(args[0]) // 2])
+                if count >= number:
                     raise Crash
             return original(self, *args, **kwargs)
 

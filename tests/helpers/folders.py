@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def apart(store: Store, *first_rounds: int) -> None:
     """Give each run files of its own, in place of those of its pack.
 
-    So folders of earlier versions look, and runs that a scheduler stopped.
+    So runs look that a scheduler stopped.
 
     Args:
         store: the folder, without compacted files.

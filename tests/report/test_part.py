@@ -210,8 +210,8 @@ def test_results_in_a_terminal_are_the_first_ones_and_the_caption_says_so() -> N
     found = pd.DataFrame({"run_id": [f"{i:012x}" for i in range(1500)], "final": 0.5})
     table = as_table(found)
     assert table.row_count == MOST_ROWS
-    assert "the first 1,000 of 1,500 runs" in str(table.caption)
-    assert str(as_table(found[:1000]).caption).startswith("1000 runs;")
+    assert "the first 1,000 of 1,500 rows" in str(table.caption)
+    assert str(as_table(found[:1000]).caption).startswith("1000 rows;")
 
 
 def test_a_comparison_of_large_sweeps_shows_some_of_their_cells(

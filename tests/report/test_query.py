@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import duckdb
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 
 from raysafl import Run
 from raysafl.cli import app as cli
-from raysafl.report.query import read_runs, results
+from raysafl.report.query import results
 from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 
@@ -78,8 +77,9 @@ def test_the_commands_of_the_docs_find_runs(
     real_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(real_results.parent)
-    table, csv = (call(monkeypatch, *shlex.split(command)[2:]) for command in COMMANDS)
-    assert "SAFARI" in table and "FedAvg" not in table and "4 runs" in table
+    table, csv, means = (call(monkeypatch, *shlex.split(c)[2:]) for c in COMMANDS)
+    assert "SAFARI" in table and "FedAvg" not in table and "4 rows" in table
+    assert "mean" in means and "4 rows" in means
     assert csv.splitlines()[0] == "run_id,label.p,best,best_std"
 
 
@@ -94,7 +94,7 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     assert found["best"].tolist() == pytest.approx(means.tolist())
     assert found["replicates"].tolist() == [3, 3] and "config.algorithm.q" in found
     lowest = results([real_results], sort="final", ascending=True, top=1)
-    assert lowest["final"].iloc[0] == read_runs([real_results])["final"].min()
+    assert lowest["final"].iloc[0] == results([real_results])["final"].min()
 
 
 @pytest.mark.parametrize(
@@ -102,22 +102,41 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     [
         ("", 8),
         ("p in [1, 3]", 4),
+        ("p in (1, 3)", 4),
         ("not p == 1 or algorithm == 'FedAvg'", 6),
         ("2 * p + s == 6", 2),
         ("label.algorithm == 'SAFARI'", 4),
+        ("algorithm like 'SAF%'", 4),
         ("algorithm.server_update.epochs == 5", 4),
         ("n0 == 100 and model.zero_init == True", 8),
         ("status == 'failed'", 0),
         ("last10_std >= 0 and rounds == 30", 8),
-        ("1 <= p < 2 and not (s != 4)", 2),
+        ("p >= 1 and p < 2 and not (s != 4)", 2),
         ("p not in [2]", 4),
-        ("-p == -(1) and p % 2 == 1 and p // 2 == 0", 4),
-        ("best / 0 > 1", 8),
+        ("-p == -(1) and p % 2 == 1 and p // 2 == 0 -- a remark", 4),
         ("algorithm in ('Safari', 'none')", 4),
+        ("best >= (select max(best) from runs)", 1),
+        ("config->>'$.algorithm.kind' == 'FedAvg'", 4),
+        ('"algorithm.q" is null', 4),
     ],
 )
 def test_names_values_and_operators(query: str, rows: int, real_results: Path) -> None:
     assert len(results([real_results / "quickstart"], query)) == rows
+
+
+def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
+    runs = results([real_results])
+    by_p = runs.groupby("label.p")["best"].mean().sort_values(ascending=False)
+    found = results(
+        [real_results],
+        "SELECT p, avg(r.best) AS mean FROM runs r WHERE r.p > 0 GROUP BY p",
+        sort="mean",
+    )
+    assert list(found) == ["label.p", "mean"]
+    assert found["label.p"].tolist() == by_p.index.tolist()
+    assert found["mean"].tolist() == pytest.approx(by_p.tolist())
+    every = results([real_results], "select * from runs", columns=["p"], top=3)
+    assert every.shape == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -125,44 +144,79 @@ def test_names_values_and_operators(query: str, rows: int, real_results: Path) -
     [
         ("algoritm == 'Safari'", "did you mean 'algorithm'"),
         ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
-        ("best", "the query is no condition"),
-        ("best >", "cannot be read"),
-        ("open('x')", "has call, which is not allowed"),
-        ("best[0] > 1", "has subscript, which is not allowed"),
-        ("algorithm > 3", "the query cannot be answered"),
-        ("1/0 == 1", "the query is no condition"),
-        ("best / 0 > 1 and 1/0", "the query is no condition"),
-        ("9**9**9**9 > 1", "has pow, which is not allowed"),
-        ("1 << 99999999999 > best", "has lshift, which is not allowed"),
-        ("f'{best}' == 'x'", "has joinedstr, which is not allowed"),
-        ("[x for x in best] == 1", "has listcomp, which is not allowed"),
-        ("(lambda: 1) == best", "has lambda, which is not allowed"),
-        ("'ab' * 1000000000 == algorithm", "'ab' in the query is no number"),
-        ("algorithm * 1000000000 == 'x'", "algorithm in the query is no number"),
-        ("best > 1j", "1j in the query is neither a number nor text"),
-        ("algorithm == b'x'", "is neither a number nor text"),
-        ("best > ...", "is neither a number nor text"),
-        ("best == [1, 2]", "a list that is not after `in`"),
-        ("p in 3", "`in` without a list"),
-        ("p in [best]", "may hold nothing but values"),
-        ("1 in [1, 2]", "is no column, but stands before `in`"),
-        (f"best > {'9' * 400}", "a number of 400 digits"),
-        (f"best > {'9' * 1999}"[:2000], "digits"),
-        ("best > " + "-" * 1900 + "1", "the query"),
-        ("not " * 490 + "best > 1 and", "cannot be read"),
-        ("(" * 900 + "best" + ")" * 900, "cannot be read"),
-        ("best >" + " 1 +" * 10_000 + " 1", "at most 2,000 are allowed"),
-        ("best > 1\0", "cannot be read"),
-        ("best is 1", "has is, which is not allowed"),
+        ("best >", "cannot be answered (syntax error at or near"),
+        ("best > 0; select 1", "syntax error"),
+        ("open('x')", "Scalar Function with name open does not exist"),
+        ("algorithm > 3", "Cannot compare values of type VARCHAR"),
+        ("select bst from runs", 'Referenced column "bst" not found'),
+        ("select", "SELECT clause without selection list"),
+        ("not " * 5000 + "best > 1", "Max expression depth limit"),
+        ("best > 1\0", "syntax error"),
     ],
 )
 def test_a_query_that_cannot_be_answered_says_why(
     query: str, message: str, real_results: Path
 ) -> None:
-    began = time.monotonic()
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
         results([real_results], query)
-    assert time.monotonic() - began < 5
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_csv('{file}')",
+        "select * from read_text('{file}')",
+        "select * from '{file}'",
+        "select * from glob('{file}')",
+        "1 in (select 1 from read_text('{file}'))",
+        "copy runs to '{file}'",
+        "select 1; copy runs to '{file}'",
+        "true); copy runs to '{file}'; select (1",
+        "attach '{file}'",
+        "set enable_external_access = true",
+        "select * from frame",
+    ],
+)
+def test_a_query_reaches_no_file_and_no_variable(
+    query: str, real_results: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.csv"
+    file.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="cannot be answered"):
+        results([real_results], query.format(file=file))
+    assert file.read_text() == "a,b\n1,2\n" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_a_terminal_would_obey_is_not_printed(
+    real_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "evil")
+    store.create()
+    store.write_manifest(Store(real_results / "quickstart").manifest())
+    runs = Store(real_results / "quickstart").runs()
+    store.write_runs(runs.assign(**{"label.p": "\x1b]0;owned\x07\x1b[2J\u202elabel"}))
+    table = call(monkeypatch, "", str(store.path))
+    csv = call(monkeypatch, "", str(store.path), "--csv")
+    for said in (table, csv):
+        assert "]0;owned[2Jlabel" in said
+        assert not {"\x1b", "\x07", "\u202e"} & set(said)
+
+
+def test_a_run_without_an_axis_has_its_setting_there(
+    real_results: Path, tmp_path: Path
+) -> None:
+    other = Store(tmp_path / "other")
+    other.create()
+    other.write_manifest(Store(real_results / "quickstart").manifest())
+    runs = Store(real_results / "quickstart").runs()
+    other.write_runs(runs.drop(columns="label.algorithm").assign(sweep="other"))
+    both = [other.path, real_results]
+    assert len(results(both, "algorithm == 'FedAvg'")) == 8
+    assert results(both, "algorithm != 'SAFARI'")["sweep"].value_counts().to_dict() == {
+        "other": 8,
+        "quickstart": 4,
+    }
 
 
 def test_a_folder_in_the_query_s_place_and_one_without_a_sweep_are_told(
@@ -212,7 +266,7 @@ def test_the_terminal_csv_and_json_show_the_same_runs(
     assert said[0] == "run_id,best,label.s" and len(said) == 5 == len(records) + 1
     assert [line.split(",")[0] for line in said[1:]] == [r["run_id"] for r in records]
     shown = call(monkeypatch, *chosen)
-    assert "4 runs" in shown and "s 4" in shown and f"{records[0]['best']:.4g}" in shown
+    assert "4 rows" in shown and "s 4" in shown and f"{records[0]['best']:.4g}" in shown
     assert [shown.index(r["run_id"]) for r in records] == sorted(
         shown.index(r["run_id"]) for r in records
     )

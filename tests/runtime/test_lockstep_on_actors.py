@@ -31,6 +31,8 @@ ENGINES = [
     ("vmap", MLP(hidden=[8])),
 ]
 
+ACCEPTANCE = pytest.mark.acceptance
+
 
 def host(pool: ActorPool, runs: dict[str, Run], engine: str) -> OnActors:
     first = next(iter(runs.values()))
@@ -57,7 +59,7 @@ def expected(text: str, engine: str) -> Played:
 
 
 @pytest.mark.parametrize(
-    "actors", [1, 2, pytest.param(3, marks=pytest.mark.acceptance)]
+    "actors", [pytest.param(1, marks=ACCEPTANCE), 2, pytest.param(3, marks=ACCEPTANCE)]
 )
 def test_runs_on_actors_equal_themselves_alone_in_one_process(
     tiny: Run, actors: int

@@ -47,6 +47,8 @@ ALGORITHMS = (
     Compressed(compression=Quantised(bits=4)),
 )
 
+ACCEPTANCE = pytest.mark.acceptance
+
 
 class Doubled(FedAvg):
     """FedAvg in double precision, which comes of weighing by the losses, say."""
@@ -89,7 +91,9 @@ class InPlace(FedAvg):
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize(
+    "actors", [pytest.param(1, marks=ACCEPTANCE), pytest.param(2, marks=ACCEPTANCE), 3]
+)
 def test_any_number_of_actors_gives_the_result_of_one_process_bitwise(
     tiny: Run, actors: int
 ) -> None:

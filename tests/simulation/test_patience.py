@@ -1,12 +1,10 @@
 """Runs that stop early: when, each replicate by itself, after kills, and in the folder."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.compute as pc
 import pytest
 import torch
 from helpers.here import run_in_process
@@ -14,9 +12,8 @@ from helpers.here import run_in_process
 from raysafl import LocalTraining, Patience, PerClient, Run
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import _checksum, dump, progress, restore
+from raysafl.simulation.checkpoint import dump, progress, restore
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store
@@ -122,25 +119,6 @@ def test_a_run_that_is_interrupted_after_any_round_equals_the_undisturbed_one(
     for a, b in zip(sim.replicates, whole.replicates, strict=True):
         assert torch.equal(a.state.w_P, b.state.w_P)
         assert (a.stopped, a.best, a.best_round) == (b.stopped, b.best, b.best_round)
-
-
-def test_checkpoints_of_earlier_versions_are_used(tiny: Run) -> None:
-    import safetensors
-    import safetensors.torch
-
-    sim = Simulation(tiny, work(tiny))
-    sim.step()
-    content = dump(sim)
-    tensors = safetensors.torch.load(content)
-    size = int.from_bytes(content[:8], "little")
-    saved = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["raysafl"])
-    for replicate in saved["replicates"]:
-        del replicate["best"], replicate["best_round"], replicate["stopped"]
-    text = json.dumps(saved)
-    metadata = {"raysafl": text, "sha256": _checksum(text, tensors)}
-    other = Simulation(tiny, work(tiny))
-    restore(other, safetensors.torch.save(tensors, metadata=metadata))
-    assert [r.test_loss for r in finish(other)] == [r.test_loss for r in finish(sim)]
 
 
 def test_a_run_without_patience_has_the_json_of_before(tiny: Run, patient: Run) -> None:
@@ -267,18 +245,3 @@ def test_kills_change_neither_rows_nor_the_ledger(
     assert (mine.metrics, mine.reason) == (theirs.metrics, theirs.reason)
     for a, b in zip(mine.replicates, theirs.replicates, strict=True):
         assert (a.rows, a.reason, a.status) == (b.rows, b.reason, b.status)
-
-
-def test_entries_without_digests_may_have_stopped_after_any_evaluated_round(
-    sweep: Sweep, patient: Run, tmp_path: Path
-) -> None:
-    store = folder(tmp_path / "old", sweep)
-    run_in_process(patient, store, work(patient))
-    fields = entry_of(store, patient).content()
-    for end in fields["replicates"]:
-        del end["rows"], end["digest"]
-    old = {patient.id: LedgerEntry.from_json(json.dumps(fields))}
-    rows = store.table([patient.id])
-    assert faults(old, rows) == {}
-    first = pc.and_(pc.equal(rows["replicate"], 0), pc.equal(rows["round"], 1))
-    assert "rows instead of" in faults(old, rows.filter(pc.invert(first)))[patient.id]

@@ -195,12 +195,12 @@ def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
 ) -> None:
     first = start("chains")
     first.train()
-    first.session.flush()
+    first.open.session.flush()
     kept = next((store.path / "checkpoints").glob("*.safetensors")).read_bytes()
     monkeypatch.setattr("raysafl.runtime.actor_pool.RETRIES", 0)
     kill_actor(first.actors.actors[0])
     to_the_end(first)
-    entry = store.ledger_entry(first.pack.runs[0].id)
+    entry = store.ledger_entry(first.open.pack.runs[0].id)
     was_lost = "LostActorsError: the client actor that was to (train|evaluate) was lost 1 times"
     assert entry is not None and re.match(was_lost, entry.reason)
     assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept

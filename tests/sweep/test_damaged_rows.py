@@ -131,17 +131,15 @@ def test_mlflow_calls_a_damaged_run_damaged_and_finished_once_it_was_run_again(
     assert outcome.ok and logged() == ("finished", "FINISHED", True)
 
 
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
 def test_a_sampled_run_whose_rows_are_gone_is_run_again(
     tiny: Run, tmp_path: Path
 ) -> None:
     space = {"local.lr": tune.uniform(0.05, 0.2)}
     sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
-    outcome, _ = go(sweep, tmp_path / "s", "ray")
+    outcome, _ = go(sweep, tmp_path / "s")
     before = outcome.store.rounds().drop(columns="seconds")
     delete(Path(str(outcome.store.compacted.rows_file)))
-    again, said = go(sweep, tmp_path / "s", "ray")
+    again, said = go(sweep, tmp_path / "s")
     assert again.ok and "is run again" in said
     pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
 

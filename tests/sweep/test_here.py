@@ -117,8 +117,8 @@ class Halving(Searcher):
 
 def searched(tiny: Run, searcher: Any, **more: Any) -> Sweep:
     space = {"local.lr": tune.uniform(0.01, 1)}
-    options = {"num_samples": 3, **more}
-    return Sweep("searched", space=space, base=tiny, search_alg=searcher, **options)
+    options = {"num_samples": 3, "search_alg": searcher, **more}
+    return Sweep("searched", space=space, base=tiny, **options)
 
 
 def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
@@ -136,15 +136,6 @@ def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
     again, _ = go(searched(tiny, second := Halving()), tmp_path / "s")
     assert list(second.told.values()) == list(searcher.told.values())
     pd.testing.assert_frame_equal(again.store.rounds(), outcome.store.rounds())
-
-
-def test_a_search_algorithm_that_only_tune_can_ask_is_refused_with_what_to_do(
-    tiny: Run, tmp_path: Path
-) -> None:
-    with pytest.raises(
-        ValueError, match=r"only Tune itself can ask; .* executor='ray'"
-    ):
-        go(searched(tiny, BasicVariantGenerator()), tmp_path / "s")
 
 
 def test_a_random_space_gives_the_runs_that_tune_would_draw(
@@ -268,6 +259,7 @@ def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
         ({"hardware": Hardware(actors=2)}, {}, "2 client actors are asked for"),
         ({"hardware": Hardware(autoscale=True)}, {}, "a cluster that adds nodes"),
         ({}, {"scheduler": tune.schedulers.ASHAScheduler()}, "the scheduler"),
+        ({}, {"search_alg": BasicVariantGenerator()}, "search_alg is .* only Tune"),
     ],
 )
 def test_what_only_ray_has_is_refused_before_the_folder_is_made(

@@ -39,6 +39,7 @@ def last_accuracy(run: fl.Run) -> float | None:
     return records[0].test_accuracy
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_a_grid_and_sampled_runs_give_the_numbers_of_one_process(
     tmp_path: Path,

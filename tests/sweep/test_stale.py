@@ -261,22 +261,20 @@ SAMPLED = (
 )
 
 
-@pytest.mark.acceptance
-@pytest.mark.usefixtures("ray_local")
 def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     out = tmp_path / "s"
-    first, _ = go_on_ray(written(tmp_path, SAMPLED), out)
+    first, _ = go(written(tmp_path, SAMPLED), out)
     before = contents(out)
     with pytest.raises(
         ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
     ):
-        go_on_ray(written(tmp_path, SAMPLED, BODY), out)
+        go(written(tmp_path, SAMPLED, BODY), out)
     assert contents(out) == before
-    outcome, _ = go_on_ray(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
+    outcome, _ = go(written(tmp_path, SAMPLED, BODY), out, stale="rerun")
     ids = {entry.run_id for entry in first.manifest.entries}
     assert outcome.ok and {entry.run_id for entry in outcome.manifest.entries} == ids
     assert not outcome.runs["final"].equals(first.runs["final"])
-    again, said = go_on_ray(written(tmp_path, SAMPLED, BODY), out)
+    again, said = go(written(tmp_path, SAMPLED, BODY), out)
     assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 

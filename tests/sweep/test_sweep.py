@@ -42,7 +42,7 @@ from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
-from raysafl.sweep import watch
+from raysafl.sweep import tune_callback
 from raysafl.sweep.session import Session
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
@@ -303,14 +303,14 @@ def test_failed_and_diverged_runs_are_recorded_with_the_reason_and_the_rest_goes
 
 @on_ray
 @pytest.mark.acceptance
-def test_a_trial_on_reused_actors_equals_one_on_fresh_ones(
+def test_a_trial_on_reused_actors_has_the_rows_of_one_by_itself_in_this_process(
     tiny: Run, tmp_path: Path
 ) -> None:
     runs = {(i,): tiny.replace(seed=10 * i) for i in range(2)}
     sweep = Sweep("seeds", runs, axes=("i",))
     together, _ = go_on_ray(sweep, tmp_path / "a")
     for i in range(2):
-        alone, _ = go_on_ray(sweep, tmp_path / f"b{i}", only={"i": str(i)})
+        alone, _ = go(sweep, tmp_path / f"b{i}", executor="here", only={"i": str(i)})
         of = together.store.rounds(runs[(i,)].id)[FACTS]
         pd.testing.assert_frame_equal(of, alone.store.rounds()[FACTS])
 
@@ -358,6 +358,7 @@ def test_a_sampled_configuration_that_is_wrong_fails_alone(
 
 
 @on_ray
+@pytest.mark.acceptance
 def test_asha_stops_bad_trials_early_and_keeps_what_they_did(
     tiny: Run, tmp_path: Path
 ) -> None:
@@ -440,9 +441,9 @@ class Frees(logging.Handler):
 def test_a_sweep_that_waits_for_room_says_once_for_what(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(tune_callback, "WAIT_SECONDS", 0.5)
     frees = Frees()  # without its word there would be no room, ever
-    monkeypatch.setattr(watch.log, "handlers", [frees])
+    monkeypatch.setattr(tune_callback.log, "handlers", [frees])
     outcome, _ = go_on_ray(
         grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2)
     )
@@ -471,6 +472,7 @@ def test_a_second_writer_into_the_same_folder_is_told_so(
 
 
 @on_ray
+@pytest.mark.acceptance
 def test_an_experiment_may_use_a_module_that_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,7 +558,7 @@ def test_a_killed_coordinator_is_started_again_and_the_result_is_the_same(
     run = tiny.replace(algorithm=Murder())
     outcome, _ = go_on_ray(Sweep("m", [run]), tmp_path / "s", flush_seconds=0.0)
     assert flag.exists() and outcome.ok
-    expected, _ = go_on_ray(Sweep("f", [tiny]), tmp_path / "f")
+    expected, _ = go(Sweep("f", [tiny]), tmp_path / "f", executor="here")
     columns = [c for c in FACTS if c != "run_id"]
     pd.testing.assert_frame_equal(
         outcome.store.rounds()[columns], expected.store.rounds()[columns]

@@ -51,8 +51,16 @@ def curve(file: Path, name: str) -> list[tuple[int, float]]:
     return points
 
 
-@pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("executor", ["here", "ray"])
+@pytest.mark.parametrize(
+    "executor",
+    [
+        "here",
+        pytest.param(
+            "ray",
+            marks=[pytest.mark.acceptance, pytest.mark.usefixtures("ray_local")],
+        ),
+    ],
+)
 def test_callbacks_see_each_run_by_its_labels_and_tensorboard_s_files_are_kept(
     executor: str, tiny: Run, tmp_path: Path
 ) -> None:

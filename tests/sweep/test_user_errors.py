@@ -77,15 +77,12 @@ def test_an_error_on_a_client_actor_names_the_users_line(tmp_path: Path) -> None
     assert "ray::Clients." in entry.traceback and "\x1b" not in entry.traceback
 
 
-@pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(
-    "quiet", [False, pytest.param(True, marks=pytest.mark.acceptance)]
-)
+@pytest.mark.parametrize("quiet", [False, True])
 def test_the_command_prints_an_error_once(
     quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = load(tmp_path, HELPED, "algorithm=Mine()")
-    options = {"hardware": Hardware(cpus=0.5, trials=1), "track": "none"}
+    options = {"executor": "here", "track": "none"}
     with cli.console.capture() as said, pytest.raises(cli.typer.Exit):
         cli._run_sweep(sweep, out=str(tmp_path / "s"), quiet=quiet, **options)
     assert said.get().count("OSError") == 1

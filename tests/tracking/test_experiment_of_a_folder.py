@@ -1,7 +1,7 @@
 """Folders whose sweeps have one name log to one database, each to its own experiment."""
 
+import re
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from helpers.here import run_in_process
-from helpers.tracked import ENDED, A, B, complete, rows, sweep
+from helpers.tracked import A, B, complete, rows, sweep
 
 from raysafl import Run, Sweep
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri, disconnect
+from raysafl.tracking.experiment import folder_id
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.sync import sync
 from raysafl.tracking.tracker import Tracker
@@ -166,59 +166,18 @@ def test_a_folder_that_is_moved_keeps_its_experiment_and_its_successor_gets_anot
         sync(path, uri, quiet)
     now = logged(client)
     assert now["demo"][A] == before["demo"][A] and final(now[second(now)]) == 0.7
-    tags = client.get_experiment_by_name("demo").tags
-    assert tags["raysafl.place"].endswith(f":{moved}")
 
 
-@pytest.mark.parametrize("first", ["copy", "original"])
-def test_a_copy_of_a_folder_gets_an_experiment_of_its_own(
-    tmp_path: Path, uri: str, client: Any, first: str
+def test_a_folder_that_was_copied_with_its_id_logs_to_the_same_experiment(
+    tmp_path: Path, uri: str, client: Any
 ) -> None:
     ours = first_synced(tmp_path, uri)
     before = logged(client)
     copy = Store(tmp_path / "b" / "demo")
     shutil.copytree(ours.path, copy.path)
-    complete(copy, test_accuracy=0.7)
-    order = (copy, ours) if first == "copy" else (ours, copy)
-    for store in (*order, *order):
-        sync(store.path, uri, quiet)
+    sync(copy.path, uri, quiet)
     now = logged(client)
-    assert now["demo"][A] == before["demo"][A] and final(now[second(now)]) == 0.7
-
-
-def test_a_copy_outlives_the_original_that_was_moved_away(
-    tmp_path: Path, uri: str, client: Any
-) -> None:
-    ours = first_synced(tmp_path, uri)
-    before = logged(client)
-    copy, moved = tmp_path / "b" / "demo", tmp_path / "c" / "demo"
-    shutil.copytree(ours.path, copy)
-    moved.parent.mkdir()
-    shutil.move(ours.path, moved)
-    complete(Store(copy), test_accuracy=0.7)
-    for path in (copy, moved, copy):
-        sync(path, uri, quiet)
-    now = logged(client)
-    assert now["demo"][A] == before["demo"][A] and final(now[second(now)]) == 0.7
-
-
-def test_a_folder_on_a_shared_disk_has_one_experiment_for_all_machines(
-    tmp_path: Path, uri: str, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = sweep(tmp_path / "a" / "demo")
-    complete(ours)
-    sync(ours.path, uri, quiet)
-    monkeypatch.setattr("platform.node", lambda: "another machine")
-    sync(ours.path, uri, quiet)
-    assert list(logged(client)) == ["demo"]
-    # A copy on that machine, in a folder of the same path.
-    copy = tmp_path / "copy"
-    shutil.copytree(ours.path, copy)
-    shutil.rmtree(ours.path)
-    shutil.copytree(copy, ours.path)
-    monkeypatch.setattr("platform.node", lambda: "a third machine")
-    sync(ours.path, uri, quiet)
-    assert second(logged(client))
+    assert list(now) == ["demo"] and now["demo"][A] == before["demo"][A]
 
 
 def test_folders_that_are_copied_with_their_database_keep_the_names_of_experiments(
@@ -240,63 +199,24 @@ def test_folders_that_are_copied_with_their_database_keep_the_names_of_experimen
     assert before == {p: p.read_bytes() for p in (root / "mlartifacts").rglob("*.json")}
 
 
-def forget_identities(uri: str, *stores: Store) -> None:
-    """Leave the folders and the database as the version before this one left them."""
-    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
-        pattern = "raysafl.%"
-        database.execute("DELETE FROM experiment_tags WHERE key LIKE ?", (pattern,))
-        database.commit()
-    for store in stores:
-        (store.path / ".folder").unlink()
-
-
-@pytest.mark.parametrize("differ", ["rows", "times"])
-def test_an_experiment_of_an_earlier_version_is_adopted_by_its_own_folder(
-    tmp_path: Path, uri: str, client: Any, differ: str
+@pytest.mark.parametrize(
+    "content", [b"", b"x" * 32, b"a" * 33, b"' OR 1=1 --\xff"], ids=repr
+)
+def test_an_id_that_is_none_is_drawn_again_and_then_kept(
+    tmp_path: Path, content: bytes
 ) -> None:
-    ours, theirs = two(tmp_path)
-    if differ == "times":
-        # Equal configurations give equal rows.
-        complete(theirs)
-        for run_id in (A, B):
-            ending = LedgerEntry.model_validate(ENDED | {"seconds": 13.75})
-            theirs.write_ledger(run_id, ending)
-    sync(ours.path, uri, quiet)
-    forget_identities(uri, ours)
-    before = logged(client)
-    for store in (theirs, ours, theirs, ours):
-        sync(store.path, uri, quiet)
-    now = logged(client)
-    assert now["demo"][A] == before["demo"][A] and second(now)
-    number = client.get_experiment_by_name("demo").experiment_id
-    assert now["demo"]["parent"]["info"]["experiment_id"] == number
+    store = sweep(tmp_path / "demo")
+    (store.path / ".folder").write_bytes(content)
+    drawn = folder_id(store)
+    assert re.fullmatch("[0-9a-f]{32}", drawn) and folder_id(store) == drawn
 
 
-def test_a_sweep_that_an_earlier_version_began_is_continued_in_its_experiment(
-    tmp_path: Path, uri: str, client: Any
-) -> None:
-    ours = sweep(tmp_path / "a" / "demo")
-    ours.write_part(A, 0, table_of(A, rows(0, 2)))
-    with closing(Projection(ours, uri)) as projection:
-        projection.sync_runs([A])
-    forget_identities(uri, ours)
-    before = logged(client)
-    complete(ours)
-    sync(ours.path, uri, quiet)
-    now = logged(client)
-    assert list(now) == ["demo"]
-    assert now["demo"][A]["info"]["run_id"] == before["demo"][A]["info"]["run_id"]
-
-
-def test_a_damaged_id_is_drawn_again_and_nothing_of_mlflow_is_touched(
-    tmp_path: Path, uri: str, client: Any
-) -> None:
-    ours = first_synced(tmp_path, uri)
-    before = logged(client)
-    (ours.path / ".folder").write_bytes(b"' OR 1=1 --\xff")
-    sync(ours.path, uri, quiet)
-    now = logged(client)
-    assert now["demo"] == before["demo"] and second(now)
+def test_an_id_behind_a_link_out_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    store = sweep(tmp_path / "demo")
+    (tmp_path / "elsewhere").write_text("a" * 32)
+    (store.path / ".folder").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a link out of"):
+        folder_id(store)
 
 
 def test_real_sweeps_of_one_name_and_one_configuration_are_tracked_apart(

@@ -304,6 +304,30 @@ def test_a_driver_that_dies_while_it_logs_a_run_leaves_no_gap(
     assert steps(now) == ([] if track is Tracking.SUMMARY else [0, 1, 2, 3, 4])
 
 
+def test_a_driver_that_dies_between_two_requests_for_the_points_of_a_run_leaves_no_gap(
+    store: Store, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write_part(A, 0, table_of(A, rows(0, 95)))
+    ended(store, A, rounds=95)
+    log_batch = MlflowClient.log_batch
+    sent = []
+
+    def dies_at_the_second(*given: Any, **named: Any) -> None:
+        if sent:
+            raise ConnectionError
+        sent.append(given)
+        log_batch(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", dies_at_the_second)
+        with pytest.raises(ConnectionError):
+            log(store, A)
+    assert "raysafl.logged_round" not in view().children[A].data.tags
+    log(store, A)
+    now = view()
+    assert steps(now) == steps(now, metric="work/bytes_up") == list(range(95))
+
+
 def test_a_run_that_has_ended_takes_three_requests(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

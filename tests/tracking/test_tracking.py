@@ -216,27 +216,6 @@ def test_all_final_statistics_of_a_run_are_in_a_file(store: Store, view: Any) ->
     assert "rounds_to_95" not in found  # it was never reached
 
 
-def test_runs_that_were_logged_by_earlier_names_are_replaced(
-    store: Store, view: Any
-) -> None:
-    complete(store)
-    sync(store.path, None, print)
-    first = view()
-    old = [*first.children.values(), *first.parents]
-    for run in old:
-        first.client.log_metric(run.info.run_id, "test_accuracy", 0.5, step=1)
-        first.client.delete_tag(run.info.run_id, "raysafl.names")
-    for _ in range(2):
-        assert sync(store.path, None, print) == 2
-        now = view()
-        runs = [*now.children.values(), *now.parents]
-        assert len(runs) == 3
-        assert not {r.info.run_id for r in runs} & {r.info.run_id for r in old}
-        assert not any("test_accuracy" in run.data.metrics for run in runs)
-    parent = now.parents[0].info.run_id
-    assert now.children[A].data.tags["mlflow.parentRunId"] == parent
-
-
 def test_the_description_links_to_the_report_and_the_folder_says_where_mlflow_shows_it(
     store: Store, view: Any
 ) -> None:

@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.commands import RAYSAFL
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
@@ -21,10 +21,6 @@ from raysafl.tracking.server import serve, server
 from raysafl.tracking.sync import sync
 
 RUN = "0123456789ab"
-SERVE = (
-    "import sys, pathlib, raysafl.tracking.server as u; "
-    "u.serve(pathlib.Path(sys.argv[1]), *eval(sys.argv[2]))"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +79,7 @@ def in_session(leader: int) -> list[int]:
 def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
     root: Path, taken: int, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-c", SERVE, str(root), repr(("127.0.0.1", taken))]
+    command = [*RAYSAFL, "ui", str(root), "--port", str(taken)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         lines = [process.stdout.readline(), process.stdout.readline()]
@@ -112,14 +108,15 @@ def test_ui_shows_runs_and_artifacts_on_a_free_port_and_leaves_no_child(
         finally:
             process.send_signal(number)
             said = process.stdout.read()
-        assert process.wait(30) == 0
+        assert process.wait(30) == 128 + number
     assert said == "MLflow UI stopped\n"
     assert in_session(child) == []
 
 
 @pytest.mark.acceptance
 def test_an_address_other_than_loopback_is_said_to_be_open(root: Path) -> None:
-    command = [sys.executable, "-c", SERVE, str(root), repr(("0.0.0.0", free_port()))]
+    command = [*RAYSAFL, "ui", str(root), "--host", "0.0.0.0"]
+    command += ["--port", str(free_port())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         told = ""

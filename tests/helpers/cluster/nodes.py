@@ -1,9 +1,8 @@
 """A Ray of many nodes on this machine, which lives until its input ends.
 
-The first line of input says the nodes as JSON: `[{"num_gpus": 2}, ...]`; the head has
-none. Then `add {...}` starts another node, and `kill ID` ends the one with that id,
-without a farewell. Each is answered with one line: the address at first, then the id of
-the node.
+It begins with a head that has no cores, and says its address. `add {"num_gpus": 2}` in
+its input starts a node, and `kill ID` ends the one with that id, without a farewell. Each
+is answered with one line, the id of the node.
 """
 
 import json
@@ -20,8 +19,6 @@ def main() -> None:
         head_node_args={**SMALL, "num_cpus": 0, "include_dashboard": False},
     )
     try:
-        for node in json.loads(sys.stdin.readline()):
-            cluster.add_node(**SMALL, **node)
         print(cluster.address, flush=True)
         for line in sys.stdin:
             command, _, argument = line.strip().partition(" ")

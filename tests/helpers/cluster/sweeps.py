@@ -95,17 +95,15 @@ def sweep(name: str, seen: str) -> Sweep:
     """A sweep by its name.
 
     `pack`: 4 runs, all at once; `gang`: 4 runs, as they come; `long`: 3 of many rounds;
-    `four`: 12 runs of one model, so that a trial may have several; `lasting`: the same
-    with more rounds.
+    `lasting`: 12 runs of one model, so that a trial may have several.
     """
     count, wait, rounds, seconds = {
         "pack": (4, 4, 3, 0.0),
         "gang": (4, 1, 3, 0.0),
         "long": (3, 1, 20, 0.2),
-        "four": (12, 4, 3, 0.0),
         "lasting": (12, 4, 20, 0.2),
     }[name]
-    one_model = name in ("four", "lasting")
+    one_model = name == "lasting"
     runs = {
         (i,): Run(
             data=Federation(partition=ClassesPerClient(p=1), server=IidServer(n0=50)),
