@@ -40,6 +40,8 @@ REAL_DATA = os.environ.get("RAYSAFL_DATA")
 # The name under which a test records a line for the summary.
 CHAOS = "chaos"
 HERE = Path(__file__).parent
+# The tests of Ray, and the files whose few tests take minutes.
+LONGEST = ("ray", "test_nodes", "test_signals", "test_experiments")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos", type=int, default=4, help="kills in the chaos test")
     parser.addoption("--chaos-seed", type=int, default=0, help="seed of its schedule")
     parser.addoption("--many", type=int, default=0, help="runs in packs of ten kills")
-    parser.addoption("--faults", type=int, default=1000, help="faults in folders")
+    parser.addoption("--faults", type=int, default=500, help="faults in folders")
     parser.addoption(
         "--autoscaler", action="store_true", help="a sweep on a cluster that grows"
     )
@@ -58,8 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies in tests/acceptance, and choose which tests run in one process.
 
     All tests that need Ray share one, and so do the other tests of a file, so that no
-    fixture is made twice. Those of Ray take longest, so they are given out first, and
-    then the files with the most tests: no process has much left when the others end.
+    fixture is made twice. What takes longest is given out first, and then the files with
+    the most tests: no process has much left when the others end.
     """
     groups = {}
     for item in items:
@@ -69,7 +71,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         groups[item] = "ray" if on_ray else item.path.stem
         item.add_marker(pytest.mark.xdist_group(groups[item]))
     sizes = Counter(groups.values())
-    items.sort(key=lambda item: (groups[item] != "ray", -sizes[groups[item]]))
+    order = {name: place for place, name in enumerate(LONGEST)}
+    last = len(order)
+    items.sort(key=lambda item: (order.get(groups[item], last), -sizes[groups[item]]))
 
 
 @pytest.hookimpl(tryfirst=True)

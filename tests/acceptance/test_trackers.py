@@ -58,8 +58,9 @@ def uri(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize("uri", ["refuses", *ANSWERS], indirect=True)
 def test_a_tracker_that_does_not_do_its_work_costs_no_row_and_is_told_once(
-    uri: str, tiny: Run, tmp_path: Path
+    uri: str, tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     text = io.StringIO()
     outcome = Runner(
         Sweep("s", [tiny]),

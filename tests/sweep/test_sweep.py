@@ -42,6 +42,7 @@ from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
+from raysafl.sweep import tune as tune_of_sweep
 from raysafl.sweep import tune_callback
 from raysafl.sweep.session import Session
 
@@ -577,9 +578,13 @@ class Deadly(Algorithm):
 @on_ray
 @pytest.mark.acceptance
 def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
-    tiny: Run, tmp_path: Path
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver tries halves of the pack, down to the run that is the cause."""
+    """The driver tries halves of the pack, down to the run that is the cause.
+
+    It starts each of them again once instead of twice, which saves a third of the time.
+    """
+    monkeypatch.setattr(tune_of_sweep, "TRIAL_RETRIES", 1)
     short = tiny.replace(rounds=2)
     sweep = grid(tiny, deadly=tiny.replace(algorithm=Deadly()), short=short)
     outcome, said = go_on_ray(sweep, tmp_path / "s", flush_seconds=0.0)
