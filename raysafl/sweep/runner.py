@@ -485,7 +485,6 @@ class Runner:
             tracker=tracker,
             say=self._note,
             digests=digests,
-            stale=Stale(self.stale),
             callbacks=self._callbacks(),
             rules=rules_of(self.stop),
         )
