@@ -130,7 +130,8 @@ class CodeDigests:
             text = "\n".join(self._reached(owner.__module__, top))
         else:
             tell = partial(_described, seen=set())
-            text = json.dumps(owner, default=tell, skipkeys=True)
+            # A class may name itself: what was told before is not told again.
+            text = json.dumps(owner, default=tell, skipkeys=True, check_circular=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _reached(self, module: str, name: str) -> Iterator[str]:

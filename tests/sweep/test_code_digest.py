@@ -335,6 +335,23 @@ def test_a_class_without_a_source_is_covered_by_its_compiled_code() -> None:
     assert of(made_by_exec(rate=0.7)) != before
 
 
+def test_a_class_without_a_source_may_name_itself() -> None:
+    def of_source(number: int) -> str:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(
+            "from raysafl import FedAvg\n"
+            "class Itself(FedAvg):\n"
+            "    def again(self):\n"
+            "        return Itself(lr=down(3))\n"
+            "def down(n):\n"
+            f"    return down(n - 1) if n else {number}\n",
+            names,
+        )
+        return CodeDigests().of(names["Itself"])
+
+    assert of_source(1) == of_source(1) != of_source(2)
+
+
 def test_a_class_without_a_source_is_covered_under_python_m_of_an_installed_program(
     tmp_path: Path,
 ) -> None:
