@@ -7,7 +7,6 @@ from typing import Any
 from raysafl.simulation.checkpoint import saved_extra
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import MAKE, CodeDigests
 from raysafl.sweep.definition import Sweep
@@ -53,8 +52,6 @@ def stored_makers(store: Store, ledger: Mapping[str, LedgerEntry]) -> dict[str, 
             try:
                 with file.open("rb") as source:
                     extra = saved_extra(source)
-            except StorageError:
-                raise
             # A damaged checkpoint is reported by whoever goes on from it.
             except (FileNotFoundError, ValueError):
                 pass

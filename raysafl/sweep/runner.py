@@ -335,8 +335,6 @@ class Runner:
             return None
         try:
             there = self.store.manifest()
-        except StorageError:
-            raise
         except ValueError as error:
             self._note(f"{error}. It is written anew")
             return None
