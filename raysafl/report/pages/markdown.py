@@ -30,7 +30,6 @@ from raysafl.report.analysis.layout import (
 )
 from raysafl.report.analysis.part import Part
 from raysafl.report.pages.origin import origin_facts
-from raysafl.report.pages.screen import screen
 from raysafl.report.wording import (
     NOTHING,
     caption,
@@ -57,7 +56,6 @@ ALL_FINISHED = "Nothing: every replicate finished."
 NAMED = 6
 # Largest number of lines on runs that ended badly.
 LINES = 300
-__all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
 def _escape(text: str) -> str:
