@@ -47,7 +47,7 @@ from filelock import FileLock, Timeout
 from raysafl.storage.bundle import Bundle
 from raysafl.storage.client_tables import ClientTables
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
-from raysafl.storage.ledger import LedgerEntry, readable_entry
+from raysafl.storage.ledger import LedgerEntry, entry_or_fault
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
@@ -484,9 +484,14 @@ class Store:
         """
         ids = _ids(run_ids)
         # The places of lower rank are read first.
-        files = read_files(self.ledger_files(ids))
-        read = {file.stem: readable_entry(text, str(file)) for file, text in files}
-        entries = {i: entry for i, entry in read.items() if entry is not None}
+        entries: dict[str, LedgerEntry] = {}
+        for file, content in read_files(self.ledger_files(ids)):
+            entry = entry_or_fault(content)
+            if isinstance(entry, LedgerEntry):
+                entries[file.stem] = entry
+            else:
+                message = f"{file} cannot be read and is left out: {entry}"
+                warnings.warn(message, stacklevel=2)
         for bundle in reversed(self.bundles()):
             entries |= bundle.entries(ids)
         return dict(sorted(entries.items()))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from raysafl.storage.bundle import Bundle
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.integrity import RowSum, difference, row_sums
-from raysafl.storage.ledger import Status, entry_fault
+from raysafl.storage.ledger import Status, entry_or_fault
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import (
     of_runs,
@@ -173,7 +173,7 @@ class _Verification:
 
     def _ledger(self) -> Iterator[Finding]:
         for file, content in read_files(self.store.ledger_files()):
-            if why := entry_fault(content):
+            if isinstance(why := entry_or_fault(content), str):
                 what = f"the entry of {self._name(file.stem)} cannot be read ({why})"
                 yield Finding(f"ledger/{file.name}", what, AGAIN, file=file)
         for bundle in self.store.bundles():
