@@ -23,6 +23,7 @@ from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep, sample_key
 from raysafl.sweep.open_pack import PackOf, Terms
 from raysafl.sweep.packs import Pack, form_packs, memory_note
+from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.session import failure
 from raysafl.sweep.stop_rules import StopRule
@@ -202,7 +203,9 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
             executor.search(job, watch)
         return
     runs = _drawn(job) if job.sweep.is_random else job.todo
-    datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
+    datasets = dict(datasets)
+    for run in runs.values():
+        dataset_of(run, datasets)
     packs = _packs(job, executor.room(), runs.values(), datasets)
     while packs:
         watch = job.watch()
@@ -258,15 +261,6 @@ def _drawn(job: Job) -> dict[str, Run]:
     manifest = sweep.measuring(manifest, runs.values())
     job.store.write_manifest(manifest.extended(new))
     return runs
-
-
-def _missing_datasets(runs: Iterable[Run], known: Datasets) -> dict[str, Dataset]:
-    """Load the datasets of runs that were not known when the others were loaded."""
-    loaded: dict[str, Dataset] = {}
-    for run in runs:
-        if run.data.source_key not in {*known, *loaded}:
-            loaded[run.data.source_key] = run.data.load()
-    return loaded
 
 
 def _packs(job: Job, room: Room, runs: Iterable[Run], datasets: Datasets) -> list[Pack]:
