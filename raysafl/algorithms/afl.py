@@ -10,6 +10,7 @@ from torch import Tensor
 
 from raysafl.algorithms.client_memory import recall, remember
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
+from raysafl.core.component import later
 from raysafl.core.randomness import Key
 
 
@@ -38,10 +39,8 @@ class AFL(Algorithm):
     max_delay: int = Field(
         default=0, ge=0, description="Maximum age of a start model, in client rounds."
     )
-    memory: bool = Field(
-        default=False,
-        # The default is left out of the JSON, so that the ids of runs without it stay.
-        exclude_if=lambda value: not value,
+    memory: bool = later(
+        False,
         description="Whether the last mean step of an absent client stands in for it (AFA-CS).",
     )
 

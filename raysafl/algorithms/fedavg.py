@@ -17,6 +17,7 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
 )
+from raysafl.core.component import later
 from raysafl.core.randomness import Key
 
 
@@ -79,10 +80,8 @@ class FedAvg(Algorithm):
     prox: float = Field(
         default=0.0, ge=0, description="Weight of the clients' proximal term."
     )
-    weighted: bool = Field(
-        default=False,
-        # The default is left out of the JSON, so that the ids of runs without it stay.
-        exclude_if=lambda value: not value,
+    weighted: bool = later(
+        False,
         description="Whether a client weighs its number of training samples in the "
         "mean; otherwise all clients of the cohort weigh the same.",
     )

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember
+from raysafl.algorithms.client_memory import recall, remember, without_rows
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -36,14 +35,7 @@ class FedDyn(Algorithm):
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with h = 0 and every h_i = 0."""
-        return State(
-            w_P,
-            {
-                "h": torch.zeros_like(w_P),
-                # A state holds tensors only, so that it can be stored as a checkpoint.
-                "num_clients": torch.tensor(float(num_clients)),
-            },
-        )
+        return without_rows(w_P, num_clients, "h")
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort with its offsets, then update h, the h_i and the model."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raysafl.algorithms.fedavg import sample_weights
 from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
+from raysafl.core.component import later
 from raysafl.core.randomness import Key
 
 
@@ -38,10 +39,8 @@ class FedOpt(Algorithm):
     tau: float = Field(
         default=1e-3, gt=0, description="Added to sqrt(v); bounds the step."
     )
-    weighted: bool = Field(
-        default=False,
-        # The default is left out of the JSON, so that the ids of runs without it stay.
-        exclude_if=lambda value: not value,
+    weighted: bool = later(
+        False,
         description="Whether a client weighs its number of training samples in the "
         "mean; otherwise all clients of the cohort weigh the same.",
     )

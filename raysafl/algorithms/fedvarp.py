@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember
+from raysafl.algorithms.client_memory import recall, remember, without_rows
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
 
@@ -30,14 +29,7 @@ class FedVARP(Algorithm):
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with every y_i = 0, so that their mean is zero."""
-        return State(
-            w_P,
-            {
-                "mean": torch.zeros_like(w_P),
-                # A state holds tensors only, so that it can be stored as a checkpoint.
-                "num_clients": torch.tensor(float(num_clients)),
-            },
-        )
+        return without_rows(w_P, num_clients, "mean")
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Apply the variance-reduced mean, then remember the cohort's updates."""

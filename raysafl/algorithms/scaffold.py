@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysafl.algorithms.client_memory import recall, remember
+from raysafl.algorithms.client_memory import recall, remember, without_rows
 from raysafl.algorithms.fedavg import global_rate
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
 from raysafl.core.randomness import Key
@@ -38,14 +37,7 @@ class SCAFFOLD(Algorithm):
 
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Start with c = 0 and every c_i = 0."""
-        return State(
-            w_P,
-            {
-                "c": torch.zeros_like(w_P),
-                # A state holds tensors only, so that it can be stored as a checkpoint.
-                "num_clients": torch.tensor(float(num_clients)),
-            },
-        )
+        return without_rows(w_P, num_clients, "c")
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Train the cohort with control variates, then update them and the model."""

@@ -111,6 +111,12 @@ TryFirst = Annotated[
 Experiment = Annotated[
     Path, typer.Argument(help="An experiment file: a Python file that defines SWEEP.")
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="AXIS=LABEL: only the runs with this label on this axis; may be repeated."
+    ),
+]
 Scale = Annotated[
     str,
     typer.Option(help="Size of the runs: paper, smoke, or one that the file defines."),
@@ -159,13 +165,7 @@ def run_command(
     file: Experiment,
     scale: Scale = "paper",
     out: Out = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="AXIS=LABEL: run only the runs with this label on this axis; may be "
-            "repeated."
-        ),
-    ] = None,
+    only: Only = None,
     resume: Resume = True,
     stale: StaleCode = Stale.FAIL,
     address: Address = None,
@@ -190,7 +190,7 @@ def run_command(
     """Run the sweep of an experiment file; leave out runs that ended without an error."""
     from raysafl.sweep.experiment_file import load_sweep
 
-    labels = dict(_axis_and_label(text) for text in only or [])
+    labels = _labels(only)
     _run_sweep(
         load_sweep(file).at(scale),
         out=out,
@@ -211,13 +211,7 @@ def run_command(
 @app.command("advise")
 def advise_command(
     file: Experiment,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="AXIS=LABEL: take the first run with this label on this axis; may be "
-            "repeated."
-        ),
-    ] = None,
+    only: Only = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds to simulate.")] = 20,
 ) -> None:
     """Simulate a few rounds of a run and say which q the papers' theorems allow."""
@@ -225,7 +219,7 @@ def advise_command(
     from raysafl.theory.advice import advise
     from raysafl.theory.advice_table import advice_table
 
-    labels = dict(_axis_and_label(text) for text in only or [])
+    labels = _labels(only)
     name, run = load_sweep(file).first(labels)
     console.print(advice_table(advise(run, rounds), name))
 
@@ -397,13 +391,7 @@ def ui_command(
 def data_show_command(
     file: Experiment,
     scale: Scale = "paper",
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="AXIS=LABEL: show only the runs with this label on this axis; may be "
-            "repeated."
-        ),
-    ] = None,
+    only: Only = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the figures. [default: data/<sweep>]"),
@@ -417,7 +405,7 @@ def data_show_command(
     from raysafl.sweep.experiment_file import load_sweep
 
     sweep = load_sweep(file).at(scale)
-    labels = dict(_axis_and_label(text) for text in only or [])
+    labels = _labels(only)
     with working():
         table, files = preview(sweep, out or Path("data") / sweep.name, labels, rounds)
     console.print(table)
@@ -463,12 +451,12 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-def _axis_and_label(text: str) -> tuple[str, str]:
-    """Split `AXIS=LABEL`."""
-    axis, found, label = text.partition("=")
-    if not found:
-        raise ValueError(f"--only takes AXIS=LABEL, not '{text}'")
-    return axis, label
+def _labels(only: list[str] | None) -> dict[str, str]:
+    """Split each `AXIS=LABEL`."""
+    for text in only or []:
+        if "=" not in text:
+            raise ValueError(f"--only takes AXIS=LABEL, not '{text}'")
+    return dict(text.split("=", 1) for text in only or [])
 
 
 def _client_hardware(

@@ -15,6 +15,7 @@ from raysafl.core.randomness import Key
 from raysafl.report.figures.federation import label_histogram, participation_raster
 from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
+from raysafl.sweep.prepare import dataset_of
 
 # Largest number of rounds that can be told apart in a figure.
 MOST = 1000
@@ -74,10 +75,7 @@ def preview(
     counted: list[DataCounts] = []
     pictures: dict[str, bytes] = {}
     for name, run, count in _distinct_parts(runs, _data_of):
-        source = run.data.source_key
-        if source not in datasets:
-            datasets[source] = run.data.load()
-        dataset = datasets[source]
+        dataset = dataset_of(run, datasets)
         item = _count_samples(name, run, count, dataset)
         counted.append(item)
         title = f"{dataset.name}, {len(item.clients)} clients ({name})"

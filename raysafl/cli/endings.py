@@ -7,13 +7,15 @@ from types import TracebackType
 
 from raysafl.cli import signals
 from raysafl.core.users_code import is_users_file
-from raysafl.storage.paths import SweepBusyError
+from raysafl.storage.paths import StorageError, SweepBusyError
 
 # The exit codes of every command; README.md has the table.
 DONE = 0
 NOT_ALL_WELL = 1
 MISTAKE = 2
 BUG = 3
+# What the user, a file or a machine has done wrong.
+MISTAKES = (ValueError, StorageError, SweepBusyError, OSError, MemoryError)
 REPORT = (
     "This is a mistake in raysafl, and none of yours. Please report it in the project's "
     "repository, with the lines above, the command and the experiment file."
@@ -40,7 +42,7 @@ def explain(error: BaseException, say: Callable[[str], None]) -> int:
         return 128 + number
     if isinstance(error, SystemExit):
         return _code_of(error, say)
-    if isinstance(error, ValueError | SweepBusyError | OSError | MemoryError):
+    if isinstance(error, MISTAKES):
         say(f"Error: {_reason(error)}")
         return MISTAKE
     theirs = next((t for t in _steps(error.__traceback__) if _is_theirs(t)), None)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from torch import Tensor
 
-from raysafl.core.component import Component
+from raysafl.core.component import Component, later
 from raysafl.core.participation import Participation
 from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key
@@ -102,18 +102,14 @@ class LocalTraining(Component):
     decay: float = Field(
         default=0.5, gt=0, description="factor of the learning rate at each milestone"
     )
-    # The defaults of the fields below are left out of the JSON, so that the ids of runs
-    # without them stay.
-    schedule: SerializeAsAny[RateSchedule] | None = Field(
-        default=None,
-        exclude_if=lambda value: value is None,
+    schedule: SerializeAsAny[RateSchedule] | None = later(
+        None,
         description="how the learning rate changes over the rounds, such as "
         "CosineRate(); None: by the milestones alone",
     )
-    clip_norm: float | None = Field(
-        default=None,
+    clip_norm: float | None = later(
+        None,
         gt=0,
-        exclude_if=lambda value: value is None,
         description="largest L2 norm of the gradient of a local step; None: no limit",
     )
 

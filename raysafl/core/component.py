@@ -5,8 +5,8 @@ component checks its fields when it is made, is written as JSON with the name of
 class in the field `kind`, and is read back from that JSON. Your own class can be used
 as soon as it is defined; there is nothing to register.
 
-A run's id is a hash of its JSON. So a field that is added to a class later leaves its
-default out of the JSON, by `Field(exclude_if=...)`: the ids of earlier runs stay.
+A run's id is a hash of its JSON. So a field that is added to a class later is declared
+by `later`: its default is left out of the JSON, and the ids of earlier runs stay.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -35,6 +36,16 @@ BUILT_IN = (
     "raysafl.objectives",
     "raysafl.participation",
 )
+
+
+def later(default: Any, **details: Any) -> Any:
+    """Declare a field as `Field` does, whose default is left out of the JSON.
+
+    Args:
+        default: the value that the field had before there was the field.
+        details: the description and the bounds, as `Field` takes them.
+    """
+    return Field(default=default, exclude_if=lambda value: value == default, **details)
 
 
 class Component(BaseModel):

@@ -137,14 +137,14 @@ def _known_secrets(uris: Iterable[str]) -> list[str]:
 
 
 def format_bytes(count: float) -> str:
-    """Write a number of bytes with a unit, in decimal multiples.
+    """Write a number of bytes with three digits and a unit, in decimal multiples.
 
     Example:
         >>> format_bytes(3_400_000)
         '3.4 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"

@@ -14,7 +14,7 @@ actors, with the same results.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,7 +212,24 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class Training:
+class Mergeable:
+    """A request whose fields are about cells, so that several become one."""
+
+    @classmethod
+    def merged(cls, parts: Sequence[Self]) -> Self:
+        """Return one request for several, which are of different cells."""
+        return cls(*map(_joined, zip(*(vars(p).values() for p in parts), strict=True)))
+
+
+def _joined(fields: Sequence[Any]) -> Any:
+    """Join what several requests say: mappings by their cells, tasks one after another."""
+    if isinstance(fields[0], Mapping):
+        return {cell: own for field in fields for cell, own in field.items()}
+    return [own for field in fields for own in field]
+
+
+@dataclass(frozen=True)
+class Training(Mergeable):
     """A request to carry out tasks; see `Work.train`, whose answer it gets.
 
     Args:
@@ -223,19 +240,13 @@ class Training:
     tasks: Sequence[Task]
     averaged: Collection[int]
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Return one request for several, which are of different cells."""
-        tasks = [task for part in parts for task in part.tasks]
-        return cls(tasks, {cell for part in parts for cell in part.averaged})
-
     def carry_out(self, work: Work) -> Trained:
         """Have the tasks carried out."""
         return work.train(self.tasks, self.averaged)
 
 
 @dataclass(frozen=True)
-class TrainAccuracy:
+class TrainAccuracy(Mergeable):
     """A request for accuracies on training samples; see `Work.train_accuracy`.
 
     Args:
@@ -246,21 +257,13 @@ class TrainAccuracy:
     w: Mapping[int, Tensor]
     ids: Mapping[int, Sequence[int]]
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Return one request for several, which are of different cells."""
-        return cls(
-            {cell: w_P for part in parts for cell, w_P in part.w.items()},
-            {cell: ids for part in parts for cell, ids in part.ids.items()},
-        )
-
     def carry_out(self, work: Work) -> dict[int, float]:
         """Have the accuracies measured."""
         return work.train_accuracy(self.w, self.ids)
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Mergeable):
     """A request for test scores; see `Work.evaluate`.
 
     Args:
@@ -269,18 +272,13 @@ class Evaluation:
 
     w: Mapping[int, Tensor]
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Return one request for several, which are of different cells."""
-        return cls({cell: w_P for part in parts for cell, w_P in part.w.items()})
-
     def carry_out(self, work: Work) -> Scores:
         """Have the parameters evaluated."""
         return work.evaluate(self.w)
 
 
 @dataclass(frozen=True)
-class ClientEvaluation:
+class ClientEvaluation(Mergeable):
     """A request to judge a model by each client; see `Work.evaluate_clients`.
 
     Args:
@@ -293,22 +291,13 @@ class ClientEvaluation:
     on: Mapping[int, TestsOn]
     came: Mapping[int, NDArray[np.bool_]]
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Return one request for several, which are of different cells."""
-        return cls(
-            {cell: w_P for part in parts for cell, w_P in part.w.items()},
-            {cell: on for part in parts for cell, on in part.on.items()},
-            {cell: came for part in parts for cell, came in part.came.items()},
-        )
-
     def carry_out(self, work: Work) -> dict[int, ClientScores]:
         """Have the parameters evaluated."""
         return work.evaluate_clients(self.w, self.on, self.came)
 
 
 @dataclass(frozen=True)
-class PersonalEvaluation:
+class PersonalEvaluation(Mergeable):
     """A request to judge clients' own models; see `Work.evaluate_personal`.
 
     Args:
@@ -318,14 +307,6 @@ class PersonalEvaluation:
 
     tasks: Sequence[Task]
     on: Mapping[int, TestsOn]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Return one request for several, which are of different cells."""
-        return cls(
-            [task for part in parts for task in part.tasks],
-            {cell: on for part in parts for cell, on in part.on.items()},
-        )
 
     def carry_out(self, work: Work) -> dict[int, NDArray[np.float64]]:
         """Have the models trained and evaluated."""

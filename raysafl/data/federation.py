@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
+from raysafl.core.component import later
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
 from raysafl.data.own_tests import hold_out
@@ -73,20 +74,16 @@ class Federation(FederatedData):
         "of D0, as in FSL. A client is sent these samples once, in the round in which "
         "it first trains.",
     )
-    validation: Validation | None = Field(
-        default=None,
-        # The default is left out of the JSON, so that the ids of runs without it stay.
-        exclude_if=lambda value: value is None,
+    validation: Validation | None = later(
+        None,
         description="Shares of the training samples that are held back, by which models "
         "are judged; None: there are no validation samples.",
     )
 
-    own_tests: float = Field(
-        default=0.0,
+    own_tests: float = later(
+        0.0,
         ge=0,
         lt=1,
-        # The default is left out of the JSON, so that the ids of runs without it stay.
-        exclude_if=lambda value: value == 0,
         description="Share of each client's samples that nobody trains on and that "
         'become the client\'s own test samples, for `PerClient(on="own")`.',
     )

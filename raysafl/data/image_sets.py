@@ -217,17 +217,7 @@ class Stl10(ImageSource):
                 str(root), split="train" if train else "test", download=download
             ),
         )
-        names = [
-            "airplane",
-            "bird",
-            "car",
-            "cat",
-            "deer",
-            "dog",
-            "horse",
-            "monkey",
-            "ship",
-        ]
+        names = "airplane bird car cat deer dog horse monkey ship truck".split()
         images = [part.data for part in parts]
         labels = [part.labels for part in parts]
-        return _make_dataset("stl10", images, labels, [*names, "truck"])
+        return _make_dataset("stl10", images, labels, names)

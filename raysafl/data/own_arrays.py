@@ -190,7 +190,10 @@ def from_arrays(
                 "test must be a tuple (x, y), or (x, y, clients), of the test samples"
             )
         blocks.append(_block(test[0], test[1], [*test, None][2], "test "))
-    rows = _choose_rows(len(blocks[0].x), test is not None, test_share, seed)
+    check_test(test=test, test_share=test_share)
+    rows = None
+    if test_share is not None:
+        rows = draw_test(len(blocks[0].x), test_share, seed)
     recipe = Recipe("y", target, names, standardise, name, "arrays", scale)
     return recipe.make(blocks, rows)
 
@@ -394,23 +397,20 @@ def _refuse_channels_last(x: Array, what: str) -> None:
         )
 
 
-def _choose_rows(
-    count: int, has_test: bool, share: float | None, seed: int
-) -> tuple[Ints, Ints] | None:
-    """Draw the rows for training and for testing; None if there is a test set.
+def check_test(**given: Any) -> None:
+    """Check that test data are given in one way.
 
     Raises:
-        ValueError: there are no test data, two kinds of them, or an empty part.
+        ValueError: they are given in none of the ways, or in several.
     """
-    if has_test and share is not None:
+    names = [name for name, value in given.items() if value is not None]
+    if not names:
+        more = "; or split=, the column that says 'train' or 'test'"
+        raise ValueError(f"{WHICH_TEST}{more if 'split' in given else ''}")
+    if len(names) > 1:
         raise ValueError(
-            "test data are given twice; give test= or test_share=, not both"
+            f"test data are given by {' and by '.join(names)}; give one of them"
         )
-    if has_test:
-        return None
-    if share is None:
-        raise ValueError(WHICH_TEST)
-    return draw_test(count, share, seed)
 
 
 def draw_test(count: int, share: float, seed: int) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from raysafl.core.client_indices import Ints
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
-from raysafl.data.own_arrays import WHICH_TEST, Block, Recipe, draw_test
+from raysafl.data.own_arrays import Block, Recipe, check_test, draw_test
 from raysafl.data.own_columns import SHOWN, Array, Target, refuse_not_finite
 from raysafl.data.sources import data_root
 
@@ -108,7 +108,7 @@ def from_pandas(
                 f"{table} must be a DataFrame of pandas, not {type(given).__name__}"
             )
     roles = find_roles(df, label, features, client, split)
-    _check_test(test is not None, split, test_share)
+    check_test(test=test, split=split, test_share=test_share)
     blocks = [_block(df, roles, "" if test is None else " of df")]
     rows = None
     if test is not None:
@@ -275,26 +275,6 @@ def _check_known(names: Iterable[Any], columns: Sequence[Any], role: str) -> Non
             raise ValueError(
                 f"{role} names the column '{name}', which is unknown: {known}"
             )
-
-
-def _check_test(has_test: bool, split: str | None, share: float | None) -> None:
-    given = [
-        name
-        for name, is_given in (
-            ("test", has_test),
-            ("split", split is not None),
-            ("test_share", share is not None),
-        )
-        if is_given
-    ]
-    if not given:
-        raise ValueError(
-            f"{WHICH_TEST}; or split=, the column that says 'train' or 'test'"
-        )
-    if len(given) > 1:
-        raise ValueError(
-            f"test data are given by {' and by '.join(given)}; give one of them"
-        )
 
 
 def _rows_of_splits(values: "pd.Series[Any]", split: str) -> tuple[Ints, Ints]:

@@ -13,19 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import safetensors
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-# Everything that reading a damaged file may raise.
-DAMAGE = (
-    safetensors.SafetensorError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
+from raysafl.simulation.checkpoint import DAMAGE, metadata_of
+
 FROZEN = "frozen"
 
 
@@ -109,11 +102,8 @@ def load(content: bytes) -> tuple[KeptModels, dict[str, Tensor]]:
 
 def about(content: bytes) -> KeptModels:
     """Return the metadata of a file."""
-    source = io.BytesIO(content)
-    # The file begins with the header's length (8 bytes) and the header (JSON).
-    size = int.from_bytes(source.read(8), "little")
-    metadata = json.loads(source.read(size))["__metadata__"]
-    return KeptModels.model_validate_json(metadata["raysafl"])
+    text = metadata_of(io.BytesIO(content))["raysafl"]
+    return KeptModels.model_validate_json(text)
 
 
 def parameters_of(tensors: Mapping[str, Tensor], replicate: int) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from raysafl.core.participation import Cohort, Participation, Sampling
 from raysafl.core.randomness import Key
-from raysafl.participation.sampling import Floats, Ints, at_most, check_m, come
+from raysafl.participation.sampling import Floats, Ints, Most, at_most, check_m, come
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -44,12 +44,7 @@ class Bernoulli(Participation):
     rate: Rate | list[Rate] = Field(
         description="Probability to come, in [0, 1]: one for all clients, or one per client."
     )
-    m: int | None = Field(
-        default=None,
-        gt=0,
-        description="If more than m clients come, m of them are drawn uniformly; None: "
-        "no limit.",
-    )
+    m: Most = None
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError if there is not one rate per client, or all are 0."""
@@ -94,12 +89,7 @@ class Markov(Participation):
         lt=1,
         description="Correlation of a client's presence in consecutive rounds.",
     )
-    m: int | None = Field(
-        default=None,
-        gt=0,
-        description="If more than m clients come, m of them are drawn uniformly; None: "
-        "no limit.",
-    )
+    m: Most = None
 
     @model_validator(mode="after")
     def _is_a_chain(self) -> "Markov":
@@ -146,12 +136,7 @@ class Cyclic(Participation):
     length: int = Field(
         default=1, gt=0, description="Rounds that a group's turn takes."
     )
-    m: int | None = Field(
-        default=None,
-        gt=0,
-        description="If more than m clients come, m of them are drawn uniformly; None: "
-        "no limit.",
-    )
+    m: Most = None
 
     def group(self, number: int, num_clients: int) -> Ints:
         """Return the ids of the group with this number."""

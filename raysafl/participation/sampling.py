@@ -1,12 +1,24 @@
 """How cohorts are drawn: pure functions of a `Key` or of a random generator."""
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from raysafl.core.randomness import Key
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+# The largest number of clients of a cohort, see `at_most`.
+Most = Annotated[
+    int | None,
+    Field(
+        gt=0,
+        description="If more than m clients come, m of them are drawn uniformly; None: "
+        "no limit.",
+    ),
+]
 
 
 def check_m(m: int | None, num_clients: int) -> None:

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from raysafl.core.component import later
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
@@ -54,10 +55,8 @@ class Snapshot(Participation):
     adapt: float | None = Field(
         default=None, ge=0, description="Strength lambda of the adaptive probability."
     )
-    accuracy: Literal["local", "cohort", "clients"] = Field(
-        default="local",
-        # The default is left out of the JSON, so that the ids of runs without it stay.
-        exclude_if=lambda value: value == "local",
+    accuracy: Literal["local", "cohort", "clients"] = later(
+        "local",
         description="Whose training accuracy adapts q: that of the cohort's batches while it "
         'trained ("local", free of cost), or after each round that of the new global model on '
         'the cohort\'s samples ("cohort") or on all clients\' ("clients").',

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
 from raysafl.core.text import nearest
-from raysafl.participation.sampling import Ints, at_most, check_m
+from raysafl.participation.sampling import Ints, Most, at_most, check_m
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,12 +114,7 @@ class Trace(Participation):
     """
 
     file: str = Field(description="Path of the CSV or Parquet file.")
-    m: int | None = Field(
-        default=None,
-        gt=0,
-        description="If more than m clients come, m of them are drawn uniformly; None: "
-        "no limit.",
-    )
+    m: Most = None
     sha256: str = Field(
         default="",
         description="SHA-256 of the file's content; filled in if it is empty.",

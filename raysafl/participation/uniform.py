@@ -74,14 +74,6 @@ class Absent(Participation):
         description="Ids of the clients that never come; None: the last s.",
     )
 
-    def absentees(self, num_clients: int) -> set[int]:
-        """Return the ids of the clients that never come."""
-        return set(
-            range(num_clients - self.s, num_clients)
-            if self.clients is None
-            else self.clients
-        )
-
     def check(self, num_clients: int) -> None:
         """Check that m clients can come, and that `clients` names s clients that exist.
 

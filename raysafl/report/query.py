@@ -16,7 +16,7 @@ from rich.text import Text
 from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
-from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.paths import Location
 from raysafl.storage.statistics import ACCURACY, STATISTICS, quality_statistics
 from raysafl.storage.store import Store, find_sweeps
 
@@ -232,8 +232,6 @@ def _manifest(store: Store) -> Manifest | None:
     """Return what a sweep is; None if its manifest is damaged, which others tell."""
     try:
         return store.manifest()
-    except StorageError:
-        raise
     except ValueError:
         return None
 

@@ -16,6 +16,11 @@ def number(value: float, unit: str) -> str:
     return f"{value:.2f}" if unit == "%" else f"{value:.4g}"
 
 
+def number_or_dash(value: float, unit: str = "%") -> str:
+    """Write a number likewise, or a dash if it is not finite."""
+    return number(value, unit) if math.isfinite(value) else NOTHING
+
+
 def signed(value: float, unit: str) -> str:
     """Write a difference with its sign, or a dash if it is not known."""
     return (

@@ -75,21 +75,6 @@ ABOUT = {
 OF_PART = ("curves", "heatmap", "q")
 
 
-def read_sweep(store: Store) -> tuple[Manifest, pd.DataFrame, pd.DataFrame]:
-    """Read a sweep's manifest, its rows and its `runs.parquet`.
-
-    The rows of runs that `runs.parquet` calls damaged are left out.
-
-    Raises:
-        ValueError: the folder holds no sweep, or `runs.parquet` is missing or damaged.
-    """
-    runs = store.runs()
-    rounds = store.rounds()
-    damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
-    rounds = rounds[~rounds["run_id"].isin(damaged)].reset_index(drop=True)
-    return store.manifest(), rounds, runs
-
-
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 

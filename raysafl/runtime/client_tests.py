@@ -235,7 +235,7 @@ class ClientTests:
                 for sums_n, count in zip(sums_Nn, counts_N, strict=True)
             ]
             loss_N = [
-                _loss(measures, sums_n, int(count))
+                _value(measures, "loss", sums_n, int(count))
                 for sums_n, count in zip(sums_Nn, counts_N, strict=True)
             ]
             absent = None
@@ -308,10 +308,6 @@ class ClientTests:
 
     def _value(self, measures: Measures, sums_n: Floats, count: int) -> float:
         return _value(measures, self.metric, sums_n, count)
-
-
-def _loss(measures: Measures, sums_n: Floats, count: int) -> float:
-    return _value(measures, "loss", sums_n, count)
 
 
 def _value(measures: Measures, name: str, sums_n: Floats, count: int) -> float:

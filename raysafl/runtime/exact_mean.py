@@ -59,7 +59,8 @@ class ShareResult:
 
 def count_averaged(tasks: Iterable[Task], averaged: Collection[int]) -> dict[int, int]:
     """Count the tasks of each averaged cell, in the order of their first tasks."""
-    return Counter([task.cell for task in tasks if task.cell in averaged])
+    wanted = set(averaged)
+    return Counter([task.cell for task in tasks if task.cell in wanted])
 
 
 def complete_cells(

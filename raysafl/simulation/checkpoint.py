@@ -156,7 +156,7 @@ def saved_extra(source: BinaryIO) -> dict[str, Any]:
         ValueError: The content is damaged, as far as it was read.
     """
     try:
-        return dict(json.loads(_metadata(source)["raysafl"])["extra"])
+        return dict(json.loads(metadata_of(source)["raysafl"])["extra"])
     except DAMAGE as error:
         raise ValueError(f"the checkpoint cannot be used: {error}") from error
 
@@ -164,13 +164,13 @@ def saved_extra(source: BinaryIO) -> dict[str, Any]:
 def _load(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the JSON and the tensors of a checkpoint, whose checksum must fit."""
     tensors = safetensors.torch.load(content)
-    metadata = _metadata(io.BytesIO(content))
+    metadata = metadata_of(io.BytesIO(content))
     if metadata["sha256"] != _checksum(metadata["raysafl"], tensors):
         raise ValueError("its checksum does not fit its content")
     return json.loads(metadata["raysafl"]), tensors
 
 
-def _metadata(source: BinaryIO) -> dict[str, str]:
+def metadata_of(source: BinaryIO) -> dict[str, str]:
     """Read the metadata in the header of a safetensors file."""
     # The file begins with the header's length (8 bytes) and the header (JSON).
     header_size = int.from_bytes(source.read(8), "little")

@@ -15,7 +15,8 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,7 @@ from raysafl.core.component import explain
 from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import LedgerEntry, parsed_json
 from raysafl.storage.manifest import RUN_ID
-from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.paths import Location
 from raysafl.storage.rows import (
     ROUNDS,
     conformed,
@@ -35,6 +36,7 @@ from raysafl.storage.rows import (
     without_runs,
 )
 
+T = TypeVar("T")
 # A row group is the least that is read to get the rows of one run.
 ROWS_PER_GROUP = 65_536
 # What reading a damaged line of the ledger may raise.
@@ -76,16 +78,8 @@ class Bundle:
         Raises:
             ValueError: the file is damaged.
         """
-        try:
-            with self.rows_file.open("rb") as source:
-                table = pq.read_table(source, columns=["run_id"])
-        except FileNotFoundError:
-            return set()
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
-        return set(table["run_id"].unique().to_pylist())
+        read = partial(pq.read_table, columns=["run_id"])
+        return set(self._read(read, ROUNDS.empty_table())["run_id"].to_pylist())
 
     def rows(self, run_ids: Collection[str] | None = None) -> pa.Table:
         """Return the rows of some runs, or (None) all rows in the file.
@@ -93,15 +87,7 @@ class Bundle:
         Raises:
             ValueError: the file is damaged.
         """
-        try:
-            with self.rows_file.open("rb") as source:
-                return read_rows(source, run_ids)
-        except FileNotFoundError:
-            return ROUNDS.empty_table()
-        except StorageError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
+        return self._read(partial(read_rows, run_ids=run_ids), ROUNDS.empty_table())
 
     def schema(self) -> pa.Schema:
         """Return the columns of the file of rows; those of every run if there is none.
@@ -109,15 +95,19 @@ class Bundle:
         Raises:
             ValueError: the file is damaged.
         """
+        return self._read(lambda source: schema_of(pq.read_schema(source)), ROUNDS)
+
+    def _read(self, read: Callable[[Any], T], empty: T) -> T:
+        """Return what is read from the opened file of rows; `empty` if there is none."""
         try:
-            with self.rows_file.open("rb") as source:
-                return schema_of(pq.read_schema(source))
+            source = self.rows_file.open("rb")
         except FileNotFoundError:
-            return ROUNDS
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
+            return empty
+        with source:
+            try:
+                return read(source)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise ValueError(f"{self.rows_file} cannot be read: {error}") from error
 
     def write_rows(self, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
         """Replace the file of rows.

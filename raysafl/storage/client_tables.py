@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raysafl.core.record import Column, Summary
 from raysafl.storage.files import read_parquet, write_parquet
-from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.paths import Location
 from raysafl.storage.rows import ARROW_TYPES, RUN_ID, of_runs, without_runs
 
 CLIENT_COLUMNS: Mapping[str, Column] = {
@@ -74,8 +74,6 @@ class ClientTables:
             if file == self.compacted or run_ids is None or file.stem in run_ids:
                 try:
                     tables.append(_read(file, run_ids))
-                except StorageError:
-                    raise
                 except ValueError as error:
                     warnings.warn(f"{error}; it is left out", stacklevel=3)
         return _joined(tables)
@@ -86,8 +84,6 @@ class ClientTables:
         for file in [self.compacted, *self.own]:
             try:
                 _read(file)
-            except StorageError:
-                raise
             except ValueError as error:
                 found[file] = str(error)
         return found
@@ -121,8 +117,6 @@ class ClientTables:
             return
         try:
             rows = _read(self.compacted)
-        except StorageError:
-            raise
         except ValueError:
             self.compacted.unlink(missing_ok=True)
             return

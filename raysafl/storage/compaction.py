@@ -9,7 +9,6 @@ import pyarrow as pa
 from raysafl.core.text import format_bytes
 from raysafl.storage.integrity import faults
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.paths import StorageError
 from raysafl.storage.rows import run_of, sorted_rows, without_runs
 from raysafl.storage.store import Store
 
@@ -108,8 +107,6 @@ def put_together_if_undamaged(store: Store) -> None:
     """
     try:
         put_together(store)
-    except StorageError:
-        raise
     except ValueError as error:
         warnings.warn(
             f"the results are not compacted: {error}. `raysafl verify "

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import warnings
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Self
@@ -199,20 +198,11 @@ def parsed_json(content: bytes | str) -> Any:
     return fields
 
 
-def readable_entry(content: bytes, source: str) -> LedgerEntry | None:
-    """Read an entry; None, with a warning that names its source, if it is damaged."""
-    if why := entry_fault(content):
-        warnings.warn(f"{source} cannot be read and is left out: {why}", stacklevel=3)
-        return None
-    return LedgerEntry.from_json(content)
-
-
-def entry_fault(content: bytes) -> str:
-    """Say why an entry cannot be read; empty if it can."""
+def entry_or_fault(content: bytes) -> LedgerEntry | str:
+    """Read an entry; if it cannot be read, return why."""
     try:
-        LedgerEntry.from_json(content)
+        return LedgerEntry.from_json(content)
     except ValidationError as error:
         return explain(error)
     except (ValueError, RecursionError) as error:
         return str(error)
-    return ""

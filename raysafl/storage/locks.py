@@ -155,9 +155,7 @@ class RemoteLock:
             content = json.loads(self.file.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            if isinstance(error, StorageError):
-                raise
+        except ValueError:
             # The object was not written by a lock.
             return None
         return content if isinstance(content, dict) else None

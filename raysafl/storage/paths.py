@@ -42,8 +42,11 @@ HINTS = {
 }
 
 
-class StorageError(ValueError):
-    """Results cannot be written or read: a full disk, a missing bucket, a lost network."""
+class StorageError(Exception):
+    """Results cannot be written or read: a full disk, a missing bucket, a lost network.
+
+    It is no ValueError, which says that a file which could be read is damaged.
+    """
 
 
 class SweepBusyError(RuntimeError):

@@ -68,23 +68,8 @@ ACCURACIES = (
     "best5",
     "after_server",
 )
-# Tables show these statistics in per cent.
-FRACTIONS = (
-    *ACCURACIES,
-    "last5_std",
-    "arbitrary_ratio",
-)
-# Of these statistics, lower values are better.
-LOWER_IS_BETTER = (
-    "last5_std",
-    "rise_time",
-    "rise_time20",
-    *(f"rounds_to_{t}" for t in TARGETS),
-    "rounds_to_50_rolling20",
-    "final_loss",
-    *(f"total_{name}" for name in TOTALS),
-    "total_bytes",
-)
+# Of statistics whose names begin so, lower values are better.
+LOWER_IS_BETTER = ("last5_std", "rise_time", "rounds_to_", "final_loss", "total_")
 # The column by which runs are judged unless their objective says otherwise.
 ACCURACY = "test_accuracy"
 AT_BEST_VAL = "at_best_val"
@@ -112,8 +97,8 @@ class Statistic:
 FIXED = {
     name: Statistic(
         meaning,
-        is_fraction=name in FRACTIONS,
-        higher_is_better=name not in LOWER_IS_BETTER,
+        is_fraction=name in (*ACCURACIES, "last5_std", "arbitrary_ratio"),
+        higher_is_better=not name.startswith(LOWER_IS_BETTER),
         column="test_loss"
         if name == "final_loss"
         else ACCURACY
@@ -255,20 +240,6 @@ def quality_statistics(quality: str) -> list[str]:
         return ["final", "last10", "best", "after_server"]
     own = quality.removeprefix("test_")
     return [f"final_{own}", f"last5_{own}", f"best_{own}"]
-
-
-def summarise(rows: "pd.DataFrame") -> dict[str, Any]:
-    """Compute the `STATISTICS` of one replicate.
-
-    Args:
-        rows: the rows of the replicate, in order of rounds, with the columns of
-            `Record`.
-
-    Returns:
-        Name to value, in the order of `STATISTICS`. What cannot be computed is NaN.
-    """
-    found = summarise_each(rows, np.array([len(rows)]))
-    return {name: found[name].tolist()[0] for name in STATISTICS}
 
 
 def summarise_each(

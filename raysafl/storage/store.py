@@ -34,7 +34,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -47,7 +47,7 @@ from filelock import FileLock, Timeout
 from raysafl.storage.bundle import Bundle
 from raysafl.storage.client_tables import ClientTables
 from raysafl.storage.files import atomic_write, read_parquet, write_parquet
-from raysafl.storage.ledger import LedgerEntry, readable_entry
+from raysafl.storage.ledger import LedgerEntry, entry_or_fault
 from raysafl.storage.locks import RemoteLock, lock
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
@@ -261,8 +261,6 @@ class Store:
             raise ValueError(f"{self.path} holds no sweep: it has no file {file.name}")
         try:
             return Manifest.from_json(file.read_text())
-        except StorageError:
-            raise
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
@@ -286,8 +284,6 @@ class Store:
         for bundle in bundles:
             try:
                 bundle.remove_rows(ids or ())
-            except StorageError:
-                raise
             except ValueError:
                 bundle.set_aside()
         _delete(self.parts(ids), self.models(ids))
@@ -304,14 +300,10 @@ class Store:
         for bundle in self.bundles():
             own = bundle.ended()
             bundle.remove_entries(own & ended)
-            try:
+            # `table` warns of rows that cannot be read.
+            with suppress(ValueError):
                 bundle.remove_rows(ended)
                 has_rows |= bundle.run_ids() & own
-            except StorageError:
-                raise
-            except ValueError:
-                # `table` warns of rows that cannot be read.
-                pass
             ended |= own
         self.drop_unfinished_bundles()
         _delete(self.ledger_files(ended), self.parts(has_rows), self.checkpoints(ended))
@@ -420,8 +412,6 @@ class Store:
             own = bundle.ended(ids)
             try:
                 rows = bundle.rows(ids) if own else ROUNDS.empty_table()
-            except StorageError:
-                raise
             except ValueError as error:
                 warnings.warn(f"{error}; it is left out", stacklevel=3)
                 damaged[bundle.rows_file] = str(error)
@@ -444,13 +434,9 @@ class Store:
         """
         found = schemas_of(self.parts())
         for bundle in self.bundles():
-            try:
+            # `readable` names a file that cannot be read.
+            with suppress(ValueError):
                 found.append(bundle.schema())
-            except StorageError:
-                raise
-            except ValueError:
-                # `readable` names the file.
-                continue
         return joined(schema.empty_table() for schema in found).schema
 
     @property
@@ -498,9 +484,14 @@ class Store:
         """
         ids = _ids(run_ids)
         # The places of lower rank are read first.
-        files = read_files(self.ledger_files(ids))
-        read = {file.stem: readable_entry(text, str(file)) for file, text in files}
-        entries = {i: entry for i, entry in read.items() if entry is not None}
+        entries: dict[str, LedgerEntry] = {}
+        for file, content in read_files(self.ledger_files(ids)):
+            entry = entry_or_fault(content)
+            if isinstance(entry, LedgerEntry):
+                entries[file.stem] = entry
+            else:
+                message = f"{file} cannot be read and is left out: {entry}"
+                warnings.warn(message, stacklevel=2)
         for bundle in reversed(self.bundles()):
             entries |= bundle.entries(ids)
         return dict(sorted(entries.items()))

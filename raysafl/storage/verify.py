@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from raysafl.storage.bundle import Bundle
 from raysafl.storage.checked import Checked, read_checked
 from raysafl.storage.integrity import RowSum, difference, row_sums
-from raysafl.storage.ledger import Status, entry_fault
-from raysafl.storage.paths import Location, StorageError
+from raysafl.storage.ledger import Status, entry_or_fault
+from raysafl.storage.paths import Location
 from raysafl.storage.rows import (
     of_runs,
     read_files,
@@ -108,8 +108,6 @@ def _is_readable(bundle: Bundle) -> bool:
     """Return whether the rows of a bundle can be read."""
     try:
         bundle.rows()
-    except StorageError:
-        raise
     except ValueError:
         return False
     return True
@@ -125,8 +123,6 @@ class _Verification:
         self.labels: dict[str, dict[str, Any]] = {}
         try:
             self.labels = store.manifest().labels()
-        except StorageError:
-            raise
         except ValueError as error:
             self.manifest_fault = str(error)
         self.checked: Checked = read_checked(store)
@@ -177,7 +173,7 @@ class _Verification:
 
     def _ledger(self) -> Iterator[Finding]:
         for file, content in read_files(self.store.ledger_files()):
-            if why := entry_fault(content):
+            if isinstance(why := entry_or_fault(content), str):
                 what = f"the entry of {self._name(file.stem)} cannot be read ({why})"
                 yield Finding(f"ledger/{file.name}", what, AGAIN, file=file)
         for bundle in self.store.bundles():
@@ -210,8 +206,6 @@ class _Verification:
             name = f"rounds/{bundle.rows_file.name}"
             try:
                 there = set(bundle.rows()["run_id"].unique().to_pylist())
-            except StorageError:
-                raise
             except ValueError as error:
                 advice = "`raysafl run` computes its runs again"
                 yield Finding(name, str(error), advice, file=bundle.rows_file)
@@ -263,8 +257,6 @@ class _Verification:
         for file in self.store.checkpoints():
             try:
                 next_round, extra = self.read_checkpoint(file.read_bytes())
-            except StorageError:
-                raise
             except ValueError as error:
                 advice = "`raysafl run` begins the run anew"
                 yield Finding(f"checkpoints/{file.name}", str(error), advice, file=file)
@@ -321,8 +313,6 @@ class _Verification:
             return
         try:
             shown = self.store.runs()
-        except StorageError:
-            raise
         except ValueError as error:
             yield Finding(file.name, str(error), advice, file=file)
             return

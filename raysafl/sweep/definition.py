@@ -357,13 +357,9 @@ class Sweep:
             )
         manifest = self.manifest()
         runs = {run.id: run for run in self.labelled().values()}
-        chosen = manifest.select(only)
-        if not chosen:
-            raise ValueError(
-                f"no run has all the labels {', '.join(f'{k}={v}' for k, v in only.items())}"
-            )
-        labels = manifest.labels()[chosen[0]]
-        return ", ".join(f"{k}={v}" for k, v in labels.items()), runs[chosen[0]]
+        chosen = manifest.select(only)[0]
+        labels = manifest.labels()[chosen]
+        return ", ".join(f"{k}={v}" for k, v in labels.items()), runs[chosen]
 
     @property
     def axis_names(self) -> list[str]:

@@ -21,12 +21,11 @@ from raysafl.storage.paths import Location, StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import Sweep, sample_key
-from raysafl.sweep.old_code import sampled_run_has_ended
 from raysafl.sweep.open_pack import PackOf, Terms
 from raysafl.sweep.packs import Pack, form_packs, memory_note
+from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.session import failure
-from raysafl.sweep.stale import Stale
 from raysafl.sweep.stop_rules import StopRule
 from raysafl.sweep.watch import Watch, labels_of
 
@@ -104,7 +103,6 @@ class Job:
         tracker: logs to MLflow; None for a sweep that is not tracked.
         say: takes a message for the user.
         digests: the digests of the user's classes.
-        stale: what becomes of a run whose code has changed.
         callbacks: the user's callbacks of Tune.
         rules: the user's rules that stop runs, or the whole sweep.
     """
@@ -119,7 +117,6 @@ class Job:
     tracker: "Tracker | None"
     say: Callable[[str], None]
     digests: CodeDigests
-    stale: Stale
     callbacks: "Sequence[tune.Callback]" = ()
     rules: Sequence[StopRule] = ()
 
@@ -145,7 +142,6 @@ class Job:
             flush_seconds=self.flush_seconds,
             engine=self.engine,
             code=self.digests.found,
-            stale=self.stale,
             metric=self.sweep.goal[0],
         )
 
@@ -207,7 +203,9 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
             executor.search(job, watch)
         return
     runs = _drawn(job) if job.sweep.is_random else job.todo
-    datasets = {**datasets, **_missing_datasets(runs.values(), datasets)}
+    datasets = dict(datasets)
+    for run in runs.values():
+        dataset_of(run, datasets)
     packs = _packs(job, executor.room(), runs.values(), datasets)
     while packs:
         watch = job.watch()
@@ -255,14 +253,7 @@ def _drawn(job: Job) -> dict[str, Run]:
             job.display.add_run(name, failed.status, failed.reason, "")
         else:
             run_id = run.id
-            if not sampled_run_has_ended(
-                job.store,
-                run_id,
-                ledger.get(run_id),
-                job.digests.of_run(run),
-                job.stale,
-                config,
-            ):
+            if run_id not in ledger or not ledger[run_id].status.decided:
                 runs[run_id] = run
         entries.setdefault(run_id, Entry(run_id=run_id, labels=labels))
     known = manifest.labels()
@@ -270,15 +261,6 @@ def _drawn(job: Job) -> dict[str, Run]:
     manifest = sweep.measuring(manifest, runs.values())
     job.store.write_manifest(manifest.extended(new))
     return runs
-
-
-def _missing_datasets(runs: Iterable[Run], known: Datasets) -> dict[str, Dataset]:
-    """Load the datasets of runs that were not known when the others were loaded."""
-    loaded: dict[str, Dataset] = {}
-    for run in runs:
-        if run.data.source_key not in {*known, *loaded}:
-            loaded[run.data.source_key] = run.data.load()
-    return loaded
 
 
 def _packs(job: Job, room: Room, runs: Iterable[Run], datasets: Datasets) -> list[Pack]:

@@ -11,6 +11,7 @@ from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.packs import seconds_of
+from raysafl.sweep.prepare import dataset_of
 
 # The seconds that Ray and the processes of the first trial take to start and to end on
 # two cores.
@@ -121,9 +122,7 @@ def seconds_of_work(
     for config in configs:
         try:
             run = sweep.build(config)
-            key = run.data.source_key
-            if key not in datasets:
-                datasets[key] = run.data.load()
+            dataset_of(run, datasets)
             return seconds_of([run], datasets) * len(configs) * sweep.num_samples
         # The user's own function may raise anything. The attempt to carry out the run
         # will record it.

@@ -33,6 +33,7 @@ from raysafl.sweep.execution import (
 from raysafl.sweep.hosting import torch_threads, worker_of
 from raysafl.sweep.open_pack import Hosted, News, OpenPack
 from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
+from raysafl.sweep.prepare import dataset_of
 from raysafl.sweep.session import is_interrupt
 from raysafl.sweep.stop_rules import Halt
 from raysafl.sweep.watch import Watch
@@ -138,13 +139,10 @@ class _Host:
 
     def __call__(self, runs: Sequence[Run]) -> Hosted:
         """Host the cells of runs with one dataset, model and objective."""
-        source = runs[0].data.source_key
-        if source not in self.datasets:
-            self.datasets[source] = runs[0].data.load()
         gpus = self.here.hardware.gpus
         work = worker_of(
             runs,
-            self.datasets[source],
+            dataset_of(runs[0], self.datasets),
             self.job.engine,
             "cuda" if gpus else "cpu",
             self.here.resident,

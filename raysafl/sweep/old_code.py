@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
-from raysafl.core.users_code import is_users_module
 from raysafl.simulation.checkpoint import saved_extra
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code_digest import MAKE, CodeDigests
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.stale import Stale, StaleCodeError, changed_classes
+from raysafl.sweep.stale import Stale, changed_classes
 from raysafl.version import __version__
 
 # How many runs a message names.
@@ -22,10 +19,6 @@ CHOICES = (
     "Choose what becomes of them: --stale rerun runs them again; --stale keep keeps the "
     "results of those that have ended and begins the others anew; --stale fail, the "
     "default, changes nothing"
-)
-# Results of a sampled run are not forgotten: nothing forgets while trials may write.
-RESULTS_CHOICES = (
-    "--stale keep keeps its results, and --no-resume runs everything again"
 )
 # From a run's id and its stored digests to its digests today.
 CodeOf = Callable[[str, Mapping[str, str]], Mapping[str, str]]
@@ -46,21 +39,6 @@ class Maker:
     version: str
 
 
-def checkpoint_maker(store: Store, run_id: str) -> Maker:
-    """Return what made the checkpoint of a run; nothing is known if it has none."""
-    try:
-        with store.checkpoint(run_id).open("rb") as source:
-            extra: dict[str, Any] = saved_extra(source)
-    except StorageError:
-        raise
-    # A damaged checkpoint is reported by whoever goes on from it.
-    except (FileNotFoundError, ValueError):
-        extra = {}
-    code = extra.get("code")
-    version = str(extra.get("raysafl", ""))
-    return Maker(False, code if isinstance(code, dict) else None, version)
-
-
 def stored_makers(store: Store, ledger: Mapping[str, LedgerEntry]) -> dict[str, Maker]:
     """Return what made the results of each run that has ended or has a checkpoint."""
     makers = {
@@ -70,72 +48,42 @@ def stored_makers(store: Store, ledger: Mapping[str, LedgerEntry]) -> dict[str, 
     }
     for file in store.checkpoints():
         if file.stem not in makers:
-            makers[file.stem] = checkpoint_maker(store, file.stem)
+            extra: dict[str, Any] = {}
+            try:
+                with file.open("rb") as source:
+                    extra = saved_extra(source)
+            # A damaged checkpoint is reported by whoever goes on from it.
+            except (FileNotFoundError, ValueError):
+                pass
+            code = extra.get("code")
+            known = code if isinstance(code, dict) else None
+            makers[file.stem] = Maker(False, known, str(extra.get("raysafl", "")))
     return makers
-
-
-def sampled_run_has_ended(
-    store: Store,
-    run_id: str,
-    entry: LedgerEntry | None,
-    code: Mapping[str, str],
-    stale: Stale,
-    labels: Mapping[str, Any],
-) -> bool:
-    """Return whether a sampled run needs no further attempt.
-
-    Before anything runs, the driver checks the code that made results. It does not know
-    the runs that will be sampled, so theirs is checked when they are. A checkpoint of
-    other code is deleted.
-
-    Args:
-        store: the sweep's folder.
-        run_id: the run.
-        entry: how the run has ended, if it has.
-        code: the digest of each of the user's own classes in the run, by name.
-        stale: what becomes of a run whose code has changed.
-        labels: the values that were sampled.
-
-    Raises:
-        StaleCodeError: other code has made the results or the checkpoint of the run, and
-            the user has not said what becomes of them.
-    """
-    decided = entry is not None and entry.status.decided
-    made_by = entry.code if entry and decided else checkpoint_maker(store, run_id).code
-    changed = changed_classes(made_by, code)
-    refused = stale is not Stale.KEEP if decided else stale is Stale.FAIL
-    if changed and refused:
-        text = changes_text({run_id: changed}, {run_id: labels})
-        raise StaleCodeError(f"{text}. {RESULTS_CHOICES if decided else CHOICES}")
-    if changed and not decided:
-        store.checkpoint(run_id).unlink(missing_ok=True)
-    return decided
 
 
 def todays_code(sweep: Sweep, runs: Mapping[str, Run], digests: CodeDigests) -> CodeOf:
     """Return a function from a run's id and stored digests to its digests today.
 
-    Where Tune samples the runs, a class counts as unchanged if a class of its name has
-    the stored digest, and also if no class has its name: the trial knows the run, and
-    checks it.
+    Where Tune samples the runs, a class counts as unchanged if a class of its name, or
+    what makes the runs, has the stored digest.
 
     Args:
-        sweep: the sweep; its function `make` may hold classes of the user.
+        sweep: the sweep.
         runs: the runs of the sweep, as far as they are known, by id.
         digests: computes the digests. It is asked for all that trials may need.
     """
-    if isinstance(sweep.make, FunctionType) and is_users_module(sweep.make.__module__):
-        digests.of(sweep.make)
     if sweep.is_grid:
         today = {run_id: digests.of_run(run) for run_id, run in runs.items()}
         return lambda run_id, stored: today[run_id]
-    defined = digests.of_defined()
+    defined = digests.of_defined(sweep.make)
+    made = digests.found.get(MAKE)
 
     def sampled(run_id: str, stored: Mapping[str, str]) -> Mapping[str, str]:
-        return {
-            name: digest if digest in defined.get(name, {digest}) else ""
-            for name, digest in stored.items()
-        }
+        def is_same(name: str, digest: str) -> bool:
+            nobody_knows = [] if made else [digest]
+            return digest == made or digest in defined.get(name, nobody_knows)
+
+        return {n: digest if is_same(n, digest) else "" for n, digest in stored.items()}
 
     return sampled
 

@@ -22,10 +22,8 @@ from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.definition import sample_key
-from raysafl.sweep.old_code import sampled_run_has_ended
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.session import FLUSH_SECONDS, End, Session, failure, judged_by
-from raysafl.sweep.stale import Stale
 
 # From a configuration to the pack that it stands for.
 PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
@@ -95,7 +93,6 @@ class Terms:
         flush_seconds: the time between two checkpoints.
         engine: the engine that computes gradients.
         code: digests of the user's classes that the driver has computed.
-        stale: what becomes of a run whose code has changed.
         metric: what the scheduler and the search algorithm go by.
     """
 
@@ -106,7 +103,6 @@ class Terms:
     flush_seconds: float = FLUSH_SECONDS
     engine: str = "auto"
     code: Mapping[str, str] = field(default_factory=dict)
-    stale: Stale = Stale.FAIL
     metric: str = ACCURACY
 
     @property
@@ -215,7 +211,7 @@ class OpenPack:
         self._lock = self.store.run_lock(self._key)
         self._lock.acquire()
         code = {run.id: self.digests.of_run(run) for run in self.pack.runs}
-        self._ended = self._ended_before(code)
+        self._ended = self._ended_before()
         runs = [run for run in self.pack.runs if run.id not in self._ended]
         if not runs:
             return
@@ -231,22 +227,13 @@ class OpenPack:
             self.ends_process,
         )
 
-    def _ended_before(
-        self, code: Mapping[str, Mapping[str, str]]
-    ) -> dict[str, LedgerEntry]:
-        """Return the entries of runs that an earlier attempt has ended.
-
-        Raises:
-            StaleCodeError: see `sampled_run_has_ended`.
-        """
+    def _ended_before(self) -> dict[str, LedgerEntry]:
+        """Return the entries of runs that an earlier attempt has ended."""
         if PACK_KEY in self.config:
             return self.store.ended_in(self.pack.id)
         (run,) = self.pack.runs
         entry = self.store.ledger_entry(run.id)
-        ended = sampled_run_has_ended(
-            self.store, run.id, entry, code[run.id], self.terms.stale, self.config
-        )
-        return {run.id: entry} if ended and entry else {}
+        return {run.id: entry} if entry and entry.status.decided else {}
 
     def _news_of_ended(self) -> News:
         """Return the news of a pack all of whose runs had ended before."""

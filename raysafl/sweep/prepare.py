@@ -52,9 +52,7 @@ def _prepare_one(
         seen: JSON of the parts that were tried; the run's are added.
     """
     name = run.data.source_key
-    if name not in datasets:
-        datasets[name] = run.data.load()
-    dataset = datasets[name]
+    dataset = dataset_of(run, datasets)
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
     objective = run.objective
@@ -74,6 +72,14 @@ def _prepare_one(
         if users_parts(objective, Objective):
             try_objective(objective, flat, dataset)
     seen |= {split, model}
+
+
+def dataset_of(run: Run, datasets: dict[str, Dataset]) -> Dataset:
+    """Return a run's dataset, which is loaded and added to the others if need be."""
+    name = run.data.source_key
+    if name not in datasets:
+        datasets[name] = run.data.load()
+    return datasets[name]
 
 
 def first_inputs(samples: Samples, count: int) -> Tensor:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -59,213 +59,6 @@ def run_name(labels: Mapping[str, Any], run_id: str) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in labels.items()) or run_id
 
 
-class Display(Protocol):
-    """Shows the progress of a sweep."""
-
-    def start(self, total: int, skipped: int) -> None:
-        """Begin to show a sweep.
-
-        Args:
-            total: the number of runs to do.
-            skipped: the number of runs that had ended before.
-        """
-
-    def update(self, running: int, quality: str) -> None:
-        """Show what runs now.
-
-        Args:
-            running: how many runs have begun and not ended.
-            quality: how good they are in the mean, such as `test accuracy 81.3%`;
-                empty if none is evaluated.
-        """
-
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Show that a run has ended.
-
-        Args:
-            label_text: the run's labels as text.
-            status: how it ended.
-            reason: why, if it did not finish.
-            result: how good it was at last, such as `test accuracy 81.30%`; empty if
-                that is not known.
-        """
-
-    def stop(self) -> None:
-        """Stop showing, as the sweep has ended."""
-
-
-class QuietDisplay:
-    """Shows nothing. It is also the base of the displays that show some of the events."""
-
-    def start(self, total: int, skipped: int) -> None:
-        """Show nothing when the sweep starts."""
-
-    def update(self, running: int, quality: str) -> None:
-        """Show nothing when the runs go on."""
-
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Show nothing when a run ends."""
-
-    def stop(self) -> None:
-        """Show nothing when the sweep ends."""
-
-
-class LineDisplay(QuietDisplay):
-    """Prints one line for each run that ends. It is meant for log files and pipes.
-
-    In a sweep of more than `MOST_LINES` runs, the runs that finish within
-    `SECONDS_A_LINE` seconds share one line.
-
-    Args:
-        console: what it prints to.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.state = State()
-        # The time of the last line.
-        self.told = -math.inf
-
-    def start(self, total: int, skipped: int) -> None:
-        """Print how many runs there are to do, and how many are done."""
-        self.state = State(total)
-        before = f", {skipped} finished before" if skipped else ""
-        self.console.print(f"{total} runs to do{before}", highlight=False)
-
-    def update(self, running: int, quality: str) -> None:
-        """Take note of what runs now, for the next line."""
-        self.state.running = running
-        self.state.quality = quality
-
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Print a run's number, labels, status and result, and the time left."""
-        state = self.state
-        state.add(status)
-        if state.total <= MOST_LINES or status.bad:
-            told = ", ".join(
-                filter(None, [status.value, reason, "" if status.bad else result])
-            )
-            self._print(
-                f"[{state.done}/{state.total}] {label_text}: {told} "
-                f"({state.failed} failed, {state.seconds_left:.0f} s left)"
-            )
-            return
-        now = time.monotonic()
-        if now - self.told > SECONDS_A_LINE or state.done == state.total:
-            self.told = now
-            self._print(state.line())
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-class BarDisplay(QuietDisplay):
-    """Draws a progress bar on a terminal, with a line above it for each run that fails.
-
-    Args:
-        console: the terminal.
-    """
-
-    def __init__(self, console: Console) -> None:
-        # Imported here, because most commands draw no bar.
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        self.failed = 0
-        self.progress = Progress(
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
-            BarColumn(),
-            TextColumn(
-                "{task.fields[running]} running{task.fields[quality]}, "
-                "{task.fields[failed]} failed, time left"
-            ),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self.task: TaskID | None = None
-
-    def start(self, total: int, skipped: int) -> None:
-        """Draw the bar, and print how many runs had ended before."""
-        self.progress.start()
-        self.task = self.progress.add_task(
-            "", total=total, running=0, quality="", failed=0
-        )
-        if skipped:
-            self.progress.console.print(f"{skipped} runs finished before")
-
-    def update(self, running: int, quality: str) -> None:
-        """Show how many runs go on, and how good they are in the mean."""
-        if self.task is not None:
-            self.progress.update(
-                self.task, running=running, quality=_quality_text(quality)
-            )
-
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Advance the bar, and print the reason if the run failed or diverged."""
-        self.failed += status.bad
-        if status.bad:
-            self.progress.console.print(
-                f"{label_text}: {status}, {reason}", markup=False
-            )
-        if self.task is not None:
-            self.progress.update(self.task, advance=1, failed=self.failed)
-
-    def stop(self) -> None:
-        """Remove the bar from the terminal."""
-        self.progress.stop()
-
-
-class NotebookDisplay(QuietDisplay):
-    """Shows the same numbers in a notebook, as one line that is updated.
-
-    Runs that failed or diverged are printed below it.
-
-    Args:
-        show: shows a text in the notebook, and returns what changes this text.
-    """
-
-    def __init__(self, show: Callable[[str], Callable[[str], None]]) -> None:
-        self.state = State()
-        self._show = show
-        self._change: Callable[[str], None] | None = None
-
-    def start(self, total: int, skipped: int) -> None:
-        """Show the line."""
-        self.state = State(total)
-        self._change = self._show(self.state.line())
-
-    def update(self, running: int, quality: str) -> None:
-        """Change the line to what runs now."""
-        self.state.running = running
-        self.state.quality = quality
-        self._draw()
-
-    def add_run(
-        self, label_text: str, status: "Status", reason: str, result: str
-    ) -> None:
-        """Count the run in the line, and show why it failed or diverged."""
-        self.state.add(status)
-        if status.bad:
-            self._show(f"{label_text}: {status}, {reason}")
-        self._draw()
-
-    def _draw(self) -> None:
-        if self._change is not None:
-            self._change(self.state.line())
-
-
 @dataclass
 class State:
     """How far a sweep is.
@@ -312,6 +105,197 @@ def _quality_text(quality: str) -> str:
     return f" at {quality}" if quality else ""
 
 
+class Display:
+    """Takes note of how far a sweep is, and shows nothing: the base of all displays."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def start(self, total: int, skipped: int) -> None:
+        """Begin to show a sweep.
+
+        Args:
+            total: the number of runs to do.
+            skipped: the number of runs that had ended before.
+        """
+        self.state = State(total)
+
+    def update(self, running: int, quality: str) -> None:
+        """Show what runs now.
+
+        Args:
+            running: how many runs have begun and not ended.
+            quality: how good they are in the mean, such as `test accuracy 81.3%`;
+                empty if none is evaluated.
+        """
+        self.state.running = running
+        self.state.quality = quality
+
+    def add_run(
+        self, label_text: str, status: "Status", reason: str, result: str
+    ) -> None:
+        """Show that a run has ended.
+
+        Args:
+            label_text: the run's labels as text.
+            status: how it ended.
+            reason: why, if it did not finish.
+            result: how good it was at last, such as `test accuracy 81.30%`; empty if
+                that is not known.
+        """
+        self.state.add(status)
+
+    def stop(self) -> None:
+        """Stop showing, as the sweep has ended."""
+
+
+class LineDisplay(Display):
+    """Prints one line for each run that ends. It is meant for log files and pipes.
+
+    In a sweep of more than `MOST_LINES` runs, the runs that finish within
+    `SECONDS_A_LINE` seconds share one line.
+
+    Args:
+        console: what it prints to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+        # The time of the last line.
+        self.told = -math.inf
+
+    def start(self, total: int, skipped: int) -> None:
+        """Print how many runs there are to do, and how many are done."""
+        super().start(total, skipped)
+        before = f", {skipped} finished before" if skipped else ""
+        self.console.print(f"{total} runs to do{before}", highlight=False)
+
+    def add_run(
+        self, label_text: str, status: "Status", reason: str, result: str
+    ) -> None:
+        """Print a run's number, labels, status and result, and the time left."""
+        super().add_run(label_text, status, reason, result)
+        state = self.state
+        if state.total <= MOST_LINES or status.bad:
+            told = ", ".join(
+                filter(None, [status.value, reason, "" if status.bad else result])
+            )
+            self._print(
+                f"[{state.done}/{state.total}] {label_text}: {told} "
+                f"({state.failed} failed, {state.seconds_left:.0f} s left)"
+            )
+            return
+        now = time.monotonic()
+        if now - self.told > SECONDS_A_LINE or state.done == state.total:
+            self.told = now
+            self._print(state.line())
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class BarDisplay(Display):
+    """Draws a progress bar on a terminal, with a line above it for each run that fails.
+
+    Args:
+        console: the terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        # Imported here, because most commands draw no bar.
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self.progress = Progress(
+            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            BarColumn(),
+            TextColumn(
+                "{task.fields[running]} running{task.fields[quality]}, "
+                "{task.fields[failed]} failed, time left"
+            ),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.task: TaskID | None = None
+
+    def start(self, total: int, skipped: int) -> None:
+        """Draw the bar, and print how many runs had ended before."""
+        super().start(total, skipped)
+        self.progress.start()
+        self.task = self.progress.add_task(
+            "", total=total, running=0, quality="", failed=0
+        )
+        if skipped:
+            self.progress.console.print(f"{skipped} runs finished before")
+
+    def update(self, running: int, quality: str) -> None:
+        """Show how many runs go on, and how good they are in the mean."""
+        if self.task is not None:
+            self.progress.update(
+                self.task, running=running, quality=_quality_text(quality)
+            )
+
+    def add_run(
+        self, label_text: str, status: "Status", reason: str, result: str
+    ) -> None:
+        """Advance the bar, and print the reason if the run failed or diverged."""
+        super().add_run(label_text, status, reason, result)
+        if status.bad:
+            self.progress.console.print(
+                f"{label_text}: {status}, {reason}", markup=False
+            )
+        if self.task is not None:
+            self.progress.update(self.task, advance=1, failed=self.state.failed)
+
+    def stop(self) -> None:
+        """Remove the bar from the terminal."""
+        self.progress.stop()
+
+
+class NotebookDisplay(Display):
+    """Shows the same numbers in a notebook, as one line that is updated.
+
+    Runs that failed or diverged are printed below it.
+
+    Args:
+        show: shows a text in the notebook, and returns what changes this text.
+    """
+
+    def __init__(self, show: Callable[[str], Callable[[str], None]]) -> None:
+        super().__init__()
+        self._show = show
+        self._change: Callable[[str], None] | None = None
+
+    def start(self, total: int, skipped: int) -> None:
+        """Show the line."""
+        super().start(total, skipped)
+        self._change = self._show(self.state.line())
+
+    def update(self, running: int, quality: str) -> None:
+        """Change the line to what runs now."""
+        super().update(running, quality)
+        self._draw()
+
+    def add_run(
+        self, label_text: str, status: "Status", reason: str, result: str
+    ) -> None:
+        """Count the run in the line, and show why it failed or diverged."""
+        super().add_run(label_text, status, reason, result)
+        if status.bad:
+            self._show(f"{label_text}: {status}, {reason}")
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._change is not None:
+            self._change(self.state.line())
+
+
 def _show_in_notebook(text: str) -> Callable[[str], None]:
     """Show a text in the notebook, and return a function that changes it."""
     # A notebook has IPython; other programs need not.
@@ -330,7 +314,7 @@ def choose_display(console: Console, quiet: bool) -> Display:
     With `quiet`, the display shows nothing.
     """
     if quiet:
-        return QuietDisplay()
+        return Display()
     if console.is_jupyter:
         return NotebookDisplay(_show_in_notebook)
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)

@@ -335,8 +335,6 @@ class Runner:
             return None
         try:
             there = self.store.manifest()
-        except StorageError:
-            raise
         except ValueError as error:
             self._note(f"{error}. It is written anew")
             return None
@@ -485,7 +483,6 @@ class Runner:
             tracker=tracker,
             say=self._note,
             digests=digests,
-            stale=Stale(self.stale),
             callbacks=self._callbacks(),
             rules=rules_of(self.stop),
         )

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from raysafl.core.text import nearest
-from raysafl.storage.paths import StorageError
 
 
 class Stale(StrEnum):
@@ -19,13 +18,6 @@ class Stale(StrEnum):
         raise ValueError(
             f"stale='{value}' is none of the choices: {nearest(str(value), cls)}"
         )
-
-
-class StaleCodeError(StorageError):
-    """A trial found that other code made a run's results or its checkpoint.
-
-    Like any storage error, it ends the sweep, and nothing is recorded of the run.
-    """
 
 
 def changed_classes(

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, Protocol
 
@@ -24,27 +25,8 @@ class StopRule(Protocol):
         """Whether the whole sweep ends."""
 
 
-class Threshold:
-    """Stops a run when one of its numbers reaches a value, as a `stop` mapping of Tune does.
-
-    Args:
-        limits: the value by the name of each number.
-    """
-
-    def __init__(self, limits: Mapping[str, float]) -> None:
-        self.limits = dict(limits)
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether one of the numbers has reached its value."""
-        return any(result.get(name, 0) >= value for name, value in self.limits.items())
-
-    def stop_all(self) -> bool:
-        """Never end the whole sweep."""
-        return False
-
-
 class Condition:
-    """Stops a run when a function of the user's says so.
+    """Stops a run when a function says so.
 
     Args:
         function: takes the id of a trial and its report, and returns whether it stops.
@@ -85,7 +67,7 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
                 )
             if not isinstance(value, Real):
                 raise ValueError(f"stop['{name}'] is {value!r}; give a number")
-        return [Threshold(stop)] if stop else []
+        return [Condition(partial(_has_reached, dict(stop)))] if stop else []
     if isinstance(stop, list | tuple):
         return [rule for one in stop for rule in rules_of(one, measured)]
     if isinstance(stop, type) or not callable(stop):
@@ -94,6 +76,13 @@ def rules_of(stop: Any, measured: Sequence[str] | None = None) -> list[StopRule]
             "of (trial id, result), or an object of a class of ray.tune.stopper"
         )
     return [stop if hasattr(stop, "stop_all") else Condition(stop)]
+
+
+def _has_reached(
+    limits: Mapping[str, float], trial_id: str, result: Mapping[str, Any]
+) -> bool:
+    """Return whether one of the numbers of a report has reached its value."""
+    return any(result.get(name, 0) >= value for name, value in limits.items())
 
 
 class Halt:

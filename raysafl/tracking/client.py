@@ -29,18 +29,6 @@ ENVIRONMENT = {
 # What needs MLflow, for the message where it is missing.
 LOGGING = "the logging of runs"
 
-__all__ = [
-    "analyse",
-    "artifacts",
-    "connect",
-    "database",
-    "default_uri",
-    "disconnect",
-    "explained",
-    "ping",
-]
-__all__ += ["reason", "redacted"]
-
 
 def default_uri(root: Location) -> str:
     """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, SweepBusyError
-from raysafl.storage.store import Store, find_sweeps
+from raysafl.storage.store import find_sweeps
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
 from raysafl.tracking.projection import Curve, Projection
@@ -43,28 +43,19 @@ def sync(
     for store in sweeps:
         target = uri or default_uri(store.path.resolve().parent)
         try:
-            with store.lock():
-                total += _sync_sweep(store, target, say, curve, track)
+            with (
+                store.lock(),
+                explained(target),
+                closing(Projection(store, target, track, curve=curve)) as projection,
+            ):
+                runs = projection.sync_sweep()
+                experiment = projection.experiment_name
         except SweepBusyError:
             say(f"{store.path} is left out: a sweep is running there, and logs itself")
+            continue
+        say(
+            f"{store.path}: {runs} runs in MLflow's experiment '{experiment}' at "
+            f"{redacted(target)}"
+        )
+        total += runs
     return total
-
-
-def _sync_sweep(
-    store: Store,
-    uri: str,
-    say: Callable[[str], None],
-    curve: Curve | None,
-    track: Tracking,
-) -> int:
-    with (
-        explained(uri),
-        closing(Projection(store, uri, track, curve=curve)) as projection,
-    ):
-        runs = projection.sync_sweep()
-        experiment = projection.experiment_name
-    say(
-        f"{store.path}: {runs} runs in MLflow's experiment '{experiment}' at "
-        f"{redacted(uri)}"
-    )
-    return runs

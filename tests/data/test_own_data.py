@@ -440,7 +440,7 @@ HALF = {"test_share": 0.5}
         (X[:4], [0, 0, 1.0, 0], {**HALF, "scale": 0}, "scale must be a finite number"),
         (X[:2], [0, 1], {"test": X}, "test must be a tuple (x, y)"),
         (X[:2], [0, 1], {"test": (X[:2, :1], [0, 1])}, "training inputs are float32"),
-        (X[:2], [0, 1], {"test": (X[:2], [0, 1]), "test_share": 0.5}, "given twice"),
+        (X[:2], [0, 1], {"test": (X[:2], [0, 1]), "test_share": 0.5}, "by test and by test_share"),
         (X[:2], [0, 1], {}, "there are no test data: give test="),
         (X[:2] * np.nan, [0, 1], {}, "column 0 of x: 2 NaN (the first in row 0)"),
         (np.zeros((200, 1)), np.arange(200), HALF, "target='number'"),

@@ -95,7 +95,6 @@ def test_the_last_s_stay_away_by_default_and_the_named_ones_if_named() -> None:
     assert set().union(*default) == set(range(6))
     named = cohorts(Absent(s=2, m=3, clients=[9, 0]), 10, 300)
     assert set().union(*named) == set(range(1, 9))
-    assert Absent(s=2, m=3, clients=[9, 0]).absentees(10) == {0, 9}
 
 
 def test_with_nobody_absent_it_is_the_uniform_policy() -> None:

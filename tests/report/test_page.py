@@ -17,6 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
+from raysafl.core.text import format_bytes
 from raysafl.report.analysis.cells import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import find_problems, front
@@ -26,7 +27,6 @@ from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
 from raysafl.report.pages.comparison import write_comparison
 from raysafl.report.pages.html import Section, prose, render
-from raysafl.report.pages.sections import traffic_text
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.storage.store import Store
@@ -215,7 +215,7 @@ def test_sections_without_parts_are_left_out_and_text_is_escaped() -> None:
     [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB")],
 )
 def test_bytes_read_well(amount: float, words: str) -> None:
-    assert traffic_text(amount) == words
+    assert format_bytes(amount) == words
 
 
 # --- figures

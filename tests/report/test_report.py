@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.summaries import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,10 +23,9 @@ from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import duration
 from raysafl.report.pages.screen import screen
-from raysafl.report.write import read_sweep, write_report
+from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
 from raysafl.storage.rows import table_of
-from raysafl.storage.statistics import summarise
 from raysafl.storage.store import Store
 
 AXES: dict[str, list[Label]] = {
@@ -519,9 +519,9 @@ def test_a_report_is_written_of_whole_and_partial_sweeps(
 
 def test_the_table_of_a_folder_agrees_with_its_rounds(tmp_path: Path) -> None:
     store = stored(tmp_path, manifest())
-    sweep, rounds, runs = read_sweep(store)
+    rounds = store.rounds()
     last = rounds[rounds["round"] == 5].groupby("run_id")["test_accuracy"]
-    cells = aggregate(runs, sweep).set_index("run_id")
+    cells = aggregate(store.runs(), store.manifest()).set_index("run_id")
     np.testing.assert_allclose(cells["mean.final"], 100 * last.mean(), rtol=1e-12)
     np.testing.assert_allclose(cells["std.final"], 100 * last.std(), rtol=1e-9)
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.summaries import summarise
 
 from raysafl.storage.integrity import row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
-from raysafl.storage.statistics import STATISTICS, summarise
+from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import Store
 
 SHOWN = ("a", "b", "c")

@@ -6,10 +6,11 @@ import statistics as stdlib
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.summaries import summarise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysafl.storage.statistics import STATISTICS, summarise, summarise_each
+from raysafl.storage.statistics import STATISTICS, summarise_each
 
 
 def rows(

@@ -12,9 +12,9 @@ from raysafl.storage.ledger import Status
 from raysafl.sweep import progress
 from raysafl.sweep.progress import (
     BarDisplay,
+    Display,
     LineDisplay,
     NotebookDisplay,
-    QuietDisplay,
     State,
     choose_display,
 )
@@ -99,7 +99,7 @@ def test_a_terminal_gets_a_bar_a_file_lines_and_quiet_nothing() -> None:
     assert isinstance(choose_display(terminal, quiet=False), BarDisplay)
     assert isinstance(choose_display(notebook, quiet=False), NotebookDisplay)
     assert isinstance(choose_display(file, quiet=False), LineDisplay)
-    assert type(choose_display(terminal, quiet=True)) is QuietDisplay
+    assert type(choose_display(terminal, quiet=True)) is Display
 
 
 def test_a_bar_shows_runs_done_running_and_failed_and_their_accuracy() -> None:

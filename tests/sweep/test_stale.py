@@ -278,13 +278,10 @@ def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 
-def test_a_run_whose_class_is_made_with_it_is_refused_and_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stale", ["rerun", "keep"])
+def test_runs_of_classes_that_make_defines_are_checked_as_well(
+    stale: str, tmp_path: Path
 ) -> None:
-    """The class is made by `make`, so the sweep does not show it beforehand."""
-    # This process is not a new one, and knows the class of the first sweep.
-    monkeypatch.setattr(CodeDigests, "of_defined", lambda self: {})
-
     begin = EXPERIMENT.index("class Mine")
     end = EXPERIMENT.index("GRID =")
     body = EXPERIMENT[begin:end].strip().replace("\n", "\n    ")
@@ -304,13 +301,17 @@ SWEEP = Sweep("s", space={{"lr": tune.choice([0.1, 0.2])}}, make=make)
         return load_sweep(file)
 
     first, _ = go(sweep(1.0), tmp_path / "s")
-    before = contents(tmp_path / "s" / "ledger")
-    assert all(b'"code": {"Mine"' in entry for entry in before.values())
-    with pytest.raises(ValueError, match=r"lr=0\..\. --stale keep keeps its results"):
+    (entry,) = first.store.ledger().values()
+    assert set(entry.code or {}) == {"Mine"}
+    again, said = go(sweep(1.0), tmp_path / "s")
+    assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
+    before = contents(tmp_path / "s")
+    with pytest.raises(ValueError, match=r"since 1 run was computed: lr=0\.."):
         go(sweep(2.0), tmp_path / "s")
-    assert contents(tmp_path / "s" / "ledger") == before
-    outcome, _ = go(sweep(2.0), tmp_path / "s", stale="keep")
-    assert outcome.runs["final"].equals(first.runs["final"])
+    assert contents(tmp_path / "s") == before
+    outcome, _ = go(sweep(2.0), tmp_path / "s", stale=stale)
+    is_kept = outcome.runs["final"].equals(first.runs["final"])
+    assert is_kept == (stale == "keep")
 
 
 class StopsAll(tune.schedulers.FIFOScheduler):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
-from raysafl.sweep.progress import QuietDisplay
+from raysafl.sweep.progress import Display
 from raysafl.sweep.session import End
 from raysafl.sweep.watch import Watch
 
@@ -19,10 +19,11 @@ RUNS = tuple(BASE.replace(seed=10 * k, rounds=2) for k in range(4))
 PACK = Pack(RUNS)
 
 
-class Shown(QuietDisplay):
+class Shown(Display):
     """Collects the labels of the runs that have ended."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ends: list[tuple[str, Status]] = []
 
     def add_run(

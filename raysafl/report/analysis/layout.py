@@ -110,6 +110,11 @@ def labels_text(labels: Mapping[str, Label], axes: list[str]) -> str:
     return ", ".join(f"{axis} = {label_text(labels.get(axis))}" for axis in axes)
 
 
+def head_text(key: Key, axes: list[str], otherwise: str) -> str:
+    """Write the labels of a column of a table; `otherwise` if it has none."""
+    return labels_text(dict(zip(axes, key, strict=True)), axes) or otherwise
+
+
 def cells_by_labels(cells: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
     """Map the labels on some axes to the cell that has them."""
     return {

@@ -25,17 +25,18 @@ from raysafl.report.analysis.layout import (
     Key,
     Layout,
     cells_by_labels,
+    head_text,
     label_text,
     labels_text,
 )
 from raysafl.report.analysis.part import Part
 from raysafl.report.pages.origin import origin_facts
-from raysafl.report.pages.screen import screen
 from raysafl.report.wording import (
     NOTHING,
     caption,
     count,
     number,
+    number_or_dash,
     ours,
     scale_note,
     search_note,
@@ -57,7 +58,6 @@ ALL_FINISHED = "Nothing: every replicate finished."
 NAMED = 6
 # Largest number of lines on runs that ended badly.
 LINES = 300
-__all__ = ["aggregate", "compare", "markdown", "matching", "screen"]
 
 
 def _escape(text: str) -> str:
@@ -88,10 +88,7 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
         return f"{own} ({printed})" if printed else own
 
     columns = layout.combinations(manifest, across)
-    head = [
-        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic
-        for c in columns
-    ]
+    head = [head_text(column, across, table.statistic) for column in columns]
     rows = [
         [*map(label_text, row), *(text((*row, *column)) for column in columns)]
         for row in layout.combinations(manifest, down)
@@ -278,7 +275,7 @@ def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     head = ["method", "reading", "cells", "nearest statistic", *names]
     lines = [
         [row["method"], row["reading"], str(row["cells"]), f"`{row['statistic']}`"]
-        + [_number_or_dash(row[f"distance.{n}"], unit) for n in names]
+        + [number_or_dash(row[f"distance.{n}"], unit) for n in names]
         for _, row in found.iterrows()
     ]
     explanation = (
@@ -289,11 +286,6 @@ def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
         explanation,
         pipe_table(head, lines, 4),
     ]
-
-
-def _number_or_dash(value: float, unit: str) -> str:
-    """Write a number, or a dash if it is not known."""
-    return NOTHING if math.isnan(value) else number(value, unit)
 
 
 def losses(

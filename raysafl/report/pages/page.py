@@ -6,12 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from raysafl.core.text import format_bytes
 from raysafl.report.analysis.cells import aggregate, statistics, unit_of
 from raysafl.report.analysis.evidence import LEVEL, VERDICTS, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
     cells_by_labels,
+    head_text,
     label_text,
     labels_text,
 )
@@ -44,7 +46,6 @@ from raysafl.report.pages.sections import (
     configuration,
     cost,
     how_it_was_made,
-    traffic_text,
 )
 from raysafl.report.wording import (
     LOST,
@@ -52,6 +53,7 @@ from raysafl.report.wording import (
     caption,
     count,
     number,
+    number_or_dash,
     ours,
     scale_note,
     search_note,
@@ -166,7 +168,7 @@ def _summary_parts(report: Report) -> list[Piece]:
         *((name, f"{sums[name]:,}", sums[name] > 0) for name in LOST),
         ("time, all runs", duration(seconds), False),
         ("local steps", f"{total['total_steps']:,.0f}", False),
-        ("traffic", traffic_text(total["total_bytes"]), False),
+        ("traffic", format_bytes(total["total_bytes"]), False),
     ]
     parts: list[Piece] = [Cards(cards)]
     notes = (search_note(report.manifest), report.part.note)
@@ -210,10 +212,7 @@ def _table_parts(report: Report) -> list[Piece]:
         own = ours(here, table.statistic, table.unit)
         return stacked(own, theirs(here, table.unit), here["verdict"])
 
-    head = [
-        labels_text(dict(zip(across, c, strict=True)), across) or table.statistic
-        for c in columns
-    ]
+    head = [head_text(column, across, table.statistic) for column in columns]
     rows = [
         [_head(row), *(cell((*row, *column)) for column in columns)]
         for row in layout.combinations(manifest, down)
@@ -251,7 +250,7 @@ def _all_cells(report: Report) -> list[Piece]:
     for key in report.part.layout.combinations(manifest, axes):
         cell = found[key]
         row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
-        row.append(_or_dash(cell["half.mean"], unit))
+        row.append(number_or_dash(cell["half.mean"], unit))
         if printed:
             gap = signed(cell[f"diff.{name}"], unit)
             half = cell["half.diff"]
@@ -261,7 +260,10 @@ def _all_cells(report: Report) -> list[Piece]:
                 if math.isnan(half) or gap == NOTHING
                 else f"{gap} ± {number(half, unit)}"
             ]
-            row += [_or_dash(cell["deviations"]), badge(cell["verdict"]) or NOTHING]
+            row += [
+                number_or_dash(cell["deviations"]),
+                badge(cell["verdict"]) or NOTHING,
+            ]
         units = [unit_of(manifest, n) for n in others]
         more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
         rows.append([*row, *more])
@@ -282,11 +284,6 @@ def _all_cells(report: Report) -> list[Piece]:
 def _pair(cell: Any, name: str) -> tuple[float, float]:
     """Return mean and standard deviation of a statistic of a cell."""
     return cell[f"mean.{name}"], cell[f"std.{name}"]
-
-
-def _or_dash(value: float, unit: str = "%") -> str:
-    """Write a number, or a dash if it is not finite."""
-    return number(value, unit) if math.isfinite(value) else NOTHING
 
 
 def _nearest_statistics(report: Report) -> list[Piece]:

@@ -16,8 +16,8 @@ from raysafl.report.analysis.layout import (
     Key,
     Layout,
     cells_by_labels,
+    head_text,
     label_text,
-    labels_text,
 )
 from raysafl.report.analysis.part import Part
 from raysafl.report.wording import caption, ours, scale_note, theirs
@@ -76,9 +76,7 @@ def _fill(part: Part, width: int) -> Screen:
     for axis in down:
         out.add_column(Text(axis))
     for key in columns:
-        name = (
-            labels_text(dict(zip(across, key, strict=True)), across) or table.statistic
-        )
+        name = head_text(key, across, table.statistic)
         out.add_column(Text(name), justify="right", no_wrap=True)
     last: Key = ()
     for row in layout.combinations(manifest, down):

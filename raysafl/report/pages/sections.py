@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pandas as pd
 
+from raysafl.core.text import format_bytes
 from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.analysis.part import thinned
 from raysafl.report.pages.html import Facts, Grid, Part, prose
@@ -42,7 +43,7 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
         means = own[list(columns)].mean()
         each = own.drop_duplicates("run_id")
         cells = [
-            traffic_text(means[c])
+            format_bytes(means[c])
             if "bytes" in c
             else f"{means[c]:,.{int(means[c] < 100)}f}"
             for c in columns
@@ -108,12 +109,3 @@ def how_it_was_made(
     again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
     browse = [prose(mlflow)] if mlflow else []
     return [Facts(origin_facts(runs, manifest)), *again, *browse]
-
-
-def traffic_text(amount: float) -> str:
-    """Write a number of bytes with three digits, such as `1.56 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 999.5:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:,.3g} TB"

@@ -1,0 +1,14 @@
+"""The statistics of one replicate alone."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from raysafl.storage.statistics import STATISTICS, summarise_each
+
+
+def summarise(rows: pd.DataFrame) -> dict[str, Any]:
+    """The `STATISTICS` of a replicate, of its rows in order of rounds."""
+    found = summarise_each(rows, np.array([len(rows)]))
+    return {name: found[name].tolist()[0] for name in STATISTICS}
