@@ -37,7 +37,7 @@ from raysafl import (
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.compaction import compact
-from raysafl.storage.paths import SweepBusyError
+from raysafl.storage.paths import StorageError, SweepBusyError
 from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
@@ -458,7 +458,7 @@ def test_a_sweep_that_waits_for_room_says_once_for_what(
 def test_a_folder_that_cannot_be_written_is_refused(tiny: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(
-        ValueError, match=r"cannot write results to .*choose another folder"
+        StorageError, match=r"cannot write results to .*choose another folder"
     ):
         go(grid(tiny), tmp_path / "file" / "s")
 
