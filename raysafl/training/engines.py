@@ -22,7 +22,6 @@ from raysafl.core.users_parts import in_brief, is_users_class, method_name
 from raysafl.models import FlatModel
 from raysafl.objectives import PLAIN
 from raysafl.training.device import first_line, is_out_of_memory
-from raysafl.training.products import stacked_convolutions
 
 # The maximum number of tasks that are stacked.
 STACK = 32
@@ -240,10 +239,7 @@ class Vmap(Loop):
         if seed_T is None:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, None)
         try:
-            with stacked_convolutions(w_TP.device):
-                g_TP, seen_TB = self._stacked_gradients(
-                    w_TP, x_TB, y_TB, weight_TB, seed_T
-                )
+            g_TP, seen_TB = self._stacked_gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise

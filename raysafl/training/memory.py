@@ -14,7 +14,6 @@ from torch import Tensor
 from raysafl.core.objective import Objective
 from raysafl.models import FlatModel
 from raysafl.training.inputs import Inputs
-from raysafl.training.products import stacked_convolutions
 
 # Shares of the GPU's memory. What they leave is for the samples, for the outputs of
 # libraries and for CUDA itself, which takes half a gigabyte a process.
@@ -149,7 +148,6 @@ def _saved_bytes(
 
     with (
         torch.enable_grad(),
-        stacked_convolutions(device),
         torch.autograd.graph.saved_tensors_hooks(note, lambda nothing: nothing),
     ):
         objective.losses(model.forward(leaves, x_B, seed, stacked=True), y_B)
