@@ -15,9 +15,11 @@ from raysafl.runtime.provenance import commit
 NAME = "raysafl-gpu"
 SOURCES = ("raysafl", "benchmarks", "tests", "experiments", "pyproject.toml")
 DATA = ("MNIST", "cifar10")
-# What such a machine lacks; it has torch, torchvision and what numpy's users have.
+# What such a machine lacks or has too old; it has torch, torchvision and what numpy's
+# users have.
 PACKAGES = (
-    "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "platformdirs",
+    "pydantic", "pydantic_core", "annotated_types", "typing_extensions",
+    "typing_inspection", "platformdirs", "lazy_loader",
 )  # fmt: skip
 COMMANDS = f"""tar xzf {{}} && cd {NAME}
 export PYTHONPATH=$PWD:$PWD/packages RAYSAFL_DATA=$PWD/data

@@ -458,7 +458,13 @@ def parts_of(plan: GpuPlan) -> dict[str, Part]:
     return {
         "differences": Part(differences, 30, 100, "agreement"),
         **{
-            name: Part(partial(workload, name), 20, 60, "single")
+            # On a CPU the first round compiles loops.
+            name: Part(
+                partial(workload, name),
+                20,
+                90 if name in plan.beside_cpu else 60,
+                "single",
+            )
             for name in plan.workloads
         },
         **{

@@ -1,9 +1,9 @@
 """What `python -m benchmarks gpu` measures: on a GPU, and with --dry on a CPU."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from benchmarks.workloads import S1, SHORT, STANDARD, TINY, W2, W4, Workload
+from benchmarks.workloads import S1, SHORT, TINY, W1, W2, W3, W4, Workload
 from raysafl.models import CNN, CharLSTM, FslCifarNet
 from raysafl.simulation.run import Run
 
@@ -61,7 +61,13 @@ class GpuPlan:
 ON_GPU = GpuPlan(
     models=MODELS,
     models_a_process=1,
-    workloads=STANDARD,
+    # The plain loop takes 40 to 350 ms a round there, and a turn should take few seconds.
+    workloads={
+        "W1": replace(W1, run=W1.run.replace(rounds=10)),
+        "W2": W2,
+        "W3": replace(W3, run=rounds_without_tests(W3.run, 10)),
+        "W4": replace(W4, run=rounds_without_tests(W4.run, 30)),
+    },
     beside_cpu=("W1",),
     by_engine=rounds_without_tests(W2.run, 12),
     made_anew=W2.run.replace(rounds=1),
