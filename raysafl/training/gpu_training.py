@@ -24,6 +24,11 @@ from raysafl.training.stacks import dropout_seeds, plan_of, stacks_of
 
 LOG = logging.getLogger(__name__)
 
+# The maximum number of samples in a step of stacked convolutions. On an H200, 40 tasks of
+# 50 samples take 2.6 ms each for ten steps, 10 take 3.3 ms, 160 take 3.8 ms, and 640 take
+# 4.3 ms.
+MOST_CONVOLVED = 2048
+
 
 class GpuTraining:
     """Trains tasks on a GPU, in stacks that fit into its memory.
@@ -57,21 +62,26 @@ class GpuTraining:
         self.memory = memory
         # The maximum number of samples in a step, once memory has run out.
         self._most_samples: int | None = None
+        self._most_convolved = MOST_CONVOLVED if model.has_convolutions else None
         self._last: tuple[Hashable, LocalStep] | None = None
         self._is_recorded = engine.can_record and inputs.x.is_cuda
 
-    def max_stack(self, width: int) -> int:
-        """Return the maximum number of tasks that take their steps together.
+    def stack_size(self, width: int, count: int) -> int:
+        """Return how many tasks take their steps together.
+
+        Tasks are divided evenly, so that their stacks have one shape or two.
 
         Args:
             width: the number of samples in a task's batch, absent ones included.
+            count: the number of tasks.
         """
         if not self.engine.is_stacked:
             return 1
         most = self.memory.most_tasks(width)
-        if self._most_samples is not None:
-            most = min(most, self._most_samples // width)
-        return max(1, most)
+        for samples in (self._most_samples, self._most_convolved):
+            if samples is not None:
+                most = max(1, min(most, samples // width))
+        return -(-count // -(-count // most))
 
     def train_stacks(
         self, tasks: Sequence[Task], held: Sequence[NDArray[np.int64]]
@@ -93,15 +103,19 @@ class GpuTraining:
             program_width(batch_width(count, task.local), task.local)
             for task, count in zip(tasks, counts, strict=True)
         ]
-        left = stacks_of(tasks, counts, widths, self.max_stack)[::-1]
+        left = stacks_of(tasks, counts, widths, self.stack_size)[::-1]
         while left:
             stack = left.pop()
+            # It is smaller than it was if memory has run out meanwhile.
+            size = self.stack_size(widths[stack[0]], len(stack))
+            if size < len(stack):
+                left += [stack[i : i + size] for i in range(0, len(stack), size)][::-1]
+                continue
             own = [tasks[i] for i in stack]
             plans = [plan_of(tasks[i], held[i]) for i in stack]
             update = self._train_if_memory_allows(own, plans)
             if update is None:
-                half = len(stack) // 2
-                left += [stack[half:], stack[:half]]
+                left.append(stack)
             else:
                 yield stack, update
 

@@ -16,10 +16,11 @@ from raysafl.models import FlatModel
 from raysafl.training.inputs import Inputs
 
 # Shares of the GPU's memory. What they leave is for the samples, for the outputs of
-# libraries and for CUDA itself, which takes half a gigabyte a process.
-STEP_SHARE = 0.5
+# libraries and for CUDA itself, which takes half a gigabyte a process. A round has stacks of
+# one or two shapes, so two of the largest recorded steps are kept.
+STEP_SHARE = 0.25
 EVALUATION_SHARE = 0.125
-RECORDED_SHARE = 0.125
+RECORDED_SHARE = 0.5
 
 # The maximum number of tasks, or of models, that are stacked. At this number a GPU is
 # busy even with small models.

@@ -48,7 +48,7 @@ def stacks_of(
     tasks: Sequence[Task],
     samples: Sequence[int],
     widths: Sequence[int],
-    max_stack: Callable[[int], int],
+    size_of: Callable[[int, int], int],
 ) -> list[list[int]]:
     """Group tasks that take their steps together.
 
@@ -56,7 +56,8 @@ def stacks_of(
         tasks: the tasks.
         samples: the number of samples that each task's client holds.
         widths: the number of samples in a batch of each task, absent ones included.
-        max_stack: the maximum number of tasks in a stack of a given batch width.
+        size_of: returns the number of tasks in a stack, of the batch width and the
+            number of tasks of that width.
 
     Returns:
         The positions of each stack's tasks: equal in batch width, in optimizer and in
@@ -80,6 +81,6 @@ def stacks_of(
     stacks: list[list[int]] = []
     for (width, *_), group in sorted(groups.items()):
         group.sort(key=longest_first)
-        size = max_stack(width)
+        size = size_of(width, len(group))
         stacks += [group[i : i + size] for i in range(0, len(group), size)]
     return stacks

@@ -258,7 +258,10 @@ class LocalTrainer:
             batch_width(count, task.local)
             for task, count in zip(tasks, counts, strict=True)
         ]
-        for stack in stacks_of(tasks, counts, widths, self._max_stack(tasks)):
+        max_stack = self._max_stack(tasks)
+        for stack in stacks_of(
+            tasks, counts, widths, lambda width, count: max_stack(width)
+        ):
             plans = [plan_of(tasks[i], held[i]) for i in stack]
             yield stack, self._train([tasks[i] for i in stack], plans)
 

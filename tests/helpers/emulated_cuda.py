@@ -24,6 +24,7 @@ from helpers.emulated_device import (
     RecordedGraph,
     record_graph,
 )
+from raysafl.training.device import allow_tf32
 
 __all__ = ["GIB", "Counts", "EmulatedCuda", "ForbiddenSync", "emulated_cuda"]
 
@@ -57,8 +58,6 @@ def emulated_cuda(
 def _settings_restored() -> Iterator[None]:
     """Restore what `raysafl.training.device` sets in torch and in the environment."""
     cudnn = torch.backends.cudnn
-    matmul = torch.backends.cuda.matmul
-    before = (matmul.allow_tf32, cudnn.allow_tf32)
     cudnn_before = (cudnn.deterministic, cudnn.benchmark)
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -69,7 +68,7 @@ def _settings_restored() -> Iterator[None]:
         try:
             yield
         finally:
-            matmul.allow_tf32, cudnn.allow_tf32 = before
+            allow_tf32(False)
             cudnn.deterministic, cudnn.benchmark = cudnn_before
             torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
             torch.utils.deterministic.fill_uninitialized_memory = fills

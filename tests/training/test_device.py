@@ -13,6 +13,7 @@ from helpers.emulated_cuda import GIB, emulated_cuda
 import raysafl
 from raysafl.training.device import (
     CONTEXT_BYTES,
+    allow_tf32,
     keep_to_share,
     prepare_device,
     products_depend_on_memory,
@@ -25,8 +26,6 @@ CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 def _settings_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """torch keeps these settings for the whole process, also without a GPU."""
     for owner, name in (
-        (torch.backends.cuda.matmul, "allow_tf32"),
-        (torch.backends.cudnn, "allow_tf32"),
         (torch.backends.cudnn, "deterministic"),
         (torch.backends.cudnn, "benchmark"),
         (torch.utils.deterministic, "fill_uninitialized_memory"),
@@ -37,6 +36,7 @@ def _settings_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     is_on = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     yield
+    allow_tf32(False)
     torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
 
 

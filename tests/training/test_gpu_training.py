@@ -216,12 +216,30 @@ def test_engines_trainers_and_models_are_gone_with_their_last_user(
 def test_stacks_fit_into_a_share_of_the_whole_memory() -> None:
     memory = GpuMemory(total=GIB, sample_bytes=1000, num_parameters=1000)
     assert memory.most_tasks(width=8) == MOST_STACKED
-    # Of half a GiB a task needs 2 x 1000 x 1000 bytes for its activations, 64 x 1000 x
-    # 24 for its plan, and 10 x 4 x 1000 for vectors.
-    assert memory.most_tasks(width=1000) == 128
-    assert memory._replace(total=GIB // 4).most_tasks(width=1000) == 32
+    # Of a quarter of a GiB a task needs 2 x 1000 x 1000 bytes for its activations, 64 x
+    # 1000 x 24 for its plan, and 10 x 4 x 1000 for vectors.
+    assert memory.most_tasks(width=1000) == 64
+    assert memory._replace(total=GIB // 4).most_tasks(width=1000) == 16
     assert memory._replace(total=1).most_tasks(width=1000) == 1
     assert memory.most_models(samples=2500) == 32
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "size"),
+    [
+        (MLP(hidden=[12]), 10, 10),
+        (MLP(hidden=[12]), 1025, 513),
+        (MLP(hidden=[12]), 10_000, 1000),
+        # At most 2,048 samples of 40 are convolved together.
+        (CNN(channels=[4], hidden=8), 10, 10),
+        (CNN(channels=[4], hidden=8), 64, 32),
+    ],
+)
+def test_tasks_are_divided_evenly_among_stacks(
+    gpu: EmulatedCuda, model: Model, count: int, size: int
+) -> None:
+    training = trainer(model, "graph")._gpu
+    assert training is not None and training.stack_size(40, count) == size
 
 
 def test_the_bytes_of_a_sample_do_not_hold_those_of_the_parameters() -> None:
