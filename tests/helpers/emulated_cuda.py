@@ -203,48 +203,12 @@ def _replace_factories(patch: pytest.MonkeyPatch) -> None:
 
 def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> None:
     """Replace the functions of `torch.cuda` that the project and torch call."""
-    memory = device.memory
-    properties = SimpleNamespace(
-        name=NAME,
-        total_memory=device.total_memory,
-        major=9,
-        minor=0,
-        multi_processor_count=132,
-    )
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
 
-    def get_properties(of: Any = None) -> SimpleNamespace:
-        device.index_of(of)
-        return properties
-
-    def bytes_on(of: Any = None) -> int:
-        return memory.bytes_on[device.index_of(of)]
-
-    def peak_on(of: Any = None) -> int:
-        return memory.peak_on[device.index_of(of)]
-
     def set_device(of: Any) -> None:
         device.index = device.index_of(of)
-
-    def manual_seed(seed: int) -> None:
-        seeded = torch.Generator().manual_seed(seed).get_state()
-        device.rng_states[device.index] = seeded
-
-    def manual_seed_all(seed: int) -> None:
-        for index in range(device.count):
-            with on_device(index):
-                manual_seed(seed)
-
-    def set_rng_state(state: Tensor, of: Any = "cuda") -> None:
-        device.rng_states[device.index_of(of)] = state.clone()
-
-    def reset_peak(of: Any = None) -> None:
-        memory.peak_on[device.index_of(of)] = bytes_on(of)
-
-    def set_fraction(fraction: float, of: Any = None) -> None:
-        device.fraction = fraction
 
     def is_acceptable(_: Tensor) -> bool:
         """cuDNN is not at hand."""
@@ -257,19 +221,9 @@ def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> 
         "current_device": lambda: device.index,
         "set_device": set_device,
         "get_device_name": lambda of=None: NAME,
-        "get_device_properties": get_properties,
         "get_device_capability": lambda of=None: (9, 0),
         "is_bf16_supported": lambda including_emulation=True: True,
-        "mem_get_info": lambda of=None: (
-            device.total_memory - bytes_on(of),
-            device.total_memory,
-        ),
-        "memory_allocated": bytes_on,
-        "memory_reserved": bytes_on,
-        "max_memory_allocated": peak_on,
-        "max_memory_reserved": peak_on,
-        "reset_peak_memory_stats": reset_peak,
-        "set_per_process_memory_fraction": set_fraction,
+        **_memory_functions(device),
         "empty_cache": nothing,
         "ipc_collect": nothing,
         "synchronize": device.synchronize,
@@ -279,12 +233,7 @@ def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> 
         "device": on_device,
         "current_stream": current_stream,
         "default_stream": default_stream,
-        "get_rng_state": lambda of="cuda": device.rng_states[
-            device.index_of(of)
-        ].clone(),
-        "set_rng_state": set_rng_state,
-        "manual_seed": manual_seed,
-        "manual_seed_all": manual_seed_all,
+        **_random_functions(device),
         "CUDAGraph": RecordedGraph,
         "graph": record_graph,
         "graph_pool_handle": device.new_pool,
@@ -306,6 +255,69 @@ def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> 
         begin(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
     patch.setattr(autocast, "__init__", begin_autocast)
+
+
+def _memory_functions(device: EmulatedCuda) -> dict[str, Any]:
+    """Return what takes the place of the functions that tell of memory."""
+    memory = device.memory
+    properties = SimpleNamespace(
+        name=NAME,
+        total_memory=device.total_memory,
+        major=9,
+        minor=0,
+        multi_processor_count=132,
+    )
+
+    def get_properties(of: Any = None) -> SimpleNamespace:
+        device.index_of(of)
+        return properties
+
+    def bytes_on(of: Any = None) -> int:
+        return memory.bytes_on[device.index_of(of)]
+
+    def peak_on(of: Any = None) -> int:
+        return memory.peak_on[device.index_of(of)]
+
+    def reset_peak(of: Any = None) -> None:
+        memory.peak_on[device.index_of(of)] = bytes_on(of)
+
+    def set_fraction(fraction: float, of: Any = None) -> None:
+        device.fraction = fraction
+
+    return {
+        "get_device_properties": get_properties,
+        "mem_get_info": lambda of=None: (
+            device.total_memory - bytes_on(of),
+            device.total_memory,
+        ),
+        "memory_allocated": bytes_on,
+        "memory_reserved": bytes_on,
+        "max_memory_allocated": peak_on,
+        "max_memory_reserved": peak_on,
+        "reset_peak_memory_stats": reset_peak,
+        "set_per_process_memory_fraction": set_fraction,
+    }
+
+
+def _random_functions(device: EmulatedCuda) -> dict[str, Any]:
+    """Return what takes the place of the functions for the devices' generators."""
+    states = device.rng_states
+
+    def manual_seed(seed: int) -> None:
+        states[device.index] = torch.Generator().manual_seed(seed).get_state()
+
+    def manual_seed_all(seed: int) -> None:
+        states[:] = [torch.Generator().manual_seed(seed).get_state() for _ in states]
+
+    def set_rng_state(state: Tensor, of: Any = "cuda") -> None:
+        states[device.index_of(of)] = state.clone()
+
+    return {
+        "get_rng_state": lambda of="cuda": states[device.index_of(of)].clone(),
+        "set_rng_state": set_rng_state,
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed_all,
+    }
 
 
 def _replace_recurrent(patch: pytest.MonkeyPatch) -> None:
