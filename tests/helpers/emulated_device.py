@@ -702,9 +702,9 @@ class EmulatedCuda(TorchDispatchMode):
             aten._index_put_impl_,
         ):
             others = [part for part in others if part.ndim > 0]
-        found = {self.memory.index_of(part) for part in operands} - {None}
-        names = [f"cuda:{i}" for i in sorted(i for i in found if i is not None)]
-        if others and found:
+        there = [i for p in operands if (i := self.memory.index_of(p)) is not None]
+        names = [f"cuda:{i}" for i in sorted(set(there))]
+        if others and there:
             names.append("cpu")
         if len(names) > 1 and func is not aten.copy_.default:
             raise RuntimeError(
