@@ -32,6 +32,7 @@ from helpers.emulated_streams import (
     on_stream,
     record_graph,
 )
+from helpers.precision import precision_restored
 
 __all__ = ["GIB", "Counts", "EmulatedCuda", "ForbiddenSync", "emulated_cuda"]
 
@@ -67,19 +68,16 @@ def emulated_cuda(
 def _settings_restored() -> Iterator[None]:
     """Restore what `raysafl.training.device` sets in torch and in the environment."""
     cudnn = torch.backends.cudnn
-    matmul = torch.backends.cuda.matmul
-    before = (matmul.allow_tf32, cudnn.allow_tf32)
     cudnn_before = (cudnn.deterministic, cudnn.benchmark)
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     fills = torch.utils.deterministic.fill_uninitialized_memory
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, precision_restored():
         # So it is removed again if it is set inside.
         patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         try:
             yield
         finally:
-            matmul.allow_tf32, cudnn.allow_tf32 = before
             cudnn.deterministic, cudnn.benchmark = cudnn_before
             torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
             torch.utils.deterministic.fill_uninitialized_memory = fills
