@@ -36,6 +36,17 @@ REAL_DATA = os.environ.get("RAYSAFL_DATA")
 # The name under which a test records a line for the summary.
 CHAOS = "chaos"
 HERE = Path(__file__).parent
+NEEDS_A_GPU = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU, and torch sees none"
+)
+# What torch warns of on a GPU although it computes what it should. It warns of operators that
+# do not repeat their bits, too: that is an error there, as everywhere.
+HARMLESS_ON_A_GPU = (
+    # In the thread of a first backward pass torch makes the context current by itself.
+    "ignore:Attempting to run cuBLAS, but there was no current CUDA context",
+    # Weights are views of one flat vector, which cuDNN copies into its own order.
+    "ignore:RNN module weights are not part of single contiguous chunk of memory",
+)
 # The tests of Ray, and the files whose few tests take minutes.
 LONGEST = ("ray", "test_nodes", "test_signals", "test_experiments")
 
@@ -61,7 +72,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in tests/acceptance, and choose which tests run in one process.
+    """Mark what lies in tests/acceptance and tests/gpu, and choose which tests run in one process.
 
     All tests that need Ray share one, and so do the other tests of a file, so that no
     fixture is made twice. What takes longest is given out first, and then the files with
@@ -71,6 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE / "acceptance"):
             item.add_marker("acceptance")
+        if item.path.is_relative_to(HERE / "gpu"):
+            item.add_marker("gpu")
+            item.add_marker(NEEDS_A_GPU)
+            for text in HARMLESS_ON_A_GPU:
+                item.add_marker(pytest.mark.filterwarnings(text))
         on_ray = "ray_local" in getattr(item, "fixturenames", ())
         groups[item] = "ray" if on_ray else item.path.stem
         item.add_marker(pytest.mark.xdist_group(groups[item]))

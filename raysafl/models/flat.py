@@ -85,6 +85,9 @@ class FlatModel:
 
         self.pools = fuse_pooling(self.module)
         self.has_dropout = seed_dropout(self.module, type(model).__name__)
+        self._recurrent = [
+            part for part in self.module.modules() if isinstance(part, nn.RNNBase)
+        ]
         # `build` may return a module that it keeps, so requires_grad stays as it is.
         self.shapes = {
             name: p.shape
@@ -151,7 +154,8 @@ class FlatModel:
             w_P: [P] parameters.
             x_B: [B, *input_shape] inputs.
             seed: an int64 from which dropout draws; the module is in train mode then.
-                None computes without dropout, in eval mode.
+                None computes without dropout, in eval mode (but for recurrent layers
+                while gradients are recorded).
             stacked: whether this is called under `torch.func.vmap`, for many models at
                 once.
 
@@ -187,6 +191,10 @@ class FlatModel:
         is_training = seed is not None
         if self.module.training != is_training:
             self.module.train(is_training)
+        # cuDNN computes gradients of recurrent layers in train mode only. They draw
+        # nothing in it, since their own dropout is refused.
+        for part in self._recurrent:
+            part.train(is_training or torch.is_grad_enabled())
 
         precision: torch.autocast | nullcontext[None] = nullcontext()
         if self.is_bfloat16:
@@ -258,7 +266,7 @@ class FlatModel:
     @property
     def is_recurrent(self) -> bool:
         """Whether the module holds an RNN, GRU or LSTM, which vmap cannot stack."""
-        return any(isinstance(part, nn.RNNBase) for part in self.module.modules())
+        return bool(self._recurrent)
 
     @property
     def has_convolutions(self) -> bool:

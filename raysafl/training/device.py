@@ -209,12 +209,17 @@ def with_room(work: Callable[[], T], make_room: Callable[[], None]) -> T:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the device has no memory left.
 
-    CUDA's libraries say so by an error of no class of its own.
+    CUDA's libraries say so by an error of no class of its own. While a graph is recorded,
+    the error that is seen may say only that the recording has failed, and the one before
+    it why.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    words = ("out of memory", "ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(w in str(error) for w in words)
+    if not isinstance(error, RuntimeError):
+        return False
+    if any(words in str(error) for words in ("out of memory", "ALLOC_FAILED")):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 def first_line(error: BaseException) -> str:

@@ -6,7 +6,13 @@ import pytest
 import torch
 from helpers.matrix import EVERY
 from helpers.packs import PACKS, Played, alone, assert_same, different, pack_on
-from helpers.small_runs import ENGINES, assert_equal_in_float32, play, small_run
+from helpers.small_runs import (
+    ENGINES,
+    assert_equal_in_float32,
+    gradient,
+    play,
+    small_run,
+)
 
 from raysafl import Model, Run
 from raysafl.cli.device_check import check_gpu
@@ -35,6 +41,17 @@ def test_every_engine_on_a_gpu_equals_the_loop_on_the_cpu(
 def test_the_same_training_twice_gives_the_same_bits(model: str, engine: str) -> None:
     first, second = (play(small_run(model), "cuda", engine) for _ in range(2))
     assert_same(first, second)
+
+
+@pytest.mark.parametrize(("model", "engine"), EACH)
+def test_gradients_without_dropout_are_those_on_the_cpu(
+    model: str, engine: str
+) -> None:
+    found, expected = (
+        gradient(small_run(model), *where)
+        for where in (("cuda", engine), ("cpu", "loop"))
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("engine", "model"), PACKS, ids=repr)

@@ -1,4 +1,4 @@
-"""Put an emulated CUDA device in place of torch's, for the time of a test.
+"""Put emulated CUDA devices in place of torch's, for the time of a test.
 
     with emulated_cuda() as device:
         x = torch.ones(3, device="cuda")
@@ -22,9 +22,17 @@ from helpers.emulated_device import (
     EmulatedCuda,
     ForbiddenSync,
     RecordedGraph,
+)
+from helpers.emulated_streams import (
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    on_device,
+    on_stream,
     record_graph,
 )
-from raysafl.training.device import allow_tf32
+from helpers.precision import precision_restored
 
 __all__ = ["GIB", "Counts", "EmulatedCuda", "ForbiddenSync", "emulated_cuda"]
 
@@ -38,18 +46,20 @@ def emulated_cuda(
     total_memory: int = 80 * GIB,
     largest_allocation: int | None = None,
     count: int = 1,
+    lack_ends_recordings: bool = False,
 ) -> Iterator[EmulatedCuda]:
-    """Run a block on a machine with an emulated GPU; see `EmulatedCuda` for the arguments.
+    """Run a block on a machine with emulated GPUs; see `EmulatedCuda` for the arguments.
 
     It is for this thread. torch's settings are afterwards what they were before.
     """
-    device = EmulatedCuda(total_memory, largest_allocation, count)
+    device = EmulatedCuda(total_memory, largest_allocation, count, lack_ends_recordings)
     with pytest.MonkeyPatch.context() as patch, _settings_restored():
         patch.setattr(EmulatedCuda, "_current", device)
         for name, method in TENSOR_METHODS.items():
             patch.setattr(torch.Tensor, name, method)
         _replace_factories(patch)
         _replace_cuda_functions(patch, device)
+        _replace_recurrent(patch)
         with device:
             yield device
 
@@ -62,13 +72,12 @@ def _settings_restored() -> Iterator[None]:
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     fills = torch.utils.deterministic.fill_uninitialized_memory
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, precision_restored():
         # So it is removed again if it is set inside.
         patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         try:
             yield
         finally:
-            allow_tf32(False)
             cudnn.deterministic, cudnn.benchmark = cudnn_before
             torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
             torch.utils.deterministic.fill_uninitialized_memory = fills
@@ -79,8 +88,9 @@ def _is_cuda(tensor: Tensor) -> bool:
 
 
 def _device_of(tensor: Tensor) -> torch.device:
-    if _is_cuda(tensor):
-        return torch.device("cuda", 0)
+    index = EmulatedCuda.current().memory.index_of(tensor)
+    if index is not None:
+        return torch.device("cuda", index)
     device: torch.device = BASE.device.__get__(tensor)
     return device
 
@@ -96,16 +106,18 @@ def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     options: dict[str, Any] = {"non_blocking": non_blocking}
     if memory_format is not None:
         options["memory_format"] = memory_format
-    if target is not None and (target.type == "cuda") != _is_cuda(tensor):
-        name = "cuda:0" if target.type == "cuda" else target
-        return BASE.to(tensor, name, dtype or tensor.dtype, copy=True, **options)
+    if target is not None and target.type == "cuda":
+        target = torch.device("cuda", EmulatedCuda.current().index_of(target))
+    if target is not None and target != _device_of(tensor):
+        return BASE.to(tensor, target, dtype or tensor.dtype, copy=True, **options)
     if dtype is None and memory_format is None and not copy:
         return tensor
     return BASE.to(tensor, dtype or tensor.dtype, copy=copy, **options)
 
 
 def _cuda(tensor: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
-    return _to(tensor, "cuda", non_blocking=non_blocking)
+    index = EmulatedCuda.current().index_of(device)
+    return _to(tensor, f"cuda:{index}", non_blocking=non_blocking)
 
 
 def _cpu(tensor: Tensor, memory_format: Any = None) -> Tensor:
@@ -114,7 +126,7 @@ def _cpu(tensor: Tensor, memory_format: Any = None) -> Tensor:
 
 def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
     if _is_cuda(tensor):
-        raise RuntimeError("only memory of the CPU can be pinned, not that of cuda:0")
+        raise RuntimeError("only memory of the CPU can be pinned, not that of a GPU")
     pinned = EmulatedCuda.current().pinned
     if tensor in pinned:
         return tensor
@@ -126,7 +138,7 @@ def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
 def _numpy(tensor: Tensor, *, force: bool = False) -> Any:
     if _is_cuda(tensor) and not force:
         raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to "
+            f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to "
             "copy the tensor to host memory first."
         )
     return BASE.numpy(_cpu(tensor), force=force)
@@ -148,7 +160,7 @@ TENSOR_METHODS: dict[str, Any] = {
     "numpy": _numpy,
     "tolist": lambda tensor: BASE.tolist(_cpu(tensor)),
     "new_tensor": _new_tensor,
-    "get_device": lambda tensor: 0 if _is_cuda(tensor) else -1,
+    "get_device": lambda tensor: _device_of(tensor).index if _is_cuda(tensor) else -1,
     "record_stream": lambda tensor, stream: None,
     "device": property(_device_of),
     "is_cuda": property(_is_cuda),
@@ -187,88 +199,14 @@ def _replace_factories(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(torch, f"{name}_like", replaced)
 
 
-class _Stream:
-    """A stream, in which everything is computed at once."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.cuda_stream = 0
-        self.device = torch.device("cuda", 0)
-
-    def __enter__(self) -> "_Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Event()
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        EmulatedCuda.current().wait("a stream's synchronize")
-
-
-class _Event:
-    """An event, which has always happened."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: Any) -> float:
-        return 0.0
-
-    def synchronize(self) -> None:
-        EmulatedCuda.current().wait("an event's synchronize")
-
-
-@contextmanager
-def _within(_: Any) -> Iterator[None]:
-    """In place of `torch.cuda.stream` and `torch.cuda.device`."""
-    yield
-
-
 def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> None:
     """Replace the functions of `torch.cuda` that the project and torch call."""
-    memory = device.memory
-    properties = SimpleNamespace(
-        name=NAME,
-        total_memory=device.total_memory,
-        major=9,
-        minor=0,
-        multi_processor_count=132,
-    )
 
     def nothing(*_: Any, **__: Any) -> None:
         pass
 
-    def manual_seed(seed: int) -> None:
-        device.rng_state = torch.Generator().manual_seed(seed).get_state()
-
-    def set_rng_state(state: Tensor, of: Any = "cuda") -> None:
-        device.rng_state = state.clone()
-
-    def reset_peak(_: Any = None) -> None:
-        memory.peak = memory.bytes
-
-    def set_fraction(fraction: float, of: Any = None) -> None:
-        device.fraction = fraction
+    def set_device(of: Any) -> None:
+        device.index = device.index_of(of)
 
     def is_acceptable(_: Tensor) -> bool:
         """cuDNN is not at hand."""
@@ -278,39 +216,28 @@ def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> 
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": lambda: device.count,
-        "current_device": lambda: 0,
-        "set_device": nothing,
+        "current_device": lambda: device.index,
+        "set_device": set_device,
         "get_device_name": lambda of=None: NAME,
-        "get_device_properties": lambda of=None: properties,
         "get_device_capability": lambda of=None: (9, 0),
         "is_bf16_supported": lambda including_emulation=True: True,
-        "mem_get_info": lambda of=None: (
-            device.total_memory - memory.bytes,
-            device.total_memory,
-        ),
-        "memory_allocated": lambda of=None: memory.bytes,
-        "memory_reserved": lambda of=None: memory.bytes,
-        "max_memory_allocated": lambda of=None: memory.peak,
-        "max_memory_reserved": lambda of=None: memory.peak,
-        "reset_peak_memory_stats": reset_peak,
-        "set_per_process_memory_fraction": set_fraction,
+        **_memory_functions(device),
         "empty_cache": nothing,
         "ipc_collect": nothing,
         "synchronize": device.synchronize,
-        "Stream": _Stream,
-        "Event": _Event,
-        "stream": _within,
-        "device": _within,
-        "current_stream": lambda of=None: _Stream(),
-        "default_stream": lambda of=None: _Stream(),
-        "get_rng_state": lambda of="cuda": device.rng_state.clone(),
-        "set_rng_state": set_rng_state,
-        "manual_seed": manual_seed,
-        "manual_seed_all": manual_seed,
+        "Stream": Stream,
+        "Event": Event,
+        "stream": on_stream,
+        "device": on_device,
+        "current_stream": current_stream,
+        "default_stream": default_stream,
+        **_random_functions(device),
         "CUDAGraph": RecordedGraph,
         "graph": record_graph,
         "graph_pool_handle": device.new_pool,
-        "is_current_stream_capturing": lambda: device.recording is not None,
+        "is_current_stream_capturing": lambda: (
+            device.recording_on(device.index) is not None
+        ),
         # torch's compiled code calls it before it makes memory on the device.
         "_lazy_init": nothing,
     }
@@ -326,3 +253,95 @@ def _replace_cuda_functions(patch: pytest.MonkeyPatch, device: EmulatedCuda) -> 
         begin(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
     patch.setattr(autocast, "__init__", begin_autocast)
+
+
+def _memory_functions(device: EmulatedCuda) -> dict[str, Any]:
+    """Return what takes the place of the functions that tell of memory."""
+    memory = device.memory
+    properties = SimpleNamespace(
+        name=NAME,
+        total_memory=device.total_memory,
+        major=9,
+        minor=0,
+        multi_processor_count=132,
+    )
+
+    def get_properties(of: Any = None) -> SimpleNamespace:
+        device.index_of(of)
+        return properties
+
+    def bytes_on(of: Any = None) -> int:
+        return memory.bytes_on[device.index_of(of)]
+
+    def peak_on(of: Any = None) -> int:
+        return memory.peak_on[device.index_of(of)]
+
+    def reset_peak(of: Any = None) -> None:
+        memory.peak_on[device.index_of(of)] = bytes_on(of)
+
+    def set_fraction(fraction: float, of: Any = None) -> None:
+        device.fraction = fraction
+
+    return {
+        "get_device_properties": get_properties,
+        "mem_get_info": lambda of=None: (
+            device.total_memory - bytes_on(of),
+            device.total_memory,
+        ),
+        "memory_allocated": bytes_on,
+        "memory_reserved": bytes_on,
+        "max_memory_allocated": peak_on,
+        "max_memory_reserved": peak_on,
+        "reset_peak_memory_stats": reset_peak,
+        "set_per_process_memory_fraction": set_fraction,
+    }
+
+
+def _random_functions(device: EmulatedCuda) -> dict[str, Any]:
+    """Return what takes the place of the functions for the devices' generators."""
+    states = device.rng_states
+
+    def manual_seed(seed: int) -> None:
+        states[device.index] = torch.Generator().manual_seed(seed).get_state()
+
+    def manual_seed_all(seed: int) -> None:
+        states[:] = [torch.Generator().manual_seed(seed).get_state() for _ in states]
+
+    def set_rng_state(state: Tensor, of: Any = "cuda") -> None:
+        states[device.index_of(of)] = state.clone()
+
+    return {
+        "get_rng_state": lambda of="cuda": states[device.index_of(of)].clone(),
+        "set_rng_state": set_rng_state,
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed_all,
+    }
+
+
+def _replace_recurrent(patch: pytest.MonkeyPatch) -> None:
+    """Refuse the gradients of recurrent layers in evaluation mode, as cuDNN does.
+
+    What cuDNN needs for them it keeps in training mode only.
+    """
+
+    def refusing(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def computed(*args: Any) -> Any:
+            found = compute(*args)
+            # The weights, whether there are biases, the number of layers, and the share
+            # that is dropped stand before whether this is training.
+            weights = next(i for i, part in enumerate(args) if isinstance(part, list))
+            is_by_cudnn = _is_cuda(args[0]) and torch.backends.cudnn.enabled
+            if is_by_cudnn and not args[weights + 4]:
+                for part in found:
+                    if part.requires_grad:
+                        part.register_hook(_refuse_backward)
+            return found
+
+        return computed
+
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        patch.setattr(torch._VF, name, refusing(getattr(torch._VF, name)))
+
+
+def _refuse_backward(_: Tensor) -> None:
+    raise RuntimeError("cudnn RNN backward can only be called in training mode")

@@ -1,10 +1,12 @@
-"""A CUDA device that is emulated on the CPU, so that tests can run the CUDA path without a GPU.
+"""CUDA devices that are emulated on the CPU, so that tests can run the CUDA path without a GPU.
 
 Inside `emulated_cuda()`, memory that was made with device="cuda", or computed from such
-memory, is marked. Its tensors say that they are on cuda:0, while their numbers are
-computed on the CPU. What a GPU refuses is refused: operators with operands on two
-devices, and `.numpy()` of a tensor on the device. What costs time on a GPU is counted,
-see `Counts`. CUDA graphs are recorded and replayed, see `RecordedGraph`.
+memory, is marked. Its tensors say that they are on cuda:0 (or another device), while
+their numbers are computed on the CPU. What a GPU refuses is refused: operators with
+operands on two devices, `.numpy()` of a tensor on a device, and gradients of recurrent
+layers in evaluation mode. What costs time on a GPU is counted, see `Counts`. CUDA graphs
+are recorded and replayed, see `RecordedGraph`. Streams belong to devices, and a first
+product of matrices on one takes memory for good (`helpers.emulated_streams`).
 
 How it works. torch's compiled code sees tensors on the CPU. A `TorchDispatchMode` sees
 every operator below autograd and functorch, checks where its operands lie and marks its
@@ -12,12 +14,15 @@ results. A few Python methods, as `Tensor.to`, and the functions of `torch.cuda`
 replaced meanwhile (`helpers.emulated_cuda`).
 
 What it does not show:
-- Order between streams: everything is computed at once, in the order of the program.
+- Order between streams: everything is computed at once, in the order of the program. So
+  a `wait_stream` that is missing is not noticed.
+- Memory that is cached or in pieces: what is freed can be had again at once, by all.
 - Pinned memory that is overwritten while it is still being uploaded.
 - The kernels of a GPU themselves: their rounding, and which operators do not exist.
   Models are computed by the CPU's operators, an LSTM for example step by step.
 """
 
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -57,6 +62,13 @@ UNFILLED = {
     aten.new_empty_strided,
     aten.empty_permuted,
 }
+# Operators that cuBLAS computes, which keeps a workspace for each stream. (torch 2.15 frees
+# it again. Earlier versions do not.)
+PRODUCTS = {
+    getattr(aten, name)
+    for name in ("mm", "bmm", "mv", "dot", "addmm", "addmv", "baddbmm", "addbmm")
+}
+WORKSPACE = 32 * 2**20
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
 
 
@@ -148,38 +160,56 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 class Memory:
-    """A set of storages, which forgets those that were freed.
+    """A set of storages, each on one of the devices, which forgets those that were freed.
 
     torch keeps the Python object of a storage for as long as the memory lives, so that
     its `id` names the memory.
+
+    Attributes:
+        bytes_on: the bytes on each device.
+        peak_on: the most bytes that there were at a time on each device.
     """
 
     def __init__(self) -> None:
-        self._refs: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self.bytes = 0
-        self.peak = 0
+        self._found: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self.bytes_on: Counter[int] = Counter()
+        self.peak_on: Counter[int] = Counter()
 
     def __contains__(self, tensor: Tensor) -> bool:
-        storage = storage_of(tensor)
-        return storage is not None and id(storage) in self._refs
+        return self.index_of(tensor) is not None
 
-    def add(self, tensor: Tensor) -> bool:
+    def index_of(self, tensor: Tensor) -> int | None:
+        """Return the device on which a tensor lies; None if it is not in the set."""
+        storage = storage_of(tensor)
+        found = None if storage is None else self._found.get(id(storage))
+        return None if found is None else found[1]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes on all devices."""
+        return self.bytes_on.total()
+
+    def add(self, tensor: Tensor, index: int = 0) -> bool:
         """Add the memory of a tensor; return whether it was not in the set before."""
         storage = storage_of(tensor)
         assert storage is not None
         key = id(storage)
-        if key in self._refs:
+        if key in self._found:
             return False
         size = storage.nbytes()
 
         def forget(_: Any) -> None:
-            del self._refs[key]
-            self.bytes -= size
+            del self._found[key]
+            self.bytes_on[index] -= size
 
-        self._refs[key] = weakref.ref(storage, forget)
-        self.bytes += size
-        self.peak = max(self.peak, self.bytes)
+        self._found[key] = (weakref.ref(storage, forget), index)
+        self.grow(index, size)
         return True
+
+    def grow(self, index: int, size: int) -> None:
+        """Count more bytes on a device."""
+        self.bytes_on[index] += size
+        self.peak_on[index] = max(self.peak_on[index], self.bytes_on[index])
 
 
 class Operand:
@@ -239,8 +269,13 @@ class RecordedGraph:
     While it is recorded, operators run, since their results' shapes are needed. But a
     GPU computes nothing meanwhile: so afterwards the memory that was there before holds
     again what it held, and the graph's own memory is filled with NaN (integers with -1).
-    Waiting and copies between host and device are refused meanwhile; CUDA would record
-    copies of pinned memory, which the project does not use.
+    Waiting and copies between host and device are refused meanwhile, and end the recording,
+    which then fails as a whole; CUDA would record copies of pinned memory, which the
+    project does not use.
+
+    What is recorded is what is launched on the stream that was current when the recording
+    began. What is launched elsewhere meanwhile, on another device for example, is computed
+    at once and is not in the graph.
 
     A replay runs the operators again on the same memory. What was a number of Python, or
     a tensor of the CPU without dimensions, is what it was at the recording. Memory that
@@ -258,6 +293,9 @@ class RecordedGraph:
         self._before: dict[int, tuple[torch.UntypedStorage, Tensor]] = {}
         self._pool: tuple[int, int] | None = None
         self._is_spoiled = False
+        self.stream = (0, 0)
+        # Whether an operation was refused, which ends a recording.
+        self.has_failed = False
 
     def capture_begin(
         self,
@@ -268,16 +306,33 @@ class RecordedGraph:
         device = self.device
         assert device.recording is None, "another graph is being recorded"
         self._pool = pool or device.new_pool()
+        self.stream = device.stream()
         device.recording = self
+        device.recordings += 1
 
     def capture_end(self) -> None:
-        """End the recording, of which nothing was computed."""
+        """End the recording, of which nothing was computed.
+
+        Raises:
+            RuntimeError: an operation was refused meanwhile.
+        """
         device = self.device
         device.recording = None
         with device.unseen():
             for storage, content in self._before.values():
                 torch.empty(0, dtype=torch.uint8).set_(storage).copy_(content)
         self._before.clear()
+        if self.has_failed:
+            self.reset()
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
+        if not self.nodes:
+            warnings.warn(
+                "The CUDA Graph is empty. This usually means that the graph was attempted "
+                "to be captured on wrong device or stream.",
+                stacklevel=2,
+            )
         self.spoil()
         device.pools[self.pool()].append(weakref.ref(self))
 
@@ -302,7 +357,7 @@ class RecordedGraph:
                 graph.spoil()
         with device.unseen():
             for node in self.nodes:
-                with device.generator(node.operator):
+                with device.generator(node.operator, self.stream[0]):
                     node.replay()
         self._is_spoiled = False
         device.counts.launches += 1
@@ -354,29 +409,6 @@ class RecordedGraph:
         self.nodes.append(Node(operator, args, kwargs, results))
 
 
-class record_graph:
-    """In place of `torch.cuda.graph`, the context manager that records."""
-
-    def __init__(
-        self,
-        cuda_graph: RecordedGraph,
-        pool: tuple[int, int] | None = None,
-        stream: Any = None,
-        capture_error_mode: str = "global",
-    ) -> None:
-        self.graph = cuda_graph
-        self.pool = pool
-
-    def __enter__(self) -> None:
-        # torch waits here too. It does so once a graph, so that it is never forbidden.
-        with self.graph.device.no_sync(False):
-            self.graph.device.wait("the beginning of a recording")
-        self.graph.capture_begin(self.pool)
-
-    def __exit__(self, *_: object) -> None:
-        self.graph.capture_end()
-
-
 def _spoil(tensor: Tensor) -> None:
     """Fill a tensor with NaN, or -1 if it holds integers, or True."""
     value: float = -1
@@ -386,19 +418,24 @@ def _spoil(tensor: Tensor) -> None:
 
 
 class EmulatedCuda(TorchDispatchMode):
-    """The emulated device; `helpers.emulated_cuda` puts it in place of torch's.
+    """The emulated devices; `helpers.emulated_cuda` puts them in place of torch's.
 
     Args:
-        total_memory: bytes that may be allocated at the same time.
+        total_memory: bytes that may be allocated at the same time on each device.
         largest_allocation: bytes that one operator may allocate for one result.
-        count: the number of devices that there are said to be; all is on the first.
+        count: the number of devices.
+        lack_ends_recordings: whether a recording in which memory runs out fails as one in
+            which an operation is refused (pytorch issue 159594).
 
     Attributes:
-        counts: what happened so far.
+        index: the current device.
+        streams: the number of the current stream of each device; 0 is its default one.
+        counts: what happened so far, on all devices.
         operators: how often each operator was launched.
-        memory: the memory that lies on the device.
+        memory: the memory that lies on the devices.
         pinned: memory of the host that is pinned.
         recording: the graph that is being recorded.
+        recordings: how many were begun.
     """
 
     _current: "EmulatedCuda | None" = None
@@ -413,21 +450,31 @@ class EmulatedCuda(TorchDispatchMode):
         total_memory: int = 80 * GIB,
         largest_allocation: int | None = None,
         count: int = 1,
+        lack_ends_recordings: bool = False,
     ) -> None:
         super().__init__()
         self.total_memory = total_memory
         self.largest_allocation = largest_allocation
         self.fraction = 1.0
         self.count = count
+        self.lack_ends_recordings = lack_ends_recordings
+        self.index = 0
+        self.streams: Counter[int] = Counter()
+        # Where recordings are made that ask for no stream.
+        self.default_capture_stream: Any = None
         self.counts = Counts()
         self.operators: Counter[str] = Counter()
         self.memory = Memory()
         self.pinned = Memory()
         self.recording: RecordedGraph | None = None
+        self.recordings = 0
         self.pools: dict[tuple[int, int], list[weakref.ref[RecordedGraph]]] = {}
-        self.rng_state = torch.Generator().manual_seed(0).get_state()
+        seeded = torch.Generator().manual_seed(0).get_state()
+        self.rng_states = [seeded.clone() for _ in range(count)]
         # Downloads that the host has not waited for: where they go, and what comes.
         self._arriving: list[tuple[Tensor, Tensor]] = []
+        # The streams on which a product of matrices was computed.
+        self._have_workspaces = set[tuple[int, int]]()
         self._is_unseen = False
         self._forbids_sync = False
 
@@ -471,18 +518,48 @@ class EmulatedCuda(TorchDispatchMode):
             self._is_unseen = before
 
     @contextmanager
-    def generator(self, operator: Any) -> Iterator[None]:
-        """Let an operator that draws random numbers draw from the device's generator."""
+    def generator(self, operator: Any, index: int) -> Iterator[None]:
+        """Let an operator that draws random numbers draw from a device's generator."""
         if torch.Tag.nondeterministic_seeded not in operator.tags:
             yield
             return
         host = torch.random.get_rng_state()
-        torch.random.set_rng_state(self.rng_state)
+        torch.random.set_rng_state(self.rng_states[index])
         try:
             yield
         finally:
-            self.rng_state = torch.random.get_rng_state()
+            self.rng_states[index] = torch.random.get_rng_state()
             torch.random.set_rng_state(host)
+
+    def index_of(self, name: Any = None) -> int:
+        """Return the number of a device by any of its names; None is the current one.
+
+        Raises:
+            RuntimeError: there is no such device.
+        """
+        device = torch.device("cuda" if name is None else name)
+        index = self.index if device.index is None else device.index
+        if device.type != "cuda" or index >= self.count:
+            raise RuntimeError(f"CUDA error: invalid device ordinal ({device})")
+        return index
+
+    def stream(self, index: int | None = None) -> tuple[int, int]:
+        """Return the current stream of a device, as the device and the stream's number."""
+        index = self.index if index is None else index
+        return index, self.streams[index]
+
+    def recording_on(self, index: int) -> RecordedGraph | None:
+        """Return the graph that records what is launched on a device."""
+        graph = self.recording
+        return graph if graph and graph.stream == self.stream(index) else None
+
+    def refuse_if_recording(self, what: str) -> None:
+        """Raise RuntimeError, and end the recording, if one is under way."""
+        if self.recording is not None:
+            self.recording.has_failed = True
+            raise RuntimeError(
+                f"CUDA error: operation not permitted when stream is capturing ({what})"
+            )
 
     def new_pool(self) -> tuple[int, int]:
         """Return the name of a new pool of graphs' memory."""
@@ -501,10 +578,7 @@ class EmulatedCuda(TorchDispatchMode):
             RuntimeError: a graph is being recorded.
             ForbiddenSync: this is a block of `no_sync`.
         """
-        if self.recording is not None:
-            raise RuntimeError(
-                f"CUDA error: operation not permitted when stream is capturing ({why})"
-            )
+        self.refuse_if_recording(why)
         if self._forbids_sync:
             raise ForbiddenSync(f"the host waits for the device: {why}")
         self.counts.syncs += 1
@@ -513,21 +587,34 @@ class EmulatedCuda(TorchDispatchMode):
                 target.copy_(content)
         self._arriving.clear()
 
-    def allocate(self, tensor: Tensor) -> None:
-        """Mark the memory of a new tensor as the device's.
+    def allocate(self, tensor: Tensor, index: int) -> None:
+        """Mark the memory of a new tensor as a device's.
 
         Raises:
             torch.OutOfMemoryError: it is more than there may be.
         """
-        if not self.memory.add(tensor):
+        if not self.memory.add(tensor, index):
             return
         size = tensor.untyped_storage().nbytes()
         limit = self.largest_allocation
-        too_large = limit is not None and size > limit
-        if too_large or self.memory.bytes > self.total_memory * self.fraction:
+        self._check_room(index, size, limit is not None and size > limit)
+
+    def _check_room(self, index: int, size: int, is_too_large: bool = False) -> None:
+        """Raise torch.OutOfMemoryError if a device is too full with what it has now."""
+        room = self.total_memory * self.fraction
+        if is_too_large or self.memory.bytes_on[index] > room:
+            if self.recording is not None and self.lack_ends_recordings:
+                self.recording.has_failed = True
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB."
             )
+
+    def _take_workspace(self, index: int) -> None:
+        """Take the memory that cuBLAS keeps for each stream, at its first product there."""
+        if self.stream(index) not in self._have_workspaces:
+            self.memory.grow(index, WORKSPACE)
+            self._check_room(index, WORKSPACE)
+            self._have_workspaces.add(self.stream(index))
 
     # The operators.
 
@@ -551,39 +638,46 @@ class EmulatedCuda(TorchDispatchMode):
             self.pinned.add(out)
             return out
         operands = [*tensors_in(args), *tensors_in(kwargs)]
-        is_wanted = wanted is not None and wanted.type == "cuda"
-        if not is_wanted and not any(p in self.memory for p in operands):
+        found = [self.memory.index_of(part) for part in operands]
+        index = next((i for i in found if i is not None), None)
+        if wanted is not None and wanted.type == "cuda":
+            index = self.index_of(wanted)
+        if index is None:
             return func(*args, **kwargs)
-        return self._compute(func, args, kwargs, operands)
+        return self._compute(func, args, kwargs, operands, index)
 
     def _compute(
-        self, func: Any, args: Any, kwargs: Any, operands: list[Tensor]
+        self, func: Any, args: Any, kwargs: Any, operands: list[Tensor], index: int
     ) -> Any:
-        """Run an operator on the device."""
+        """Run an operator on a device."""
         self._check_operands(func, args, operands)
         self._wait_if_needed(func, args, kwargs, operands)
-        if self.recording is not None:
-            self.recording.save(_written(func, args, kwargs))
-        with self.generator(func):
+        if func.overloadpacket in PRODUCTS:
+            self._take_workspace(index)
+        recording = self.recording_on(index)
+        if recording is not None:
+            recording.save(_written(func, args, kwargs))
+        with self.generator(func, index):
             out = func(*args, **kwargs)
 
         known = {id(storage_of(part)) for part in operands}
         fresh = [part for part in tensors_in(out) if id(storage_of(part)) not in known]
         for part in fresh:
-            self.allocate(part)
-            if self.recording is not None:
-                self.recording.own(part)
+            self.allocate(part, index)
+            if recording is not None:
+                recording.own(part)
         if func.overloadpacket in UNFILLED:
             for part in fresh:
                 _spoil(part)
         elif fresh or _computes(func) or func.overloadpacket in COMPARED:
-            self.launch(func, args, kwargs, out)
+            self.launch(func, args, kwargs, out, index)
         return out
 
-    def launch(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Count an operator, or record it."""
-        if self.recording is not None:
-            self.recording.record(func, args, kwargs, out)
+    def launch(self, func: Any, args: Any, kwargs: Any, out: Any, index: int) -> None:
+        """Count an operator on a device, or record it."""
+        recording = self.recording_on(index)
+        if recording is not None:
+            recording.record(func, args, kwargs, out)
             return
         self.counts.launches += 1
         self.operators[str(func)] += 1
@@ -592,7 +686,8 @@ class EmulatedCuda(TorchDispatchMode):
         """Refuse operands on two devices, as CUDA does.
 
         A tensor of the CPU without dimensions is read as a number by operators that go
-        element by element. Indices may lie on the CPU, from where they are uploaded.
+        element by element. Indices may lie on the CPU, from where they are uploaded. Copies
+        go from one device to another.
         """
         others = [part for part in operands if part not in self.memory]
         if func.overloadpacket in INDEXING and args[0] in self.memory:
@@ -607,10 +702,14 @@ class EmulatedCuda(TorchDispatchMode):
             aten._index_put_impl_,
         ):
             others = [part for part in others if part.ndim > 0]
-        if others and len(others) < len(operands):
+        there = [i for p in operands if (i := self.memory.index_of(p)) is not None]
+        names = [f"cuda:{i}" for i in sorted(set(there))]
+        if others and there:
+            names.append("cpu")
+        if len(names) > 1 and func is not aten.copy_.default:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two "
-                f"devices, cuda:0 and cpu! ({func}: "
+                f"devices, {' and '.join(names)}! ({func}: "
                 f"{[(tuple(p.shape), str(p.device)) for p in operands]})"
             )
 
@@ -640,10 +739,7 @@ class EmulatedCuda(TorchDispatchMode):
 
     def _upload(self, source: Tensor, non_blocking: bool) -> None:
         """Count an upload."""
-        if self.recording is not None:
-            raise RuntimeError(
-                "CUDA error: operation not permitted when stream is capturing (upload)"
-            )
+        self.refuse_if_recording("upload")
         self.counts.uploads += 1
         self.counts.upload_bytes += source.nbytes
         if not non_blocking:
@@ -657,10 +753,7 @@ class EmulatedCuda(TorchDispatchMode):
 
     def _download(self, target: Tensor, non_blocking: bool) -> None:
         """Count a download, and let it arrive when the host has waited for it."""
-        if self.recording is not None:
-            raise RuntimeError(
-                "CUDA error: operation not permitted when stream is capturing (download)"
-            )
+        self.refuse_if_recording("download")
         self._download_count(target.nbytes)
         if not non_blocking:
             self.wait("a download without non_blocking")
@@ -671,17 +764,18 @@ class EmulatedCuda(TorchDispatchMode):
 
     def _move(self, func: Any, source: Tensor, kwargs: Any) -> Tensor:
         """Copy a tensor to a device, or within one."""
-        to_device = kwargs["device"].type == "cuda"
+        target = kwargs["device"]
+        to_device = target.type == "cuda"
         from_device = source in self.memory
         kwargs["device"] = torch.device("cpu")
         non_blocking = kwargs.get("non_blocking", False)
         out: Tensor = func(source, **kwargs)
         if to_device and from_device:
-            self.allocate(out)
-            self.launch(func, (source,), kwargs, out)
+            self.allocate(out, self.index_of(target))
+            self.launch(func, (source,), kwargs, out, self.index_of(target))
         elif to_device:
             self._upload(source, non_blocking)
-            self.allocate(out)
+            self.allocate(out, self.index_of(target))
         elif from_device:
             if non_blocking:
                 self.pinned.add(out)

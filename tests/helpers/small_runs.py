@@ -132,6 +132,12 @@ def play(
     return played(records, simulation)
 
 
+def gradient(run: Run, device: str, engine: str) -> torch.Tensor:
+    """Return the gradient [P] of the first cell's first model on 40 samples."""
+    work = Worker(run.cells, run.data.load(), run.model, device=device, engine=engine)
+    return work.trainer.gradients(work.init(0)[None], [np.arange(40)])[0]
+
+
 def assert_equal_in_float32(found: Played, expected: Played) -> None:
     """Assert that two devices computed the same, to the rounding of float32.
 

@@ -177,3 +177,36 @@ def test_gradients_are_dropped_with_the_values() -> None:
         out = Dropout(0.5)(x)
     out.sum().backward()
     assert torch.equal(x.grad, out.detach())
+
+
+class Recurrent(Model):
+    """A recurrent layer with dropout after it."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Sequential(nn.LSTM(2, num_classes, batch_first=True))
+                self.dropped = nn.Dropout(0.5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.dropped(self.inner(x)[0][:, -1])
+
+        return Net()
+
+
+def test_recurrent_layers_are_in_train_mode_while_gradients_are_recorded() -> None:
+    """cuDNN computes their gradients in no other mode. Nothing is dropped in it."""
+    model = FlatModel(Recurrent(), (3, 2), 4)
+    layer = model.module.get_submodule("inner.0")
+    w_P, x_B = torch.ones(model.num_parameters), torch.ones(5, 3, 2)
+    with torch.no_grad():
+        evaluated = model.logits(w_P, x_B)
+    assert not layer.training
+    assert torch.equal(model.logits(w_P, x_B), evaluated)
+    assert layer.training and not model.module.training
+    model.logits(w_P, x_B, torch.tensor(1))
+    assert layer.training and model.module.training
+    with torch.no_grad():
+        assert torch.equal(model.logits(w_P, x_B), evaluated)
+    assert not layer.training

@@ -11,8 +11,10 @@ from helpers.emulated_cuda import emulated_cuda
 from raysafl import MLP, LocalTraining, Run
 from raysafl.core.algorithm import Update
 from raysafl.core.work import Scores, Task, TestsOn
+from raysafl.runtime import exact_mean
 from raysafl.runtime.exact_mean import count_averaged, reduce_share
 from raysafl.runtime.in_process import Worker
+from raysafl.runtime.spans import TEST, Span
 from raysafl.training.resident import Resident
 
 LOCAL = LocalTraining(lr=0.1, batch_size=32, epochs=1)
@@ -77,6 +79,38 @@ def test_updates_on_a_gpu_are_summed_there_and_waited_for_once(stacks: int) -> N
     # However many tasks there are.
     assert found.launches <= 6 * stacks + 6
     assert found.uploads <= stacks + 1
+
+
+def test_the_float64_rows_of_updates_are_made_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = 8 * P
+    monkeypatch.setattr(exact_mean, "ADDED_BYTES", 4 * row)
+    tasks = tasks_of(1, 100)
+    counts = count_averaged(tasks, [0])
+    with emulated_cuda() as device:
+        moved = [(at, on_device(update)) for at, update in updates_of(tasks, 1)]
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        reduce_share(tasks, moved, counts)
+    # Beside the sum, its mean, and small columns there are 4 rows, perhaps twice.
+    assert device.memory.peak_on[0] - before < 16 * row
+
+
+def test_an_evaluation_of_many_models_needs_the_memory_of_as_many_as_fit(
+    tiny: Run,
+) -> None:
+    model = MLP(hidden=[500])
+    peaks = []
+    for count in (4, 64):
+        with emulated_cuda() as device:
+            worker = Worker(tiny.cells, tiny.data.load(), model, "cuda", "vmap")
+            worker.trainer.evaluator.most_models = 4
+            models = [worker.init(0).clone() for _ in range(count)]
+            worker.span_sums(models, [Span(TEST, 0, range(count))])
+            peaks.append(device.memory.peak_on[0])
+    few, many = peaks
+    assert few <= many < few + models[0].nbytes
 
 
 def test_rows_of_other_cells_leave_a_gpu_without_being_waited_for_each() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.emulated_cuda import GIB, emulated_cuda
 from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.search.basic_variant import BasicVariantGenerator
@@ -34,6 +35,7 @@ from raysafl.storage.store import Store
 from raysafl.sweep import here
 from raysafl.sweep.executor_choice import Asked, seconds_of_work
 from raysafl.sweep.executor_name import ExecutorName
+from raysafl.sweep.packs import MEMORY_OF_PACK
 
 
 def go(sweep: Sweep, out: Path, **options: Any) -> tuple[Outcome, str]:
@@ -248,6 +250,12 @@ def test_a_run_that_fails_leaves_its_pack_and_the_others_go_on(
     alone, _ = go(Sweep("s", {("good",): tiny}, axes=["run"]), tmp_path / "a")
     of_good = rows_of(outcome).query("run_id == @tiny.id").reset_index(drop=True)
     pd.testing.assert_frame_equal(of_good, rows_of(alone))
+
+
+def test_a_pack_is_bounded_by_the_share_of_the_gpus_memory() -> None:
+    with emulated_cuda(total_memory=GIB // 8):
+        room = here.Here(Hardware(gpus=0.5)).room()
+    assert room.memory == GIB // 16 * MEMORY_OF_PACK
 
 
 def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(

@@ -4,16 +4,16 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from helpers.emulated_cuda import GIB, emulated_cuda
+from helpers.precision import HAS_NEW_INTERFACE, effective, parts, precision_restored
 
 import raysafl
 from raysafl.training.device import (
     CONTEXT_BYTES,
-    allow_tf32,
     keep_to_share,
     prepare_device,
     products_depend_on_memory,
@@ -35,8 +35,8 @@ def _settings_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(CUBLAS)
     is_on = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    yield
-    allow_tf32(False)
+    with precision_restored():
+        yield
     torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
 
 
@@ -64,6 +64,44 @@ def test_a_pack_in_float32_after_one_in_tf32_is_in_float32() -> None:
     prepare_device("cuda", "tf32")
     prepare_device("cuda", "float32")
     assert tf32() == (False, False)
+
+
+def set_legacy_flags() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def set_part(number: int) -> Callable[[], None]:
+    """A function that lets a part of the new interface round to TF32."""
+
+    def let() -> None:
+        parts()[number].fp32_precision = "tf32"
+
+    return let
+
+
+SET_BEFORE: dict[str, Callable[[], None]] = {
+    "nothing": lambda: None,
+    "legacy flags": set_legacy_flags,
+    "everything": set_part(0),
+    "products": set_part(1),
+    "cuDNN": set_part(2),
+    "convolutions": set_part(3),
+    "recurrent layers": set_part(4),
+}
+
+
+@pytest.mark.skipif(not HAS_NEW_INTERFACE, reason="this torch has the old flags only")
+@pytest.mark.parametrize("before", SET_BEFORE.values(), ids=SET_BEFORE)
+def test_float32_is_float32_whatever_was_set_before(
+    before: Callable[[], None],
+) -> None:
+    before()
+    for precision in ("float32", "tf32", "float32"):
+        prepare_device("cuda", precision)
+        assert effective() == {"tf32" if precision == "tf32" else "ieee"}
+        # torch refuses to tell, and to compute, where old flags contradict new ones.
+        assert tf32() == (precision == "tf32",) * 2
 
 
 def test_a_gpu_computes_by_operators_that_repeat_and_warns_of_others() -> None:

@@ -1,6 +1,7 @@
 """Graphs on the emulated device are recorded, not computed, and then replayed."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,7 @@ def device() -> Iterator[EmulatedCuda]:
         yield device
 
 
-def recorded(
-    compute: Callable[[], Tensor], pool: object = None
-) -> tuple[object, Tensor]:
+def recorded(compute: Callable[[], Tensor], pool: object = None) -> tuple[Any, Tensor]:
     """The graph of some operators, and their result."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
@@ -150,10 +149,46 @@ def test_waiting_and_copies_are_refused_while_recording(
     device: EmulatedCuda, act: Callable[[Tensor], object]
 ) -> None:
     x = torch.ones(3, device="cuda")
-    with pytest.raises(RuntimeError, match="stream is capturing"):
+    with pytest.raises(RuntimeError, match="previous error during capture") as caught:
         recorded(lambda: act(x))
+    assert "stream is capturing" in str(caught.value.__context__)
     assert not torch.cuda.is_current_stream_capturing()
     assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_a_recording_that_failed_cannot_be_replayed_and_others_can_be_made(
+    device: EmulatedCuda,
+) -> None:
+    x = torch.ones(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(RuntimeError, match="previous error"),
+        torch.cuda.graph(graph),
+    ):
+        x.mul_(5)
+        x.cpu()
+    assert x.tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="not in list"):
+        graph.replay()
+    other, _ = recorded(lambda: x.mul_(3))
+    other.replay()
+    assert x.tolist() == [3, 3, 3]
+    assert device.recordings == 2
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_memory_that_runs_out_while_recording_may_be_told_as_a_failed_recording(
+    ends: bool,
+) -> None:
+    with emulated_cuda(largest_allocation=100, lack_ends_recordings=ends) as device:
+        x = torch.ones(3, device="cuda")
+        with pytest.raises(RuntimeError) as caught:
+            recorded(lambda: (x * 2).repeat(10))
+        lack = caught.value.__context__ if ends else caught.value
+        assert isinstance(lack, torch.OutOfMemoryError)
+        assert isinstance(caught.value, torch.OutOfMemoryError) != ends
+        del caught, lack
+        assert device.memory.bytes == 12
 
 
 def test_random_numbers_differ_from_replay_to_replay(device: EmulatedCuda) -> None:

@@ -10,7 +10,13 @@ from helpers.cuda_matrix import no_sync_in_training
 from helpers.emulated_cuda import ForbiddenSync, emulated_cuda
 from helpers.matrix import EVERY
 from helpers.packs import PACKS, alone, assert_same, different, pack_on
-from helpers.small_runs import ENGINES, assert_equal_in_float32, play, small_run
+from helpers.small_runs import (
+    ENGINES,
+    assert_equal_in_float32,
+    gradient,
+    play,
+    small_run,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,6 +39,15 @@ def test_every_engine_on_the_device_equals_the_loop_on_the_cpu(
         with emulated_cuda() as device, no_sync_in_training(device):
             found = play(run, "cuda", engine)
         assert_equal_in_float32(found, expected)
+
+
+@pytest.mark.parametrize("model", ENGINES)
+def test_gradients_without_dropout_are_those_on_the_cpu(model: str) -> None:
+    expected = gradient(small_run(model), "cpu", "loop")
+    for engine in ENGINES[model]:
+        with emulated_cuda():
+            found = gradient(small_run(model), "cuda", engine)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("engine", "model"), PACKS)

@@ -1,5 +1,7 @@
 """The choice of an engine: a rule, and never a wrong one."""
 
+import time
+
 import pytest
 import torch
 from helpers.emulated_cuda import emulated_cuda
@@ -53,6 +55,28 @@ def test_a_gpu_records_whatever_can_be_stacked(model: Model, engine: str) -> Non
         larger = FlatModel(model, (1, 12, 12), 4)
         larger.module.to("cuda")
         assert choose_engine(larger, IMAGES.cuda(), LABELS.cuda()) == engine
+
+
+def test_the_choice_reads_no_clock_and_records_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recording that fails may spoil the process for those that come after it."""
+
+    def refuse(*_: object) -> float:
+        raise AssertionError("the choice of an engine reads a clock")
+
+    model = CNN(channels=[2], hidden=4)
+    with emulated_cuda() as device:
+        there = flat(model)
+        there.module.to("cuda")
+        with monkeypatch.context() as patch:
+            for clock in ("time", "perf_counter", "monotonic", "process_time"):
+                patch.setattr(time, clock, refuse)
+                patch.setattr(time, f"{clock}_ns", refuse)
+            patch.setattr(torch.cuda.Event, "elapsed_time", refuse)
+            assert choose_engine(there, X_NB.cuda(), Y_NB.cuda()) == "graph"
+            assert choose_engine(flat(model), X_NB, Y_NB) == "vmap"
+        assert device.recordings == 0
 
 
 def test_recurrent_layers_are_trained_in_a_loop() -> None:

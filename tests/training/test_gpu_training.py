@@ -25,7 +25,7 @@ from raysafl import (
 from raysafl.core.work import Task
 from raysafl.models import FlatModel
 from raysafl.training import evaluation, resident
-from raysafl.training.engines import Vmap
+from raysafl.training.engines import Gradients, Vmap
 from raysafl.training.memory import MOST_STACKED, GpuMemory, bytes_per_sample
 from raysafl.training.resident import Resident
 from raysafl.training.trainer import LocalTrainer
@@ -296,6 +296,100 @@ def test_no_engine_is_blamed_for_a_lack_of_memory(
     monkeypatch.setattr(local.engine, "_stacked_gradients", no_memory)
     with pytest.raises(RuntimeError, match=text):
         local.train(tasks(local.model, BASE))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_stack_that_does_not_fit_while_it_is_recorded_is_halved(
+    ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch may say so by its own error, or by that of a recording that has failed."""
+    gradients = Vmap.gradients
+    refused = list[int]()
+    limit = 2**20
+
+    def greedy(self: Vmap, w_TP: Tensor, *rest: Tensor) -> Gradients:
+        if torch.cuda.is_current_stream_capturing() and len(w_TP) > 4:
+            refused.append(len(w_TP))
+            torch.empty(limit + 1, dtype=torch.uint8, device=w_TP.device)
+        return gradients(self, w_TP, *rest)
+
+    model = MLP(hidden=[12])
+    asked = tasks_of_one_client(model, 16)
+    expected = on_cpu(model, "vmap", asked)
+    monkeypatch.setattr(Vmap, "gradients", greedy)
+    with emulated_cuda(largest_allocation=limit, lack_ends_recordings=ends):
+        found = trainer(model, "graph").train(asked).delta_MP
+    assert set(refused) == {16, 8}
+    assert "clients stacked" in caplog.text
+    torch.testing.assert_close(found, expected, **TOLERANCE)
+
+
+def tasks_of_one_client(model: Model, count: int) -> list[Task]:
+    some = tasks(FlatModel(model, (1, 8, 8), 4), BASE)
+    return (count * [task for task in some if task.client == 0])[:count]
+
+
+def test_what_was_recorded_before_makes_no_stack_smaller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = MLP(hidden=[500])
+    asked = tasks_of_one_client(model, 64)
+    with emulated_cuda() as device:
+        expected = trainer(model, "graph").train(asked).delta_MP
+        needed = device.memory.peak_on[0]
+    with emulated_cuda() as device:
+        kept = Resident()
+        local = trainer(model, "graph", kept)
+        local.train(asked[:40])
+        assert len(kept.steps) == 1
+        device.fraction = 1.1 * needed / device.total_memory
+        found = local.train(asked).delta_MP
+        # There was no room for both.
+        assert len(kept.steps) == 1
+    assert torch.equal(found, expected)
+    assert "clients stacked" not in caplog.text
+
+
+def test_recordings_of_many_shapes_leave_no_more_memory_than_one_does(
+    gpu: EmulatedCuda,
+) -> None:
+    """They are all made on one stream: the libraries keep memory for each."""
+    model = MLP(hidden=[12])
+    kept = Resident()
+    local = trainer(model, "graph", kept)
+    held = []
+    for count in (1, 2, 3, 5, 8):
+        local.train(tasks_of_one_client(model, count))
+        kept.forget_steps()
+        held.append(torch.cuda.memory_allocated())
+    assert gpu.recordings == 5
+    assert len(set(held)) == 1
+
+
+class Uploading(Model):
+    """One layer, times a number that is uploaded in each forward pass."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        class Doubled(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                two = torch.tensor([2.0], device=x.device)
+                return super().forward(x.flatten(1)) * two
+
+        return Doubled(64, num_classes)
+
+
+def test_a_recording_that_fails_names_engines_and_the_process_records_others(
+    gpu: EmulatedCuda,
+) -> None:
+    asked = tasks(FlatModel(Uploading(), (1, 8, 8), 4), BASE)
+    with pytest.raises(ValueError, match=r"cannot be recorded .* --engine vmap"):
+        trainer(Uploading(), "graph").train(asked)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+    model = MLP(hidden=[12])
+    asked = tasks(FlatModel(model, (1, 8, 8), 4), BASE)
+    found = trainer(model, "graph").train(asked).delta_MP
+    torch.testing.assert_close(found, on_cpu(model, "vmap", asked), **TOLERANCE)
 
 
 def test_evaluation_halves_the_models_that_do_not_fit(
