@@ -388,6 +388,8 @@ class Algorithm(Component):
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
+    # Whether clients are promised privacy. Runs in which it could not hold are refused.
+    is_private: ClassVar[bool] = False
 
     def check(self, participation: Participation, num_clients: int) -> None:
         """Raise a ValueError if the algorithm cannot run under this policy."""
