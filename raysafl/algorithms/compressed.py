@@ -202,18 +202,37 @@ class _Clients:
         return packed
 
 
+class _Received(Update):
+    """Updates of which something else arrives than the clients have computed."""
+
+    computed_MP: Tensor
+
+    @classmethod
+    def of(cls, update: Update, sent_MP: Tensor) -> "_Received":
+        """Return an update of which `sent_MP` arrives."""
+        received = cls(sent_MP, *update[1:])
+        received.computed_MP = update.delta_MP
+        return received
+
+    @property
+    def own_MP(self) -> Tensor:
+        """The updates that the clients computed."""
+        return self.computed_MP
+
+
 class Compressed(Algorithm):
     """An algorithm whose clients compress what they send, and make up for it later.
 
         p_i  = Delta_i + e_i
-        sent = C(p_i)                   what the inner algorithm is given as Delta_i
+        sent = C(p_i)                   what arrives at the server as Delta_i
         e_i  <- p_i - C(p_i)            stays with the client until it comes again
 
     e_i is client i's residual, zero at first: the sum of all that it has sent, and the
     residual, is the sum of all its updates. Without `error_feedback` the residual is
-    dropped. `bytes_up` counts the compressed updates. What an algorithm sends besides
-    them (SCAFFOLD's control variates), and what clients are sent, is not compressed.
-    Training at the server is left as it is.
+    dropped. What a client remembers of itself (the c_i of SCAFFOLD, the h_i of FedDyn)
+    comes from Delta_i, which it knows. `bytes_up` counts the compressed updates. What an
+    algorithm sends besides them (SCAFFOLD's control variates), and what clients are
+    sent, is not compressed. Training at the server is left as it is.
 
     The server holds the updates of the whole cohort, M P numbers, since each of them is
     compressed by itself.
@@ -322,7 +341,7 @@ class Compressed(Algorithm):
             row_P.copy_(sent_P)
         if isinstance(request, TrainMean):
             return MeanUpdate(mean_of_rows(sent_MP, request.weight_M), *update[1:])
-        return update._replace(delta_MP=sent_MP)
+        return _Received.of(update, sent_MP)
 
     def _for_rows(self, request: Request) -> Train:
         """Return a request for one row per client, with the bytes that they send.

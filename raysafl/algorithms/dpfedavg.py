@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -46,6 +46,7 @@ class DPFedAvg(Algorithm):
         '{"clip":0.5,"cohort":null,"kind":"DPFedAvg","lr":1.0,"noise":1.0}'
     """
 
+    is_private: ClassVar[bool] = True
     clip: float = Field(gt=0, description="Largest L2 norm S of a client's update.")
     noise: float = Field(
         ge=0,

@@ -21,7 +21,8 @@ class FedDyn(Algorithm):
         h   <- h + alpha sum_i(Delta_i) / N          the mean of h_i over all N clients
         w   <- w - mean_i(Delta_i) - h / alpha
 
-    h_i stays with the client, so it moves no bytes.
+    h_i stays with the client, so it moves no bytes. It is made of the update that the client
+    computed, and h of those that arrive; they differ under `Compressed`.
 
     Source: Acar et al. 2021, ICLR, algorithm 1 (docs/papers.md#feddyn). They tune alpha
     over 0.1, 0.01 and 0.001; the default 0.01 is that of FSL's comparison
@@ -48,5 +49,5 @@ class FedDyn(Algorithm):
         return State(
             state.w_P - delta_MP.mean(0) - h_P / self.alpha,
             {"h": h_P, "num_clients": num_clients},
-            remember(state, ids, h_MP + self.alpha * delta_MP),
+            remember(state, ids, h_MP + self.alpha * update.own_MP),
         )

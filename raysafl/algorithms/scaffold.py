@@ -21,7 +21,8 @@ class SCAFFOLD(Algorithm):
 
     c_i becomes the client's mean gradient of this round (option II). All c start at
     zero. SCAFFOLD moves twice the bytes of FedAvg: c goes down with w, and the change
-    of c_i comes up with Delta_i.
+    of c_i comes up with Delta_i. It is made of the update that the client computed,
+    also where another one arrives (`Compressed`).
 
     Source: Karimireddy et al. 2020, ICML, algorithm 1 (docs/papers.md#scaffold).
     """
@@ -48,7 +49,7 @@ class SCAFFOLD(Algorithm):
             state.w_P, ids, c_P - own_MP, extra_up=1, extra_down=1
         )
         # With g = Delta / (sum of rates): the new c_i is g - c + c_i, so it changes by g - c.
-        change_MP = update.delta_MP / update.rate_M.to(c_P)[:, None] - c_P
+        change_MP = update.own_MP / update.rate_M.to(c_P)[:, None] - c_P
         return State(
             state.w_P - global_rate(self.lr, ids) * update.delta_MP.mean(0),
             {"c": c_P + change_MP.sum(0) / num_clients, "num_clients": num_clients},

@@ -281,7 +281,8 @@ class Update(NamedTuple):
     """The answer to `Train`: one row for each client, in the order of the ids.
 
     Args:
-        delta_MP: w_start - w_end of each client: it points like a gradient.
+        delta_MP: w_start - w_end of each client, as it arrived at the server: it points
+            like a gradient.
         steps_M: The number of local steps that each client took.
         rate_M: The sum of the learning rates of these steps. With momentum, each step
             counts as the number of plain steps that it amounts to (see `plain_steps` in
@@ -299,6 +300,14 @@ class Update(NamedTuple):
     samples_M: Tensor
     loss_M: Tensor
     accuracy_M: Tensor
+
+    @property
+    def own_MP(self) -> Tensor:
+        """The update that each client computed, of which the client itself may make use.
+
+        `delta_MP` is what arrived at the server. They differ if clients compress.
+        """
+        return self.delta_MP
 
 
 class MeanUpdate(NamedTuple):
@@ -379,6 +388,8 @@ class Algorithm(Component):
     # Whether `State.clients` holds a vector for each client that has come. The memory
     # that a run needs is estimated by it.
     remembers_clients: ClassVar[bool] = False
+    # Whether clients are promised privacy. Runs in which it could not hold are refused.
+    is_private: ClassVar[bool] = False
 
     def check(self, participation: Participation, num_clients: int) -> None:
         """Raise a ValueError if the algorithm cannot run under this policy."""

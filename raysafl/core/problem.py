@@ -189,6 +189,11 @@ class FederatedData(Component):
         """Whether the server holds samples of its own."""
 
     @property
+    def server_has_clients_samples(self) -> bool:
+        """Whether the server's samples are, or were, those of clients."""
+        return False
+
+    @property
     def has_validation(self) -> bool:
         """Whether `split` holds training samples back, on which models are evaluated."""
         return False

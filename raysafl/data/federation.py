@@ -102,6 +102,12 @@ class Federation(FederatedData):
         return self.server is not None
 
     @property
+    def server_has_clients_samples(self) -> bool:
+        """Return whether the server collects its samples from clients."""
+        server = self.server
+        return server is not None and type(server).collect is not ServerData.collect
+
+    @property
     def has_validation(self) -> bool:
         """Return whether some training samples are held back."""
         return self.validation is not None

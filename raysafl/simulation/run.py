@@ -136,6 +136,29 @@ class Run(Component):
         return self
 
     @model_validator(mode="after")
+    def _keeps_what_it_promises_of_privacy(self) -> "Run":
+        algorithms = [
+            c for c in self.algorithm.components() if isinstance(c, Algorithm)
+        ]
+        private = [type(a).__name__ for a in algorithms if a.is_private]
+        if not private:
+            return self
+        if self.participation.uses_accuracy:
+            raise ValueError(
+                f"the privacy that {private[0]} promises does not hold under "
+                f"{type(self.participation).__name__}, which goes by an accuracy on clients' "
+                "data; take a policy that does not (for Snapshot, every=... or "
+                "snapshot_prob=... with accuracy='local')"
+            )
+        if self.algorithm.uses_server_data and self.data.server_has_clients_samples:
+            raise ValueError(
+                f"the privacy that {private[0]} promises does not hold where the server trains "
+                "on samples of clients; take server data that no client holds, such as "
+                "data.server=IidServer(n0=1000)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keeps_a_model_that_can_be_chosen(self) -> "Run":
         if self.kept_by and self.quality.is_list:
             raise ValueError(

@@ -9,10 +9,13 @@ import torch
 from helpers.quadratics import START, play, train_locally
 
 from raysafl import (
+    FSL,
+    SAFARI,
     Absent,
     Bernoulli,
     DPFedAvg,
     FedAvg,
+    FromClients,
     Full,
     Key,
     Markov,
@@ -203,3 +206,38 @@ def test_policies_that_treat_all_alike_tell_their_expected_cohort(
 def test_fields_out_of_range_are_refused(make: Callable[[], DPFedAvg]) -> None:
     with pytest.raises(ValueError, match="Input should be greater than"):
         make()
+
+
+PRIVATE = DPFedAvg(clip=1.0, noise=1.0, cohort=3)
+
+
+@pytest.mark.parametrize("wrap", [FSL, SAFARI], ids=lambda kind: kind.__name__)
+def test_a_server_that_trains_on_clients_samples_is_refused(
+    wrap: type[FSL] | type[SAFARI], tiny: Run
+) -> None:
+    with pytest.raises(ValueError, match="does not hold where the server trains"):
+        tiny.replace(
+            {
+                "algorithm": wrap(inner=PRIVATE),
+                "data.server": FromClients(c=2, per_client=3),
+            }
+        )
+    run = tiny.replace(algorithm=wrap(inner=PRIVATE))
+    assert not run.data.server_has_clients_samples
+    # Nothing is refused where the server's samples are not used.
+    tiny.replace({"algorithm": PRIVATE, "data.server": FromClients(c=2, per_client=3)})
+
+
+@pytest.mark.parametrize("accuracy", ["local", "cohort", "clients"])
+def test_a_policy_that_goes_by_an_accuracy_on_clients_data_is_refused(
+    accuracy: str, tiny: Run
+) -> None:
+    policy = Snapshot(
+        base=Uniform(m=3), uniform=Uniform(m=3), adapt=3.0, accuracy=accuracy
+    )
+    with pytest.raises(ValueError, match="does not hold under Snapshot"):
+        tiny.replace(algorithm=PRIVATE, participation=policy)
+    tiny.replace(
+        algorithm=PRIVATE,
+        participation=Snapshot(base=Uniform(m=3), uniform=Uniform(m=3), every=2),
+    )
