@@ -30,8 +30,9 @@ class Noise(Source):
 
 
 MNIST = Noise(shape=(1, 28, 28), train=60_000, test=10_000)
-# Ten clients of 500 images, which come in every round.
-CIFAR10 = Noise(shape=(3, 32, 32), train=5000, test=200)
+# Ten clients, which come in every round. Each has a tenth of the images and of the batch,
+# so the same number of steps.
+CIFAR10 = Noise(shape=(3, 32, 32), train=500, test=200)
 RUNS: dict[str, Run] = {
     **{
         name: STANDARD[name].run.replace({"data.dataset": MNIST})
@@ -41,6 +42,7 @@ RUNS: dict[str, Run] = {
         {
             "data.dataset": CIFAR10,
             "data.clients": 10,
+            "local.batch_size": 5,
             "eval_every": 100,
         }
     ),
