@@ -18,12 +18,11 @@ def parts() -> list[Any]:
     return [backends, backends.cuda.matmul, cudnn, cudnn.conv, cudnn.rnn]
 
 
-def effective() -> set[str]:
-    """Return the precisions by which products, convolutions and RNNs are computed on a GPU."""
-    return {
-        torch._C._get_fp32_precision_getter("cuda", operator)
-        for operator in ("matmul", "conv", "rnn")
-    }
+def rounding() -> list[str]:
+    """Return which operators of a GPU round to TF32, whatever set them to it."""
+    get: Any = torch._C._get_fp32_precision_getter
+    operators = ("matmul", "conv", "rnn")
+    return [name for name in operators if get("cuda", name) == "tf32"]
 
 
 @contextmanager
