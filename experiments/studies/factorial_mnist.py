@@ -44,7 +44,7 @@ POLICIES = {
     "Beta, q = 0.1": fl.Snapshot(base=BETA, uniform=UNIFORM, snapshot_prob=0.1),
     "Beta, q = 0.5": fl.Snapshot(base=BETA, uniform=UNIFORM, snapshot_prob=0.5),
     "Beta, adaptive": fl.Snapshot(base=BETA, uniform=UNIFORM, adapt=7.0),
-    "Markov": fl.Markov(mean=0.1, correlation=0.9),
+    "Markov": fl.Markov(mean=0.1, correlation=0.9, at_least_one=True),
     "cyclic": fl.Cyclic(groups=10),
 }
 PARTITIONS = {

@@ -36,7 +36,7 @@ POLICIES = {
         base=BETA, uniform=fl.Uniform(m=5), snapshot_prob=0.5
     ),
     "Beta, adaptive": fl.Snapshot(base=BETA, uniform=fl.Uniform(m=5), adapt=1.0),
-    "Markov": fl.Markov(mean=0.25, correlation=0.9),
+    "Markov": fl.Markov(mean=0.25, correlation=0.9, at_least_one=True),
     "cyclic": fl.Cyclic(groups=4),
 }
 PARTITIONS = {

@@ -27,7 +27,8 @@ def without_rows(w_P: Tensor, num_clients: int, mean: str) -> State:
 def recall(state: State, ids: Sequence[int]) -> Tensor:
     """Return the rows of the clients in `ids`, [M, P]; zeros for clients without a row."""
     zero_P = torch.zeros_like(state.w_P)
-    return torch.stack([state.clients.get(i, zero_P) for i in ids])
+    rows = [state.clients.get(i, zero_P) for i in ids]
+    return torch.stack(rows) if rows else zero_P.new_empty(0, len(zero_P))
 
 
 def remember(state: State, ids: Sequence[int], row_MP: Tensor) -> dict[int, Tensor]:

@@ -325,7 +325,7 @@ class Compressed(Algorithm):
             key: The source of randomness for this seed and round.
             call: The number of this request in the round.
         """
-        if isinstance(request, CountSamples) or max(request.ids) < 0:
+        if isinstance(request, CountSamples) or max(request.ids, default=-1) < 0:
             return (yield request)
         update: Update = yield self._for_rows(request)
         sent_MP = update.delta_MP.clone()

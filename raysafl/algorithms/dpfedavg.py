@@ -30,7 +30,8 @@ class DPFedAvg(Algorithm):
     with S = `clip`, z = `noise` and the expected number q N of clients in a round,
     which is `cohort`. The sum is divided by this fixed number, never by the size of the
     cohort that came: one client then changes the quotient by at most S / (q N). That is
-    the paper's estimator f_f, with equal weights.
+    the paper's estimator f_f, with equal weights. In a round in which nobody comes, the
+    noise alone is added.
 
     `epsilon` tells the privacy that the released models give to each client. What a run
     stores besides them (training losses and accuracies, and who came) is not private.
@@ -82,9 +83,11 @@ class DPFedAvg(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Average the clipped updates and add the noise."""
         assert self.cohort is not None, "prepare() fills in what depends on the run"
-        update: MeanUpdate = yield TrainMean(state.w_P, ids, max_norm=self.clip)
-        # The mean is over those that came; the factor makes it a sum over q N.
-        step_P = update.delta_P * (len(ids) / self.cohort)
+        step_P = torch.zeros_like(state.w_P)
+        if ids:
+            update: MeanUpdate = yield TrainMean(state.w_P, ids, max_norm=self.clip)
+            # The mean is over those that came; the factor makes it a sum over q N.
+            step_P = update.delta_P * (len(ids) / self.cohort)
         if self.noise:
             noise_P = torch.from_numpy(key("dp noise").standard_normal(len(step_P)))
             scale = self.noise * self.clip / self.cohort
@@ -114,7 +117,7 @@ class DPFedAvg(Algorithm):
           may come in every round and be known to. Neighbours are as in the first case.
           The policy must not look at the clients' data.
 
-        Under independent sampling, raysafl lets one client come where nobody would. The
+        If the policy lets one client come where nobody would (`at_least_one`), the
         probability of such a round is taken from delta.
 
         Args:
@@ -155,6 +158,10 @@ class DPFedAvg(Algorithm):
                 accounting, self.noise, rounds, delta, clients, int(sampling.cohort)
             )
         rate = sampling.cohort / clients
+        if not sampling.at_least_one:
+            gaussian = accounting.GaussianDpEvent(self.noise)
+            event = accounting.PoissonSampledDpEvent(rate, gaussian)
+            return _epsilon(accounting, event, rounds, delta)
         return _independent_epsilon(
             accounting, self.noise, rounds, delta, clients, rate
         )

@@ -20,7 +20,8 @@ class FedAU(Algorithm):
     participation intervals so far, and 1 before the first of them has ended. An
     interval ends when the client comes, or after K rounds, and then has the length K.
     The interval that ends in this round counts from the next round on. A round in which
-    no client is asked to train (a server round of SAFARI) is not counted.
+    nobody comes counts, and one in which no client is asked to train (a server round of
+    SAFARI) does not.
 
     Source: Wang and Ji 2024, ICLR, algorithms 1 and 2 (docs/papers.md#fedau); K = 50 is
     theirs.
@@ -45,9 +46,7 @@ class FedAU(Algorithm):
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Apply the weighted updates, then update the estimates of the intervals."""
-        update: Update = yield Train(state.w_P, ids)
-        delta_MP = update.delta_MP
-        cohort_M = torch.tensor(ids)
+        cohort_M = torch.tensor(ids, dtype=torch.int64)
         weight_N = state.server["weight"]
         waited_N = state.server["waited"] + 1
 
@@ -59,13 +58,17 @@ class FedAU(Algorithm):
         # For a client whose interval ends now: the mean length of all its intervals.
         mean_N = weight_N + (waited_N - weight_N) / ended_N.clamp_min(1)
 
-        # As in the paper, the weights from before this round are applied.
-        # The axis of length 1 lets one weight apply to all parameters of a row.
-        weight_M1 = weight_N[cohort_M].to(delta_MP)[:, None]
-        step_P = (weight_M1 * delta_MP).sum(0) / len(weight_N)
+        w_P = state.w_P
+        if ids:
+            update: Update = yield Train(w_P, ids)
+            # As in the paper, the weights from before this round are applied.
+            # The axis of length 1 lets one weight apply to all parameters of a row.
+            weight_M1 = weight_N[cohort_M].to(update.delta_MP)[:, None]
+            step_P = (weight_M1 * update.delta_MP).sum(0) / len(weight_N)
+            w_P = w_P - self.lr * step_P
         server = {
             "weight": torch.where(ends_N, mean_N, weight_N),
             "ended": ended_N,
             "waited": torch.where(ends_N, 0, waited_N),
         }
-        return replace(state, w_P=state.w_P - self.lr * step_P, server=server)
+        return replace(state, w_P=w_P, server=server)

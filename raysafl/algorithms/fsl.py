@@ -17,6 +17,7 @@ from raysafl.core.algorithm import (
     State,
     Train,
     Update,
+    without_clients,
 )
 from raysafl.core.randomness import Key
 
@@ -42,7 +43,9 @@ class FSL(Algorithm):
     """After each client round of `inner`, the server learns on D0 from the result.
 
     The server trains for E_s epochs at the learning rate gamma * eta_0, where
-    eta_0 = sqrt(S) * `rate` for a cohort of S clients. gamma = 0 is `inner` itself.
+    eta_0 = sqrt(S) * `rate` for a cohort of S clients. gamma = 0 is `inner` itself. Where
+    nobody comes, the server learns from the parameters as they are, with S = 1; the paper
+    has no such round.
 
     Defaults that depend on the run are filled in by `prepare`, as in section IV-A:
 
@@ -132,7 +135,8 @@ class FSL(Algorithm):
             # The inner algorithm starts here: pre-training is not one of its updates.
             state = self.inner.init(state.w_P - update.delta_MP[0], num_clients)
 
-        after = yield from self.inner.round(state, ids, key)
+        clients = self.inner.round(state, ids, key)
+        after = yield from (clients if ids else without_clients(clients, state))
         if not self.gamma:
             return after
 
@@ -141,7 +145,7 @@ class FSL(Algorithm):
         rate = self.rate * (
             self.local.rate(key.round) / self.local.lr if self.local else 1
         )
-        local = self._sgd(self.gamma * math.sqrt(len(ids)) * rate, self.epochs)
+        local = self._sgd(self.gamma * math.sqrt(max(1, len(ids))) * rate, self.epochs)
         update = yield Train.server(self._start(state.w_P, after.w_P), local)
         return replace(after, w_P=after.w_P - update.delta_MP[0])
 

@@ -16,7 +16,8 @@ class MIFA(Algorithm):
 
         w <- w - lr * mean_i(row_i)
 
-    where row_i is the update of client i's last round.
+    where row_i is the update of client i's last round. The server steps in a round in
+    which nobody comes, too.
 
     Source: Gu et al. 2021, NeurIPS, algorithm 1 (docs/papers.md#mifa). The paper
     assumes that all clients come in the first round. `over` says what happens where
@@ -41,15 +42,16 @@ class MIFA(Algorithm):
         The mean is updated by the change of the rows, which costs less than summing
         all.
         """
-        update: Update = yield Train(state.w_P, ids)
-        delta_MP = update.delta_MP
         num_clients = state.server["num_clients"]
-        # Only the cohort's rows change, so the mean changes by their difference.
-        mean_P = (
-            state.server["mean"] + (delta_MP - recall(state, ids)).sum(0) / num_clients
-        )
-        rows = remember(state, ids, delta_MP)
-        scale = num_clients / len(rows) if self.over == "seen" else 1.0
+        mean_P = state.server["mean"]
+        rows = state.clients
+        if ids:
+            update: Update = yield Train(state.w_P, ids)
+            # Only the cohort's rows change, so the mean changes by their difference.
+            change_MP = update.delta_MP - recall(state, ids)
+            mean_P = mean_P + change_MP.sum(0) / num_clients
+            rows = remember(state, ids, update.delta_MP)
+        scale = num_clients / max(1, len(rows)) if self.over == "seen" else 1.0
         return State(
             state.w_P - self.lr * scale * mean_P,
             {"mean": mean_P, "num_clients": num_clients},

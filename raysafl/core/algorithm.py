@@ -359,6 +359,29 @@ class Setting:
     cohort: float | None = None
 
 
+def without_clients(round: Round, state: State) -> Round:
+    """Carry out a round in which nobody comes.
+
+    Where it asks the empty cohort to train, it ends, and the state is what it was before.
+    So an algorithm says only what else it does in such a round: `if ids:`.
+
+    Args:
+        round: The round.
+        state: The state before it.
+    """
+    answer: Any = None
+    while True:
+        try:
+            request = round.send(answer)
+        except StopIteration as end:
+            after: State = end.value
+            return after
+        if not len(request.ids):
+            round.close()
+            return state
+        answer = yield request
+
+
 class Algorithm(Component):
     """A rule by which the server makes new global parameters from clients' updates.
 
@@ -413,7 +436,9 @@ class Algorithm(Component):
 
         Args:
             state: The state after the round before.
-            ids: The cohort: distinct client ids in ascending order.
+            ids: The cohort: distinct client ids in ascending order; none if nobody
+                comes. Where the empty cohort is then asked to train, the round ends, and
+                the state stays as it was.
             key: The source of randomness for this seed and round.
 
         Returns:

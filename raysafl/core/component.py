@@ -109,6 +109,14 @@ class Component(BaseModel):
             k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()
         }
 
+    @classmethod
+    def from_stored(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a component whose JSON has been read.
+
+        A class overrides it if its JSON leaves out something that is not the default.
+        """
+        return fields
+
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {"kind": type(self).kind, **serialize(self)}
@@ -122,11 +130,13 @@ class Component(BaseModel):
             k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
         }
         kind = fields.pop("kind", None)
+        if kind == cls.kind:
+            fields = cls.from_stored(fields)
         if kind not in (None, cls.kind) or cls.__dict__.get("abstract"):
             known = cls.kinds()
             if str(kind) not in known:
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
-            return known[str(kind)].model_validate(fields)
+            return known[str(kind)].model_validate({"kind": kind, **fields})
         for name in fields.keys() - cls.model_fields.keys() - cls._json_names().keys():
             raise ValueError(
                 f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"

@@ -21,8 +21,8 @@ class Cohort:
     """The clients that take part in one round, and how they were chosen.
 
     Args:
-        ids: The client ids, from 0 to num_clients - 1: distinct, in ascending order, at
-            least one.
+        ids: The client ids, from 0 to num_clients - 1: distinct, in ascending order.
+            Without any, nobody comes in this round.
         enforced: Whether the server enforced this cohort (a snapshot round of FAST).
             Policies that are uniform in every round count each of their rounds as
             enforced, so that FAST's ratio of rounds without enforcement is 0 % for
@@ -49,12 +49,13 @@ class Sampling:
         cohort: The expected number of clients in a round.
         is_fixed: Whether each round has exactly that many clients, drawn uniformly
             without replacement. Otherwise each client comes independently of the others
-            and of the past, with probability cohort / (number of all clients); should
-            nobody come, one client does.
+            and of the past, with probability cohort / (number of all clients).
+        at_least_one: Whether one client comes in a round in which nobody would.
     """
 
     cohort: float
     is_fixed: bool
+    at_least_one: bool = False
 
 
 class Participation(Component):

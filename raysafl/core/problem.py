@@ -193,6 +193,10 @@ class FederatedData(Component):
         """Whether the server's samples are, or were, those of clients."""
         return False
 
+    def owners(self, samples: Samples) -> NDArray[np.int64] | None:
+        """Return the number of whose each sample is, -1 for nobody's; None if not known."""
+        return samples.users
+
     @property
     def has_validation(self) -> bool:
         """Whether `split` holds training samples back, on which models are evaluated."""

@@ -83,15 +83,15 @@ class Record:
         str,
         Column(
             "string",
-            "who trained in the round: client, server, client+server or central",
+            "who trained in the round: client, server, client+server, central or nobody",
         ),
     ]
     cohort: Annotated[
         list[int],
         Column(
             "list of int32",
-            "ids of the clients that the policy picked; in a round of the server alone they "
-            "did not train",
+            "ids of the clients that the policy picked, none if nobody came; in a round of "
+            "the server alone they did not train",
         ),
     ]
     test_accuracy: Annotated[

@@ -155,6 +155,10 @@ class Federation(FederatedData):
         )
         return replace(dataset, train=joined, outside=len(extra))
 
+    def owners(self, samples: Samples) -> Ints | None:
+        """Return whose each sample is: the values of `ByColumn`, else the users."""
+        return self.partition.users_of(samples)
+
     def split_seed(self, seed: int) -> int:
         """Return the seed that determines the split of the replicate with this seed.
 

@@ -105,4 +105,4 @@ class ArbitraryRates(Participation):
         rng = key("arbitrary rates")
         if self.m is not None:
             return state, Cohort(weighted(rate_N, self.m, rng))
-        return state, Cohort(come(rate_N, rng)[1].tolist())
+        return state, Cohort(come(rate_N, rng, at_least_one=True)[1].tolist())

@@ -1,6 +1,6 @@
 """Clients that come and go on their own: independently, with memory, or in turns."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -10,6 +10,15 @@ from raysafl.core.randomness import Key
 from raysafl.participation.sampling import Floats, Ints, Most, at_most, check_m, come
 
 Rate = Annotated[float, Field(ge=0, le=1)]
+AtLeastOne = Annotated[
+    bool,
+    # JSON leaves out True, which was the rule before there was the field.
+    Field(
+        exclude_if=bool,
+        description="Whether one client comes in a round in which nobody would: the one "
+        "that was nearest to it.",
+    ),
+]
 
 
 def per_client(name: str, value: float | list[float], num_clients: int) -> Floats:
@@ -32,11 +41,22 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
     return np.broadcast_to(values, num_clients)
 
 
-class Bernoulli(Participation):
+class ByChance(Participation):
+    """The base of policies by which nobody may come in a round."""
+
+    abstract: ClassVar[bool] = True
+
+    @classmethod
+    def from_stored(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of JSON, with `at_least_one` if it is left out."""
+        return {"at_least_one": True, **fields}
+
+
+class Bernoulli(ByChance):
     """Each client comes with its own rate, independently of the others and of the past.
 
-    If nobody comes by chance, the client with the least u_i / rate_i does (u_i: its
-    uniform draw).
+    With `at_least_one`, if nobody comes by chance, the client with the least u_i / rate_i
+    does (u_i: its uniform draw).
 
     Source: FedAU, section 6 (docs/papers.md#fedau).
     """
@@ -45,6 +65,7 @@ class Bernoulli(Participation):
         description="Probability to come, in [0, 1]: one for all clients, or one per client."
     )
     m: Most = None
+    at_least_one: AtLeastOne = False
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError if there is not one rate per client, or all are 0."""
@@ -55,17 +76,19 @@ class Bernoulli(Participation):
         """Return that clients come independently, if they have one rate and no limit."""
         if isinstance(self.rate, list) or self.m is not None:
             return None
-        return Sampling(self.rate * num_clients, is_fixed=False)
+        expected = self.rate * num_clients
+        return Sampling(expected, is_fixed=False, at_least_one=self.at_least_one)
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Draw for each client whether it comes."""
-        _, ids = come(per_client("rate", self.rate, num_clients), key("bernoulli"))
+        rate_N = per_client("rate", self.rate, num_clients)
+        _, ids = come(rate_N, key("bernoulli"), self.at_least_one)
         return state, Cohort(at_most(ids, self.m, key))
 
 
-class Markov(Participation):
+class Markov(ByChance):
     """Each client is an on/off Markov chain with a given mean and correlation.
 
         P(on | on)  = mean + correlation (1 - mean)
@@ -73,8 +96,9 @@ class Markov(Participation):
 
     The chains start in their stationary distribution. So a client is on with
     probability `mean` in every round, and a client's presence k rounds later has the
-    correlation `correlation`^k. If nobody is on, the client with the least u_i / P(on)
-    comes in this round (u_i: its uniform draw), and its chain stays off.
+    correlation `correlation`^k. With `at_least_one`, if nobody is on, the client with the
+    least u_i / P(on) comes in this round (u_i: its uniform draw), and its chain stays
+    off.
 
     The state is a list with 0 (off) or 1 (on) for each client.
 
@@ -90,6 +114,7 @@ class Markov(Participation):
         description="Correlation of a client's presence in consecutive rounds.",
     )
     m: Most = None
+    at_least_one: AtLeastOne = False
 
     @model_validator(mode="after")
     def _is_a_chain(self) -> "Markov":
@@ -119,7 +144,7 @@ class Markov(Participation):
         if state is not None:
             on_N = np.asarray(state, bool)
             chance_N = np.where(on_N, mean_N + rho * (1 - mean_N), mean_N * (1 - rho))
-        on_N, ids = come(chance_N, key("markov"))
+        on_N, ids = come(chance_N, key("markov"), self.at_least_one)
         return on_N.astype(int).tolist(), Cohort(at_most(ids, self.m, key))
 
 

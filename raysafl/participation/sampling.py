@@ -71,12 +71,19 @@ def weighted(weight_N: Floats, m: int, rng: np.random.Generator) -> list[int]:
     return ascending(np.concatenate([first, tied]))
 
 
-def come(chance_N: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Ints]:
+def come(
+    chance_N: Floats, rng: np.random.Generator, at_least_one: bool
+) -> tuple[NDArray[np.bool_], Ints]:
     """Let each client come with its own probability, independently of the others.
 
-    Client i comes if u_i < chance_i, with u_i uniform on [0, 1). If nobody comes, the
-    cohort is the client with the least u_i / chance_i, as if all probabilities were
-    raised together until somebody comes.
+    Client i comes if u_i < chance_i, with u_i uniform on [0, 1).
+
+    Args:
+        chance_N: the probability of each client.
+        rng: the only source of randomness.
+        at_least_one: whether, if nobody comes, the cohort is the client with the least
+            u_i / chance_i, as if all probabilities were raised together until somebody
+            comes.
 
     Returns:
         Who came by chance, as booleans [N], and the ids of the cohort.
@@ -84,7 +91,7 @@ def come(chance_N: Floats, rng: np.random.Generator) -> tuple[NDArray[np.bool_],
     u_N = rng.random(len(chance_N))
     on_N = u_N < chance_N
     ids = np.flatnonzero(on_N)
-    if not len(ids):
+    if at_least_one and not len(ids):
         # The bound avoids a division by zero; a client of probability 0 wins only if
         # all are 0.
         ids = np.argmin(u_N / np.maximum(chance_N, 1e-300), keepdims=True)

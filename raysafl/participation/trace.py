@@ -106,8 +106,8 @@ class Trace(Participation):
 
     The trace is a CSV or Parquet file with the columns `client` (from 0), `start` and
     `end` (rounds from 0; `end` itself is outside). A client may have many rows, and
-    they may overlap. After the last `end` the trace starts over, so that it serves a
-    run of any length.
+    they may overlap. In a round without any, nobody comes. After the last `end` the
+    trace starts over, so that it serves a run of any length.
 
     The SHA-256 of the file's content is part of a run's id: the same file name with
     other content is another run. Every machine that runs trials must have the file.
@@ -140,7 +140,7 @@ class Trace(Participation):
         return super().replace({"sha256": "", **new} if "file" in new else new)
 
     def check(self, num_clients: int) -> None:
-        """Raise ValueError if a client is unknown or a round before the last end is empty."""
+        """Raise ValueError if a client is unknown."""
         check_m(self.m, num_clients)
         table = intervals(self.file, self.sha256)
         ids = table[:, 0]
@@ -148,14 +148,6 @@ class Trace(Participation):
             raise ValueError(
                 f"the trace {self.file} has unknown clients {unknown[:10]}; "
                 f"ids go from 0 to {num_clients - 1}"
-            )
-        # Intervals are sorted by start: a gap lies where one starts behind all earlier ends.
-        covered = np.concatenate([[0], np.maximum.accumulate(table[:, 2])[:-1]])
-        gaps = covered[table[:, 1] > covered]
-        if len(gaps):
-            raise ValueError(
-                f"the trace {self.file} leaves round {gaps[0]} empty; every round from 0 to its "
-                "last end needs a client"
             )
 
     def pick(

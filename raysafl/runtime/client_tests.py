@@ -92,7 +92,7 @@ class ClientTests:
             return self._classes
         split = self.population.splits[job.cells[0]]
         if id(split) not in self._own:
-            self._own[id(split)] = self._make_own(split)
+            self._own[id(split)] = self._make_own(job.cells[0], split)
         return self._own[id(split)]
 
     def labels(self, cell: int) -> Ints:
@@ -110,12 +110,18 @@ class ClientTests:
     def sizes(self, cell: int, on: TestsOn) -> tuple[list[int], list[int]]:
         """Return how many training and how many test samples each client has.
 
+        A client without test samples of its own is judged by none.
+
         Raises:
-            ValueError: A client has no test samples.
+            ValueError: No client has test samples of its own, or one holds no samples,
+                or none of the test samples fits its labels.
         """
         held = self.population.splits[cell].clients.sizes
         tests = self._test_sizes(cell, on)
-        empty = np.flatnonzero((tests == 0) | (held == 0))
+        judged = tests > 0
+        if on == "own" and judged.any():
+            judged[:] = True
+        empty = np.flatnonzero(~judged | (held == 0))
         if len(empty):
             self._refuse_empty(cell, int(empty[0]), on)
         return held.tolist(), tests.tolist()
@@ -147,17 +153,18 @@ class ClientTests:
                 "give on='own'"
             )
         raise ValueError(
-            f"eval_clients finds no test samples for client {client}: none in the test set "
-            "is of its users; give Federation(own_tests=0.2) to hold out some of its own "
+            "eval_clients finds no test samples for any client: none in the test set is of "
+            "their users; give Federation(own_tests=0.2) to hold out some of their own "
             "samples, or on='labels'"
         )
 
-    def _make_own(self, split: Split) -> Groups:
+    def _make_own(self, cell: int, split: Split) -> Groups:
         """Find the test samples that belong to each client."""
         if split.tests is not None:
             return Groups(split.tests, of_train=True)
-        train = self.dataset.train.users
-        test = self.dataset.test.users
+        owners = self.population.cells[cell].data.owners
+        train = owners(self.dataset.train)
+        test = owners(self.dataset.test)
         if train is None or test is None:
             raise ValueError(
                 f"eval_clients.on='own' needs test samples of each client, and the test "
@@ -311,7 +318,12 @@ class ClientTests:
 
 
 def _value(measures: Measures, name: str, sums_n: Floats, count: int) -> float:
-    """Return the value of one of the measures from the sums of all of them."""
+    """Return the value of one of the measures from the sums of all of them.
+
+    It is NaN if there is no sample.
+    """
+    if not count:
+        return float("nan")
     start = 0
     for other, size in measures.sizes.items():
         if other == name:

@@ -33,15 +33,15 @@ def checked_pick(
         round: the number of the round.
 
     Raises:
-        ValueError: it is no pair of a state and a cohort; the cohort is empty, or names
-            a client twice or one that does not exist; or checkpoints cannot hold the
-            state of a policy of the user's own.
+        ValueError: it is no pair of a state and a cohort; the cohort names a client
+            twice or one that does not exist; or checkpoints cannot hold the state of a
+            policy of the user's own.
     """
 
     def refuse(what: str) -> NoReturn:
         raise ValueError(
             f"{method_name(policy, Participation, 'pick')} must return (state, "
-            f"Cohort(ids)), where ids names at least one client, each at most once, by "
+            "Cohort(ids)), where ids names each client that comes once, by "
             f"whole numbers from 0 to {num_clients - 1}; in round {round} {what}"
         )
 
@@ -60,8 +60,6 @@ def checked_pick(
     ids = _integers(cohort.ids)
     if ids is None:
         refuse(f"the ids are {in_brief(cohort.ids)}")
-    if not len(ids):
-        refuse("the cohort is empty")
     outside = ids[(ids < 0) | (ids >= num_clients)]
     if len(outside):
         refuse(f"the cohort holds client {outside[0]}, which does not exist")
@@ -77,10 +75,9 @@ def _is_plain(ids: Any, num_clients: int) -> bool:
     """
     return (
         type(ids) is list
-        and set(map(type, ids)) == {int}
+        and set(map(type, ids)) <= {int}
         and ids == sorted(set(ids))
-        and ids[0] >= 0
-        and ids[-1] < num_clients
+        and (not ids or (ids[0] >= 0 and ids[-1] < num_clients))
     )
 
 

@@ -55,8 +55,9 @@ class PerClient(Component):
       `Federation(own_tests=0.2)` holds out of its training samples, if it does.
       Otherwise they are the test samples of its users, where the dataset names the user
       of each test sample and no two clients have training samples of the same user (as
-      under the partition `ByUser`). Validation samples are never used, since they serve
-      to choose settings.
+      under the partitions `ByUser` and `ByColumn`). A client without such samples is judged
+      by none: its entries are empty, and the statistics over clients leave it out.
+      Validation samples are never used, since they serve to choose settings.
 
     Raises:
         ValueError: A field is out of range.
@@ -171,7 +172,8 @@ def served(
 
     Args:
         came_N: In how many rounds each client has trained.
-        quality_N: The metric of the global model on each client's test samples.
+        quality_N: The metric of the global model on each client's test samples; NaN for
+            a client without any, which is left out. At least one client has some.
         higher_is_better: Whether a higher metric is better.
         personal_N: The metric of each client's personal model, if there are any.
         absent: The metric on the classes that only clients hold which never came.
@@ -184,6 +186,13 @@ def served(
         >>> found["never"], found["weighted"], found["worst10"]
         (0.25, 0.75, 0.25)
     """
+    judged_N = ~np.isnan(quality_N)
+    if not judged_N.any():
+        judged_N[:] = True
+    came_N = came_N[judged_N]
+    quality_N = quality_N[judged_N]
+    if personal_N is not None:
+        personal_N = personal_N[judged_N]
     tenth = -(-len(came_N) // 10)
     never_N = came_N == 0
     worst_first_N = np.sort(quality_N if higher_is_better else -quality_N)

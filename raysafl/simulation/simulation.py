@@ -6,7 +6,9 @@ One round (`Simulation.next_round`) goes as follows, for all replicates (seeds) 
    started with it as a generator.
 2. Every generator yields a request, `Train` or `TrainMean`. The requests of all
    replicates become one request for `Training`, and each generator is sent its answer.
-   This repeats until every generator has returned its replicate's new state.
+   This repeats until every generator has returned its replicate's new state. If nobody
+   has come and the algorithm asks the cohort to train, its round ends there, and the
+   state stays as it was.
 3. If the policy wants it, the new parameters' `TrainAccuracy` is measured.
 4. Replicates whose parameters are no longer finite are stopped.
 5. If the round is due to be evaluated, an `Evaluation` is requested. The test scores
@@ -39,6 +41,7 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
     Update,
+    without_clients,
 )
 from raysafl.core.means import relative_weights
 from raysafl.core.objective import Value
@@ -314,6 +317,8 @@ class Simulation:
             generator = checked_round(
                 algorithm, algorithm.round(replicate.state, cohort.ids, key), self.round
             )
+            if not cohort.ids:
+                generator = without_clients(generator, replicate.state)
             rounds[r] = _RoundInProgress(generator, cohort)
         return rounds
 
@@ -359,7 +364,7 @@ class Simulation:
         self, r: int, returned: Any, in_progress: _RoundInProgress
     ) -> None:
         """Take what replicate r's round has returned as its new state."""
-        if not in_progress.calls:
+        if not in_progress.calls and in_progress.cohort.ids:
             refuse_no_request(self.algorithms[r], self.round)
         replicate = self.replicates[r]
         replicate.state = checked_state(
@@ -495,7 +500,7 @@ class Simulation:
         ids = {}
         for r, in_progress in rounds.items():
             clients = self.run.participation.measured_on(in_progress.cohort.ids)
-            if clients is not None:
+            if clients:
                 ids[self.first_cell + r] = clients
         if ids:
             accuracies = yield TrainAccuracy(self._parameters(ids), ids)
@@ -640,7 +645,7 @@ class Simulation:
             replicate=r,
             seed=replicate.seed,
             round=self.round,
-            kind="+".join(sorted(in_progress.kinds)),
+            kind="+".join(sorted(in_progress.kinds)) or "nobody",
             cohort=in_progress.cohort.ids,
             test_accuracy=cast("float | None", metrics.pop("test_accuracy", None)),
             test_loss=cast("float", metrics.pop("test_loss")),

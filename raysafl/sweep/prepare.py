@@ -1,5 +1,6 @@
 """Loads the datasets of runs, and tries their parts on them, before anything runs."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from raysafl.sweep.user_errors import errors_described
 from raysafl.training.engine_choice import make_engine
 from raysafl.training.inputs import Inputs
 from raysafl.training.objective_check import try_objective
+
+LOG = logging.getLogger(__name__)
 
 
 def prepare(runs: Iterable[Run], engine: str = "auto") -> dict[str, Dataset]:
@@ -61,7 +64,14 @@ def _prepare_one(
         if tested not in seen:
             population = Population(run.cells[:1], dataset)
             tests = ClientTests(population, dataset, objective.metric)
-            tests.sizes(0, run.eval_clients.on)
+            _, counts = tests.sizes(0, run.eval_clients.on)
+            if unjudged := counts.count(0):
+                LOG.warning(
+                    "%d of %d clients have no test samples of their own, so that they are "
+                    "not judged: their entries are empty",
+                    unjudged,
+                    len(counts),
+                )
             seen.add(tested)
     if (model := name + run.model.to_json() + objective.to_json()) not in seen:
         check_targets(objective, dataset)

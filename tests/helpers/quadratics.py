@@ -22,7 +22,7 @@ from raysafl import (
     TrainMean,
     Update,
 )
-from raysafl.core.algorithm import CountSamples, Request
+from raysafl.core.algorithm import CountSamples, Request, without_clients
 
 H = torch.stack(
     [
@@ -118,6 +118,8 @@ def play(
     state = algorithm.init(START, len(A)) if state is None else state
     for t, ids in enumerate(cohorts, first):
         turn = algorithm.round(state, ids, Key(0, t))
+        if not ids:
+            turn = without_clients(turn, state)
         reply: Any = None
         try:
             while True:

@@ -77,16 +77,16 @@ def test_a_weighted_draw_takes_the_first_arrivals_in_stable_order(
 
 
 @given(st.lists(st.sampled_from([0.0, 1e-6, 0.3]), min_size=1, max_size=9), SEEDS)
-def test_somebody_always_comes_by_chance_or_as_the_nearest(
+def test_clients_come_by_chance_and_if_asked_at_least_the_nearest_does(
     rate: list[float], seed: int
 ) -> None:
     u = Key(seed)("x").random(len(rate))
     by_chance = [i for i, (a, b) in enumerate(zip(u, rate, strict=True)) if a < b]
     nearest = min(range(len(rate)), key=lambda i: (u[i] / max(rate[i], 1e-300), i))
-    on, ids = come(np.array(rate), Key(seed)("x"))
-    assert np.flatnonzero(on).tolist() == by_chance and ids.tolist() == (
-        by_chance or [nearest]
-    )
+    for at_least_one, expected in ((False, []), (True, [nearest])):
+        on, ids = come(np.array(rate), Key(seed)("x"), at_least_one)
+        assert np.flatnonzero(on).tolist() == by_chance
+        assert ids.tolist() == (by_chance or expected)
 
 
 @given(

@@ -85,11 +85,11 @@ def fits(observed: Any, expected: Any) -> bool:
 @pytest.mark.parametrize("policy", EVERY, ids=repr)
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=15, deadline=None)
-def test_a_cohort_is_distinct_sorted_known_and_never_empty(
+def test_a_cohort_is_distinct_sorted_and_known(
     policy: Participation, seed: int
 ) -> None:
     for ids in cohorts(policy, 12, seed):
-        assert ids and ids == sorted(set(ids)) and 0 <= ids[0] and ids[-1] < M
+        assert ids == sorted(set(ids)) and set(ids) <= set(range(M))
         assert all(type(i) is int for i in ids)
 
 
@@ -237,7 +237,7 @@ def test_bernoulli_clients_come_with_their_rates_and_independently() -> None:
 
 def test_if_no_bernoulli_client_comes_the_nearest_does() -> None:
     rate = np.array([0.01, 0.03, 0.0])
-    policy = Bernoulli(rate=rate.tolist())
+    policy = Bernoulli(rate=rate.tolist(), at_least_one=True)
     factor = np.geomspace(1, 1e3, 50001)[:, None]
     for t in range(300):
         u = Key(0, t)("bernoulli").random(3)
@@ -292,7 +292,8 @@ def test_a_markov_chain_steps_by_the_draws_of_its_own_round() -> None:
 
 
 def test_a_forced_markov_client_stays_off_in_its_chain() -> None:
-    policy, state, forced = Markov(mean=0.02, correlation=0.0), None, 0
+    policy = Markov(mean=0.02, correlation=0.0, at_least_one=True)
+    state, forced = None, 0
     for t in range(100):
         state, cohort = policy.pick(state, 5, Key(0, t), None)
         ids = cohort.ids
@@ -308,10 +309,38 @@ def test_markov_with_no_memory_has_the_rate_of_bernoulli() -> None:
     counts = Counter(
         map(len, cohorts(Markov(mean=0.5, correlation=0.0), 4000, clients=3))
     )
-    # Nobody (1/8) becomes one client.
-    assert fits(
-        [counts[1], counts[2], counts[3]], [4000 * 4 / 8, 4000 * 3 / 8, 4000 / 8]
-    )
+    assert fits([counts[n] for n in range(4)], [4000 * k / 8 for k in (1, 3, 3, 1)])
+
+
+def test_nobody_comes_as_often_as_ten_clients_of_rate_5_percent_stay_away() -> None:
+    empty = sum(not ids for ids in cohorts(Bernoulli(rate=0.05), 4000, clients=10))
+    expected = 0.95**10
+    assert 0.59 < expected < 0.6
+    assert fits([empty, 4000 - empty], [4000 * expected, 4000 * (1 - expected)])
+
+
+@pytest.mark.parametrize(
+    ("policy", "json"),
+    [
+        (
+            Bernoulli(rate=0.1, at_least_one=True),
+            '{"kind":"Bernoulli","m":null,"rate":0.1}',
+        ),
+        (
+            Markov(mean=0.1, correlation=0.5, at_least_one=True),
+            '{"correlation":0.5,"kind":"Markov","m":null,"mean":0.1}',
+        ),
+    ],
+    ids=repr,
+)
+def test_a_policy_with_at_least_one_client_keeps_its_json(
+    policy: Participation, json: str
+) -> None:
+    assert policy.to_json() == json
+    assert Participation.from_json(json) == policy == type(policy).from_json(json)
+    without = policy.replace(at_least_one=False)
+    assert '"at_least_one":false' in without.to_json()
+    assert Participation.from_json(without.to_json()) == without
 
 
 def test_cyclic_groups_take_turns_exactly() -> None:

@@ -72,8 +72,6 @@ def test_the_file_can_be_an_axis(tmp_path: Path, tiny: Run) -> None:
     [
         ([(0, 0, 2), (3, 0, 2)], (), "unknown clients [3]; ids go from 0 to 2"),
         ([(0, 0, 2), (-1, 0, 2)], (), "unknown clients [-1]"),
-        ([(0, 1, 2)], (), "leaves round 0 empty"),
-        ([(0, 0, 9), (1, 0, 2), (2, 11, 12)], (), "leaves round 9 empty"),
         (
             [(0, 0, 2), (1, -1, 2)],
             (),

@@ -1,0 +1,175 @@
+"""Rounds in which nobody comes: the model stays, and what else an algorithm does is done."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from helpers.matrix import EVERY
+from helpers.packs import alone, assert_same, cells_of, together
+from helpers.quadratics import ALL, START, play, train_locally
+
+from raysafl import (
+    FSL,
+    MIFA,
+    SAFARI,
+    Algorithm,
+    Bernoulli,
+    Centralised,
+    Cohort,
+    DPFedAvg,
+    FedAU,
+    FedAvg,
+    FedAvgM,
+    FSLParallel,
+    Key,
+    Participation,
+    Run,
+    ServerOnly,
+    Snapshot,
+    Trace,
+    Uniform,
+)
+from raysafl.core.record import Record
+from raysafl.runtime.in_process import Worker
+from raysafl.simulation.checkpoint import dump, restore
+from raysafl.simulation.lockstep import Lockstep
+from raysafl.simulation.simulation import Simulation
+
+# In an empty round these train at the server, step by what they remember, or add noise.
+ACTIVE = (FSL, FSLParallel, SAFARI, ServerOnly, Centralised, MIFA, DPFedAvg)
+COHORTS = [[0, 1], [], [2, 3], [], [], [1]]
+
+
+class Holes(Participation):
+    """The cohorts above, over and over."""
+
+    def pick(
+        self, state: Any, num_clients: int, key: Key, accuracy: float | None
+    ) -> tuple[Any, Cohort]:
+        """Whose turn it is."""
+        return state, Cohort(COHORTS[key.round % len(COHORTS)])
+
+
+def played(run: Run) -> list[Record]:
+    sim = Simulation(run, Worker(run.cells, run.data.load(), run.model))
+    records = []
+    while not sim.done:
+        records += sim.step()
+    return records
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
+def test_the_model_stays_in_a_round_in_which_nobody_comes(
+    algorithm: Algorithm, tiny: Run
+) -> None:
+    run = tiny.replace(
+        algorithm=algorithm, participation=Holes(), rounds=6, replicates=1, eval_every=1
+    )
+    records = played(run)
+    assert [r.cohort for r in records] == COHORTS
+    for before, record in itertools.pairwise(records):
+        if record.cohort:
+            continue
+        assert record.bytes_up == record.bytes_down == record.snapshots == 0
+        if not isinstance(algorithm, ACTIVE):
+            assert record.kind == "nobody" and record.steps == 0
+            assert record.test_loss == before.test_loss
+            assert record.train_loss == before.train_loss
+
+
+@pytest.mark.parametrize("kind", [FSL, FSLParallel])
+def test_under_fsl_the_server_learns_alone(kind: type[FSL], tiny: Run) -> None:
+    run = tiny.replace(
+        algorithm=kind(inner=FedAvg()), participation=Holes(), rounds=2, replicates=1
+    )
+    _, record = played(run.replace(eval_every=1))
+    assert record.kind == "server" and record.steps > 0 and record.server_rounds == 1
+
+
+def test_the_first_round_may_be_empty(tiny: Run) -> None:
+    run = tiny.replace(participation=Bernoulli(rate=1e-6), rounds=3, replicates=1)
+    records = played(run.replace(eval_every=1))
+    assert records[0].kind == "nobody" and records[0].train_loss is None
+
+
+def test_mifa_steps_by_what_it_remembers() -> None:
+    """Against its definition in float64."""
+    w, rows = START, {}
+    for cohort in COHORTS:
+        rows |= {i: w - train_locally(i, w) for i in cohort}
+        w = w - sum(rows.values()) / len(ALL)
+    found = play(MIFA(over="all"), COHORTS).w_P
+    torch.testing.assert_close(found, w, rtol=1e-12, atol=1e-12)
+
+
+def test_fedau_counts_the_round_as_one_in_which_no_interval_ends() -> None:
+    """Client 0 comes in round 0; client 1 in rounds 0 and 5, so its second interval is 5."""
+    weight_N = play(FedAU(K=50), COHORTS).server["weight"]
+    assert weight_N.tolist() == [1, (1 + 5) / 2, 3, 3]
+    # With K = 2, an interval of client 0 ends in the empty rounds 2 and 4.
+    weight_N = play(FedAU(K=2), COHORTS).server["weight"]
+    assert weight_N[0] == (1 + 2 + 2) / 3
+
+
+def test_a_moment_at_the_server_waits() -> None:
+    without = [cohort for cohort in COHORTS if cohort]
+    found, expected = (play(FedAvgM(), cohorts).w_P for cohorts in (COHORTS, without))
+    assert torch.equal(found, expected)
+
+
+def test_noise_for_privacy_is_added_to_nothing() -> None:
+    algorithm = DPFedAvg(clip=1.0, noise=1.0, cohort=2)
+    noise = Key(0, 0)("dp noise").standard_normal(2) / 2
+    torch.testing.assert_close(
+        play(algorithm, [[]]).w_P, START - torch.from_numpy(noise)
+    )
+
+
+def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    rows = [(0, 1, 3), (4, 2, 3), (1, 4, 5)]
+    pd.DataFrame(rows, columns=["client", "start", "end"]).to_csv(file, index=False)
+    run = tiny.replace(participation=Trace(file=str(file)), rounds=5, eval_every=1)
+    records = [r for r in played(run) if r.replicate == 0]
+    assert [r.cohort for r in records] == [[], [0], [0, 4], [], [1]]
+    assert records[3].test_loss == records[2].test_loss != records[1].test_loss
+
+
+@pytest.mark.parametrize("accuracy", ["local", "cohort", "clients"])
+def test_an_adaptive_policy_goes_on_with_the_accuracy_of_before(
+    accuracy: str, tiny: Run
+) -> None:
+    policy = Snapshot(base=Holes(), uniform=Uniform(m=2), adapt=3.0, accuracy=accuracy)
+    records = played(tiny.replace(participation=policy, rounds=6, eval_every=1))
+    assert len(records) == 6 * tiny.replicates
+
+
+def test_runs_with_empty_rounds_share_a_pack_and_go_on_from_a_checkpoint(
+    tiny: Run,
+) -> None:
+    base = tiny.replace(participation=Holes(), rounds=6)
+    runs = {
+        "FedAvg": base,
+        "MIFA": base.replace(algorithm=MIFA()),
+        "others": tiny.replace(rounds=6),
+    }
+    work = Worker(cells_of(runs), base.data.load(), base.model)
+    results, failed = together(runs, Lockstep[str](work))
+    assert not failed
+    for name, run in runs.items():
+        assert_same(results[name], alone(run, "fused"))
+
+    first, second = (
+        Simulation(base, Worker(base.cells, base.data.load(), base.model))
+        for _ in range(2)
+    )
+    for _ in range(2):
+        first.step()
+    restore(second, dump(first))
+    while not first.done:
+        assert [r.test_loss for r in first.step()] == [
+            r.test_loss for r in second.step()
+        ]
