@@ -208,23 +208,17 @@ MISTAKES = {
         "Mine.pick",
         "the cohort holds a client twice: [1, 1, 2]",
     ),
-    "nobody": (
-        policy("return state, Cohort([])"),
-        "participation=Mine()",
-        "Mine.pick",
-        "the cohort is empty",
-    ),
     "arrays in the policy's state": (
         policy("return np.zeros(2), Cohort([0])"),
         "participation=Mine()",
         "Mine.pick",
         "must return a state of plain numbers, texts, lists and dictionaries",
     ),
-    "nobody inside a snapshot policy": (
-        policy("return state, Cohort([])"),
+    "an unknown client inside a snapshot policy": (
+        policy("return state, Cohort([99])"),
         "participation=Snapshot(base=Mine(), uniform=Uniform(m=5), every=2)",
         "Mine.pick",
-        "the cohort is empty",
+        "the cohort holds client 99, which does not exist",
     ),
     "an empty client": (
         "class Mine(Partition):\n"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers.mistakes import LINES, MISTAKES, algorithm, load, place, policy
 
 from raysafl import Key, Run, Uniform
@@ -109,9 +108,9 @@ def test_checks_of_a_cohort_take_a_small_part_of_drawing_it() -> None:
     assert checking < drawing + 20 * 1e-3
 
 
-def test_an_empty_tensor_or_a_float_is_no_cohort() -> None:
+def test_floats_nested_lists_sets_and_texts_are_no_cohort() -> None:
     from raysafl.simulation.checks import checked_pick
 
-    for ids in (torch.tensor([]), np.array([1.0]), [[1], [1, 2]], {1, 2}, "12"):
+    for ids in (np.array([1.0]), [[1], [1, 2]], {1, 2}, "12"):
         with pytest.raises(ValueError, match="must return"):
             checked_pick(Uniform(m=1), (None, Cohort(ids)), 10, 1)  # type: ignore[arg-type]
