@@ -34,7 +34,8 @@ def check(pool: ActorPool, runs: dict[str, Run], engine: str) -> None:
         assert_same(results[name], alone(run, engine))
 
 
-@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.acceptance), 2])
+@pytest.mark.acceptance
+@pytest.mark.parametrize("actors", [1, 2])
 def test_any_objective_has_the_same_bits_on_actors_in_a_pack_and_alone(
     tiny: Run, actors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

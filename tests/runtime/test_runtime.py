@@ -153,6 +153,7 @@ def test_convolutions_on_two_actors_equal_one_process(tiny: Run) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_two_actors_count_the_training_accuracy_of_one_process(tiny: Run) -> None:
     run = tiny.replace(

@@ -59,7 +59,7 @@ def test_only_the_head_moves_and_counts_and_the_backbone_stays(frozen: Run) -> N
 
 
 @pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("actors", [1, pytest.param(2, marks=pytest.mark.acceptance)])
 def test_frozen_models_on_actors_give_the_rows_of_one_process(
     frozen: Run, actors: int
 ) -> None:

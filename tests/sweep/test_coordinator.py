@@ -98,6 +98,7 @@ def test_it_reports_every_evaluated_round_and_ends_with_the_ledger(
     assert results[-1]["test_accuracy"] == pytest.approx(of)
 
 
+@pytest.mark.acceptance
 def test_a_report_that_results_cannot_be_written_has_the_metrics_that_tune_demands(
     start: Any, store: Store
 ) -> None:
@@ -165,6 +166,7 @@ def test_setting_up_a_trial_touches_nothing_of_its_run(
     pd.testing.assert_frame_equal(store.rounds(), before)
 
 
+@pytest.mark.acceptance
 def test_a_stopped_trial_goes_on_from_where_it_was(
     start: Any, store: Store, tiny: Run
 ) -> None:

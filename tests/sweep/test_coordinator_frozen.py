@@ -32,6 +32,7 @@ class PerProcess(Model):
         return nn.Sequential(nn.Flatten(), first, nn.Linear(8, num_classes))
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("ray_local")
 def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
     tmp_path: Path, tiny: Run

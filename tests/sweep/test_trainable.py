@@ -23,6 +23,7 @@ class Reports(tune.Callback):
         self.rounds.append((lr, result["round"], result["test_accuracy"]))
 
 
+@pytest.mark.acceptance
 def test_a_plain_tuner_stops_the_worse_run_early(tiny: Run, tmp_path: Path) -> None:
     base = tiny.replace(rounds=8)
     reports = Reports()
