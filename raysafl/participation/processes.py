@@ -16,7 +16,7 @@ AtLeastOne = Annotated[
     Field(
         exclude_if=bool,
         description="Whether one client comes in a round in which nobody would: the one "
-        "that was nearest to it.",
+        "that was nearest to it. JSON that does not say it means true.",
     ),
 ]
 

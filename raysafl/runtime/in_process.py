@@ -215,12 +215,7 @@ class Worker:
         samples = self.trainer.inputs if groups.of_train else self.trainer.test
         w_RP = self._rows([w[cell] for cell in job.cells])
         sums_on = self.trainer.evaluator.sums_on
-        num_sums = sum(self.trainer.evaluator.measures.sizes.values())
-        none = torch.zeros(
-            num_sums, len(w_RP), dtype=torch.float64, device=self.trainer.device
-        )
-        rows = [groups.indices[k] for k in numbers]
-        sums = [sums_on(w_RP, samples, own) if len(own) else none for own in rows]
+        sums = [sums_on(w_RP, samples, groups.indices[k]) for k in numbers]
         return torch.stack(sums).cpu().numpy()
 
     def evaluate_personal(
@@ -252,8 +247,6 @@ class Worker:
         rows_G, of_train, weight_G, count = self.tests.personal_groups(
             task.cell, on, task.client
         )
-        if not count:
-            return float("nan")
         samples = self.trainer.inputs if of_train else self.trainer.test
         sums = [evaluator.sums_on(w_P[None], samples, rows)[:, 0] for rows in rows_G]
         sums_Gn = torch.stack(sums).cpu().numpy()

@@ -195,12 +195,18 @@ class Evaluator:
         Args:
             w_RP: [R, P] parameters, one model a row.
             samples: the training samples or the test set.
-            rows: which of the samples: a slice with start and stop, or positions.
+            rows: which of the samples: a slice with start and stop, or positions; the
+                sums over none are 0.
 
         Returns:
             [N, R] float64 on the device, not waited for: for each of `measures` its
             sums, in order.
         """
+        if not isinstance(rows, slice) and not len(rows):
+            num_sums = sum(self.measures.sizes.values())
+            return torch.zeros(
+                num_sums, len(w_RP), dtype=torch.float64, device=self.device
+            )
         if self._fused:
             some = rows if isinstance(rows, slice) else as_tensor(rows)
             return self._fused.score(w_RP, samples.stored(some))

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers.big_stack import assert_close, big_tasks, big_trainer
-from helpers.small_runs import assert_equal_in_float32, play, small_run
-from torch import Tensor, nn
+from helpers.small_runs import Uploading, assert_equal_in_float32, play, small_run
+from torch import Tensor
 
-from raysafl import Model
 from raysafl.training.device import prepare_device
 from raysafl.training.engines import Gradients, Vmap
 
@@ -81,20 +80,6 @@ def check_out_of_memory_while_recording() -> None:
 
 def test_a_stack_that_does_not_fit_while_it_is_recorded_is_halved() -> None:
     check_in_own_process(check_out_of_memory_while_recording)
-
-
-class Uploading(Model):
-    """One layer, times a number that is uploaded in each forward pass."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Build the layer."""
-
-        class Doubled(nn.Linear):
-            def forward(self, x: Tensor) -> Tensor:
-                two = torch.tensor([2.0], device=x.device)
-                return super().forward(x.flatten(1)) * two
-
-        return Doubled(36, num_classes)
 
 
 def check_failed_recording() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from helpers.packs import Played, played
 from raysafl import (
@@ -73,6 +73,20 @@ class WithDropout(Model):
             nn.Dropout(0.3),
             nn.Linear(8, num_classes),
         )
+
+
+class Uploading(Model):
+    """One layer, times a number that is uploaded in each forward pass: it cannot be recorded."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """Build the layer."""
+
+        class Doubled(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                two = torch.tensor([2.0], device=x.device)
+                return super().forward(x.flatten(1)) * two
+
+        return Doubled(math.prod(input_shape), num_classes)
 
 
 MODELS: dict[str, Model] = {

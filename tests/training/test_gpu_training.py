@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.emulated_cuda import GIB, EmulatedCuda, emulated_cuda
+from helpers.small_runs import Uploading
 from test_trainer import DATASET, HELD, TOLERANCE, small_images, tasks
 from test_trainer_dropout import Dropping
 from test_trainer_optimizer import BASE, KINDS, PRECISE
@@ -364,18 +365,6 @@ def test_recordings_of_many_shapes_leave_no_more_memory_than_one_does(
         held.append(torch.cuda.memory_allocated())
     assert gpu.recordings == 5
     assert len(set(held)) == 1
-
-
-class Uploading(Model):
-    """One layer, times a number that is uploaded in each forward pass."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        class Doubled(nn.Linear):
-            def forward(self, x: Tensor) -> Tensor:
-                two = torch.tensor([2.0], device=x.device)
-                return super().forward(x.flatten(1)) * two
-
-        return Doubled(64, num_classes)
 
 
 def test_a_recording_that_fails_names_engines_and_the_process_records_others(
