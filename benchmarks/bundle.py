@@ -19,7 +19,7 @@ DATA = ("MNIST", "cifar10")
 # users have.
 PACKAGES = (
     "pydantic", "pydantic_core", "annotated_types", "typing_extensions",
-    "typing_inspection", "platformdirs", "lazy_loader",
+    "typing_inspection", "platformdirs", "lazy_loader", "psutil",
 )  # fmt: skip
 COMMANDS = f"""tar xzf {{}} && cd {NAME}
 export PYTHONPATH=$PWD:$PWD/packages RAYSAFL_DATA=$PWD/data
