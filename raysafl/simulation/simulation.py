@@ -517,7 +517,8 @@ class Simulation:
     def _finish_round(self, r: int, in_progress: _RoundInProgress) -> None:
         """Count the round, and stop the replicate if its parameters are not finite."""
         replicate = self.replicates[r]
-        counts, cohort = replicate.counts, in_progress.cohort
+        counts = replicate.counts
+        cohort = in_progress.cohort
         trained = "client" in in_progress.kinds
         counts.cohorts.append(cohort.ids)
         counts.enforced.append(cohort.enforced)
