@@ -533,8 +533,9 @@ class Simulation:
         records = []
         for r in live:
             own = scores[self.first_cell + r]
-            if self.run.stop is not None:
-                self._stop_without_improvement(self.run.stop, r, own)
+            stop = self.run.stop
+            if stop is not None and not stop.is_of_clients:
+                self._stop_without_improvement(stop, r, own)
             if self.run.kept_by:
                 self._keep_if_best(r, own)
             records.append(self._record(r, rounds[r], own))
@@ -549,7 +550,8 @@ class Simulation:
         if name.startswith("train_"):
             value: float | None = getattr(replicate, name)
         else:
-            value = cast("float", scores[name])
+            # A statistic over clients may not exist, such as that of those that never came.
+            value = cast("float | None", scores.get(name))
         if value is not None and patience.improves(
             value, replicate.best, self._higher_is_better
         ):
@@ -600,6 +602,8 @@ class Simulation:
         completed = []
         for record in records:
             served = found.get(self.first_cell + record.replicate, {})
+            if self.run.stop is not None and self.run.stop.is_of_clients:
+                self._stop_without_improvement(self.run.stop, record.replicate, served)
             completed.append(replace(record, metrics={**record.metrics, **served}))
         return completed
 

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.objective import Objective, check_targets
+from raysafl.core.objective import Objective, check_targets, measure_clients
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
@@ -73,6 +74,10 @@ def _prepare_one(
                     len(counts),
                 )
             seen.add(tested)
+        clients = run.data.clients
+        if (statistics := f"{clients} {objective.to_json()}") not in seen:
+            measure_clients(objective, np.linspace(0.1, 1.0, clients))
+            seen.add(statistics)
     if (model := name + run.model.to_json() + objective.to_json()) not in seen:
         check_targets(objective, dataset)
         flat = FlatModel.on(run.model, dataset, objective)
