@@ -9,8 +9,9 @@ accuracy, for policies that adapt to it, such as FAST's.)
 """
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key
@@ -74,6 +75,24 @@ class Participation(Component):
 
     def check(self, num_clients: int) -> None:
         """Raise a ValueError if the policy cannot serve this number of clients."""
+
+    def for_clients(self, names: Callable[[], Sequence[str]]) -> Self:
+        """Return the policy for the clients of a dataset; it is asked before any `pick`.
+
+        Args:
+            names: Returns the name of each client, in the order of their ids; nothing if
+                clients have no names.
+
+        Raises:
+            ValueError: The policy names a client that does not exist.
+        """
+        inner = {
+            field: (part, part.for_clients(names))
+            for field, part in self
+            if isinstance(part, Participation)
+        }
+        changed = {field: new for field, (old, new) in inner.items() if new is not old}
+        return self.replace(changed) if changed else self
 
     def sampling(self, num_clients: int) -> Sampling | None:
         """Return how cohorts are drawn; None if clients or rounds are not all alike."""

@@ -19,7 +19,7 @@ from raysafl.core.client_indices import (
     StoredIndices,
     group_by_owner,
 )
-from raysafl.core.problem import Dataset, Split
+from raysafl.core.problem import Split
 from raysafl.core.work import ClientScores, TestsOn
 from raysafl.runtime.population import Population
 from raysafl.training.evaluation import Measures
@@ -59,13 +59,12 @@ class ClientTests:
 
     Args:
         population: Who holds which samples.
-        dataset: The training and test samples.
         metric: The objective's metric by which clients are compared.
     """
 
-    def __init__(self, population: Population, dataset: Dataset, metric: str) -> None:
+    def __init__(self, population: Population, metric: str) -> None:
         self.population = population
-        self.dataset = dataset
+        self.dataset = population.dataset
         self.metric = metric
         # By the id of a split: cells may share one.
         self._own: dict[int, Groups] = {}

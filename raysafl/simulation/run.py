@@ -16,7 +16,7 @@ from raysafl.core.objective import (
     metric_columns,
 )
 from raysafl.core.participation import Participation
-from raysafl.core.problem import FederatedData, Model
+from raysafl.core.problem import Dataset, FederatedData, Model
 from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
@@ -238,6 +238,19 @@ class Run(Component):
         if self.eval_clients is not None:
             found |= self.eval_clients.columns(self.objective)
         return found
+
+    def policy_on(self, dataset: Dataset) -> Participation:
+        """Return the policy for the clients of the first replicate.
+
+        Args:
+            dataset: What `data.load()` returns.
+
+        Raises:
+            ValueError: The policy names a client that does not exist.
+        """
+        return self.participation.for_clients(
+            lambda: self.data.client_names(dataset, self.data.split(dataset, self.seed))
+        )
 
     @property
     def quality(self) -> Metric:

@@ -26,6 +26,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -221,6 +222,7 @@ class Simulation:
         self._sizes: dict[int, Tensor] = {}
         sampling = run.participation.sampling(run.data.clients)
         self.algorithms = []
+        self.policies = []
         self.replicates = []
         # How many training and test samples each client has, for each replicate, if the
         # run evaluates clients one by one.
@@ -239,7 +241,9 @@ class Simulation:
             state = algorithm.init(w_P, run.data.clients)
             state = checked_state(algorithm, state, w_P.numel(), "init")
             self.algorithms.append(algorithm)
-            replicate = Replicate(seed, state, run.participation.init())
+            policy = run.participation.for_clients(partial(work.client_names, cell))
+            self.policies.append(policy)
+            replicate = Replicate(seed, state, policy.init())
             if run.eval_clients is not None:
                 replicate.clients = ClientHistory(np.zeros(len(sizes), np.int64))
                 self.client_sizes.append(work.client_tests(cell, run.eval_clients.on))
@@ -300,11 +304,11 @@ class Simulation:
 
     def _start_rounds(self) -> dict[int, _RoundInProgress]:
         """Choose the cohort and start the algorithm's round in each live replicate."""
-        policy = self.run.participation
         rounds = {}
         for r, replicate in enumerate(self.replicates):
             if replicate.ended:
                 continue
+            policy = self.policies[r]
             key = Key(replicate.seed, self.round)
             num_clients = self.run.data.clients
             picked = policy.pick(

@@ -59,12 +59,13 @@ def _prepare_one(
     dataset = dataset_of(run, datasets)
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
+    run.policy_on(dataset)
     objective = run.objective
     if run.eval_clients is not None:
         tested = f"{split} {run.eval_clients.on}"
         if tested not in seen:
             population = Population(run.cells[:1], dataset)
-            tests = ClientTests(population, dataset, objective.metric)
+            tests = ClientTests(population, objective.metric)
             _, counts = tests.sizes(0, run.eval_clients.on)
             if unjudged := counts.count(0):
                 LOG.warning(
