@@ -132,7 +132,7 @@ class ClientStatistic:
 
     Example:
         >>> import numpy as np
-        >>> worst = ClientStatistic("largest error", np.max, higher_is_better=False)
+        >>> worst = ClientStatistic("error of the worst client", np.max, higher_is_better=False)
         >>> float(worst.value(np.array([0.5, 2.0, 1.0])))
         2.0
     """

@@ -1,7 +1,7 @@
 """What a participation policy is: it decides which clients take part in each round.
 
 Once a round, before any training, the simulation calls `Participation.pick` and hands
-the cohort that it returns to the algorithm. A policy knows the number of clients, the
+the cohort that it returns to the algorithm. A policy knows the number of clients and their names, the
 round and the seed, but neither the model's parameters nor the algorithm. Runs that
 share a seed therefore see the same cohorts under every algorithm, and differences
 between their results come from the algorithms alone. (The only feedback is a training
@@ -77,7 +77,9 @@ class Participation(Component):
         """Raise a ValueError if the policy cannot serve this number of clients."""
 
     def for_clients(self, names: Callable[[], Sequence[str]]) -> Self:
-        """Return the policy for the clients of a dataset; it is asked before any `pick`.
+        """Return the policy that picks among the clients of a dataset.
+
+        It is called before the first `pick`. Policies that go by ids return themselves.
 
         Args:
             names: Returns the name of each client, in the order of their ids; nothing if
@@ -86,13 +88,9 @@ class Participation(Component):
         Raises:
             ValueError: The policy names a client that does not exist.
         """
-        inner = {
-            field: (part, part.for_clients(names))
-            for field, part in self
-            if isinstance(part, Participation)
-        }
-        changed = {field: new for field, (old, new) in inner.items() if new is not old}
-        return self.replace(changed) if changed else self
+        parts = (own for own in self if isinstance(own[1], Participation))
+        inner = {field: part.for_clients(names) for field, part in parts}
+        return self.model_copy(update=inner) if inner else self
 
     def sampling(self, num_clients: int) -> Sampling | None:
         """Return how cohorts are drawn; None if clients or rounds are not all alike."""

@@ -90,6 +90,7 @@ def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
 
     names: tuple[str, ...] = ()
     numbered = frame
+    # Text is names, which are numbered in their order.
     if not pd.api.types.is_numeric_dtype(frame["client"]):
         codes, texts = pd.factorize(frame["client"], sort=True)
         names = tuple(map(str, texts))
@@ -168,9 +169,8 @@ class Trace(Participation):
         check_m(self.m, num_clients)
         rows, names = intervals(self.file, self.sha256)
         ids = rows[:, 0]
-        if names:
-            return
-        if unknown := sorted(set(ids[(ids < 0) | (ids >= num_clients)].tolist())):
+        unknown = sorted(set(ids[(ids < 0) | (ids >= num_clients)].tolist()))
+        if unknown and not names:
             raise ValueError(
                 f"the trace {self.file} has unknown clients {unknown[:10]}; "
                 f"ids go from 0 to {num_clients - 1}, and names must be text"

@@ -71,11 +71,6 @@ class ClientTests:
         self._labels: dict[int, Ints] = {}
 
     @cached_property
-    def has_classes(self) -> bool:
-        """Whether each sample has one class."""
-        return self.dataset.num_classes > 0 and self.dataset.train.y.ndim == 1
-
-    @cached_property
     def _classes(self) -> Groups:
         y_S = self.dataset.test.y.astype(np.int64)
         all_S = np.arange(len(y_S))
@@ -128,7 +123,7 @@ class ClientTests:
     def _test_sizes(self, cell: int, on: TestsOn) -> Ints:
         if on == "own":
             return self.groups(Job("own", (cell,))).indices.sizes
-        if not self.has_classes:
+        if not self.dataset.has_labels:
             raise ValueError(
                 f"eval_clients.on='labels' needs samples with one class each, and those "
                 f"of '{self.dataset.name}' have none; give on='own', with "
@@ -198,7 +193,7 @@ class ClientTests:
         Where samples have classes, all cells are evaluated on the groups of the
         classes, too: by them one sees how classes fare that only absent clients hold.
         """
-        jobs = [Job("classes", tuple(on))] if self.has_classes else []
+        jobs = [Job("classes", tuple(on))] if self.dataset.has_labels else []
         by_split: dict[int, list[int]] = {}
         for cell, own in on.items():
             if own == "own":
@@ -245,7 +240,7 @@ class ClientTests:
                 for sums_n, count in zip(sums_Nn, counts_N, strict=True)
             ]
             absent = None
-            if self.has_classes:
+            if self.dataset.has_labels:
                 sums_Cn = found["classes"][cell]
                 absent = self._absent(measures, cell, came[cell], sums_Cn)
             scores[cell] = ClientScores(np.array(quality_N), np.array(loss_N), absent)

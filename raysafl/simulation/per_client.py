@@ -150,10 +150,7 @@ class PerClient(Component):
                     "statistic another name"
                 )
             found[column] = MetricColumn(
-                f"{own.meaning}, over the {name} of each client",
-                own.is_fraction,
-                own.higher_is_better,
-                is_list=False,
+                own.meaning, own.is_fraction, own.higher_is_better, is_list=False
             )
         return found
 

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from ray import tune
+from ray.tune.search import Searcher
 
 import raysafl as fl
 from raysafl import (
@@ -22,6 +24,7 @@ from raysafl import (
     Sweep,
     Table,
 )
+from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.prepare import prepare
 
@@ -38,10 +41,13 @@ class Rmse(Regression):
         """The county for which it is worst, and how far the counties are apart."""
         return {
             "worst_rmse": ClientStatistic(
-                "largest value", np.max, higher_is_better=False
+                "RMSE of the worst county", np.max, higher_is_better=False
             ),
             "gap": ClientStatistic(
-                "range", lambda rmse_N: rmse_N.max() - rmse_N.min(), False, False
+                "RMSE of the worst county minus that of the best",
+                lambda rmse_N: rmse_N.max() - rmse_N.min(),
+                False,
+                False,
             ),
         }
 
@@ -153,15 +159,68 @@ def test_clients_that_no_test_row_judges_are_counted_before_anything_runs(
     assert f"{empty} of {run.data.clients} clients have no test samples" in caplog.text
 
 
-def test_a_statistic_over_clients_is_what_a_search_a_table_and_a_stop_rule_go_by(
+class Listening(Searcher):
+    """Suggests two learning rates, and remembers what it was told of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[float, float] = {}
+        self.rates: dict[str, float] = {}
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
+    ) -> bool:
+        """Remember what is searched by."""
+        self.goal = (metric, mode)
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Suggest a low rate and then a high one."""
+        self.rates[trial_id] = 0.05 if self.rates else 0.001
+        return {"local.lr": self.rates[trial_id]}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Remember the value that the run is judged by."""
+        assert result is not None
+        self.told[self.rates[trial_id]] = result["clients_worst_rmse"]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+def test_a_search_goes_by_the_worst_client(
+    done: tuple[Run, Outcome], tmp_path: Path
+) -> None:
+    run, _ = done
+    searcher = Listening()
+    sweep = Sweep(
+        "worst",
+        space={"local.lr": tune.uniform(0.001, 0.05)},
+        base=run.replace(eval_clients=PerClient(every=4, on="own")),
+        search_alg=searcher,
+        metric="clients_worst_rmse",
+        num_samples=2,
+    )
+    assert fl.Runner(sweep, tmp_path, executor="here", track="none").run().ok
+    assert searcher.goal == ("clients_worst_rmse", "min")
+    rows = Store(tmp_path).rounds().query("round == 3")
+    assert set(searcher.told.values()) == set(rows["clients_worst_rmse"])
+    assert searcher.told[0.05] < searcher.told[0.001]
+
+
+def test_a_table_and_a_stop_rule_go_by_the_worst_client(
     done: tuple[Run, Outcome], tmp_path: Path
 ) -> None:
     run, _ = done
     run = run.replace(rounds=6, eval_clients=PerClient(every=2, on="own"))
     rates = {(lr,): run.replace({"local.lr": lr}) for lr in (0.001, 0.05)}
     table = Table(rows=["lr"], statistic="final_clients_worst_rmse")
-    sweep = Sweep("worst", rates, axes=["lr"], metric="clients_worst_rmse", table=table)
-    assert sweep.goal == ("clients_worst_rmse", "min")
+    sweep = Sweep("worst", rates, axes=["lr"], table=table)
     runner = fl.Runner(
         sweep,
         tmp_path,
