@@ -1,8 +1,8 @@
 """What a participation policy is: it decides which clients take part in each round.
 
 Once a round, before any training, the simulation calls `Participation.pick` and hands
-the cohort that it returns to the algorithm. A policy knows the clients (their number and names), the
-round and the seed, but neither the model's parameters nor the algorithm. Runs that
+the cohort that it returns to the algorithm. A policy knows the clients by number and
+name, the round and the seed, but neither the model's parameters nor the algorithm. Runs that
 share a seed therefore see the same cohorts under every algorithm, and differences
 between their results come from the algorithms alone. (The only feedback is a training
 accuracy, for policies that adapt to it, such as FAST's.)
