@@ -83,6 +83,7 @@ SWEEP = fl.Sweep(
         also=["best"],
         readings=["spread"],
         source="SAFARI, tables 8 and 10 (MNIST)",
+        seeds=5,
     ),
     paper=CELLS,
     notes=__doc__ + NOTES,

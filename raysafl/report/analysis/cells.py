@@ -20,6 +20,7 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
+from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
 from raysafl.storage.statistics import ACCURACIES, FIXED
@@ -82,15 +83,10 @@ def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
 
 
 def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Mean and standard deviation over the finished replicates of every entry of a sweep.
+    """Mean and spread over the finished replicates of every entry of a sweep.
 
-    For statistic x, n finished replicates and the table's scale c,
-
-        mean.x = c sum_r x_r / n
-        std.x  = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1))
-
-    so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
-    Replicates that diverged, failed or are damaged are counted, but not averaged.
+    All are in the table's unit. Replicates that diverged, failed or are damaged are
+    counted, but not averaged.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -99,10 +95,11 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
         in the manifest), `replicates` (n), `diverged`, `failed`, `damaged`, `missing`
-        (counts of replicates), `mean.<statistic>` and `std.<statistic>`, and
-        `above_chance`: with a the mean of `last5` and c = 1 / number of classes,
-        (a - c) / (1 - c), which is 0 for guessing and 1 for no error, or NaN if c is
-        not known.
+        (counts of replicates), `mean.<statistic>` and `std.<statistic>` (that of one new
+        partition and seed), the other columns of `raysafl.report.analysis.nested` for the
+        table's own statistic, and `above_chance`: with a the mean of `last5` and c = 1 /
+        number of classes, (a - c) / (1 - c), which is 0 for guessing and 1 for no error,
+        or NaN if c is not known.
 
     Raises:
         ValueError: the runs have no such statistic.
@@ -127,15 +124,15 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     frame["missing"] = (due - frame[list(COUNTS)].sum(axis=1)).clip(lower=0)
 
     finished = known[known["status"] == Status.FINISHED]
+    partitions = partitions_of(finished)
     for name in names:
-        grouped = finished[name].astype(float).groupby(finished["run_id"])
-        # The spread of infinite losses is NaN, which needs no warning.
-        with np.errstate(invalid="ignore"):
-            mean = grouped.mean()
-            std = grouped.std(ddof=1)
-        scale = factor(manifest, name)
-        frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
-        frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
+        values = finished[name].astype(float) * factor(manifest, name)
+        found = nested(values, finished["run_id"], partitions).reindex(ids)
+        for column in ("mean", "std"):
+            frame[f"{column}.{name}"] = found[column].to_numpy(float)
+        if name == manifest.table.statistic:
+            own = found.drop(columns=["mean", "std"]).reset_index(drop=True)
+            frame = frame.join(own)
     frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)
     return frame
 
