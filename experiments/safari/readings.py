@@ -101,7 +101,6 @@ SWEEP = fl.Sweep(
         statistic="best",
         readings=["server round", "spread", "D0"],
         source="SAFARI, table 8 (MNIST)",
-        seeds=5,
     ),
     paper={key: TABLE8[key[3:]] for key in CELLS},
     notes=__doc__ + NOTES,

@@ -49,7 +49,6 @@ SWEEP = fl.Sweep(
         also=["best", "final", "last10", "after_server"],
         readings=["inputs"],
         source="SAFARI, table 8 (MNIST)",
-        seeds=5,
     ),
     paper={
         (inputs, *cell): number for inputs in INPUTS for cell, number in TABLE8.items()

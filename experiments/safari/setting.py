@@ -23,14 +23,15 @@ spread are alike. The paper does not print its deal, so no deal is chosen: the r
 32 partitions with two seeds each (MNIST), or a partition for each of three seeds
 (CIFAR-10), and a printed number is judged by its place among them. The last s clients
 are the absent ones. The server's dataset D0 is drawn uniformly, and no client holds its
-samples. A server round is one epoch over D0 with the clients' batch size, because a single step does not reach the
-printed numbers. Where a table does not name the size n0 of D0, it is 1,000 samples
-(MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN has three convolutions
-with 64, 128 and 256 channels and 256 hidden units, which is our guess at what reaches
-the printed 81 %. The printed accuracy is taken to be the best one that an evaluation of
-every fifth round sees (`best5`); where ours are fewer, it is the best of them. The
-report also compares the other statistics. A table that prints no spread is taken to
-print single runs; tables 8 and 9 print means of five and three seeds on one partition.
+samples. A server round is one epoch over D0 with the clients' batch size, because a
+single step does not reach the printed numbers. Where a table does not name the size n0
+of D0, it is 1,000 samples (MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN
+has three convolutions with 64, 128 and 256 channels and 256 hidden units, which is our
+guess at what reaches the printed 81 %. The printed accuracy is taken to be the best one
+that an evaluation of every fifth round sees (`best5`); where ours are fewer, it is the
+best of them. The report also compares the other statistics. A table that prints no
+spread is taken to print single runs; tables 8 and 9 print means of five and three seeds
+on one partition.
 
 Table 8 alone chose these: standardised inputs and `best5`
 (`experiments/safari/readings_inputs.py`), and then shards

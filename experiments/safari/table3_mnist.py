@@ -13,9 +13,9 @@ An earlier version of the paper prints the same cells a second time (docs/papers
 its table 1). The two prints differ by 1.15 points in the mean, and by 3.9 in one cell.
 The report shows the earlier one under "Other printed numbers".
 
-Run it with `raysafl run experiments/safari/table3_mnist.py`. Its 20 cells with 5 seeds
-each take about 9 minutes of one core; with `--scale small` they take about 1 minute on
-two cores.
+Run it with `raysafl run experiments/safari/table3_mnist.py`. Its 20 cells with two
+seeds on each of 32 partitions take about 65 minutes of one core; with `--scale small`
+they take about 1 minute on two cores.
 """
 
 from experiments.safari.sweeps import server_data_table

@@ -9,9 +9,9 @@ FedAvg's cell is printed as 80 +- 0.38 here and as 80.71 +- 0.38 in table 6 (s =
 although it is the same run. The text of the paper is legible at both places, so one of
 the two is a slip of the paper.
 
-Run it with `raysafl run experiments/safari/table7_fashion_mnist.py`. Its 4 cells with 3
-seeds each take about 3.5 hours of one core; with `--scale small` they take about 1
-minute on two cores.
+Run it with `raysafl run experiments/safari/table7_fashion_mnist.py`. Its 4 cells with
+four partitions, each with a seed of its own, take about 1.5 hours of one core; with
+`--scale small` they take about 1 minute on two cores.
 """
 
 import raysafl as fl

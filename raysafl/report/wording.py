@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from raysafl.storage.manifest import Manifest
+from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.statistics import FIXED
 
 # Counts of a cell: replicates that are not in its mean. The last have not ended.
@@ -80,12 +80,12 @@ def caption(manifest: Manifest) -> str:
     return f"mean ± standard deviation over replicates of {what}{unit}"
 
 
-def spread_note(cells: pd.DataFrame, unit: str) -> str:
+def spread_note(cells: pd.DataFrame, table: Table) -> str:
     """Say what of the spread is between partitions; empty if each run has only one.
 
     Args:
         cells: from `raysafl.report.analysis.cells.aggregate`.
-        unit: the table's unit.
+        table: the table that the cells are of.
     """
     several = cells[cells["partitions"] > 1]
     if several.empty:
@@ -96,8 +96,8 @@ def spread_note(cells: pd.DataFrame, unit: str) -> str:
     if split.empty:
         return f"{text} with one seed each, which do not tell the two apart."
     std, between, within = (
-        number(math.sqrt((split[column] ** 2).mean()), unit)
-        for column in ("std", "between", "within")
+        number(math.sqrt((split[column] ** 2).mean()), table.unit)
+        for column in (f"std.{table.statistic}", "between", "within")
     )
     return (
         f"{text}. Over all cells it is {std} (root mean square): {between} between partitions, "

@@ -260,7 +260,8 @@ def test_a_table_has_its_distance_beside_the_printed_spread(sweep: Sweep) -> Non
     text = markdown(runs, manifest)
     assert line in text
     # Each cell has ours, the printed number and the difference.
-    assert "| 0 | 1 | 2 | 52.00 ± 0.30 | agrees | -1.50 | 50.50 ± 0.71 |" in text
+    row = "| 0 | 1 | 2 | 52.00 ± 0.30 | +1.73 | inside | -1.50 | 50.50 ± 0.71 |"
+    assert row in text
 
     rounds = manifest.replace(table=table.replace(printed_spread="last5"))
     found = distance(compare(aggregate(runs, rounds), rounds), rounds)

@@ -400,7 +400,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         search_note(manifest),
         part.note,
         _pivot(part.cells, part.manifest, part.layout),
-        spread_note(cells, manifest.table.unit),
+        spread_note(cells, manifest.table),
         *distance_lines(cells, manifest),
         *bias_lines(cells, runs, manifest),
         "## All statistics",

@@ -227,7 +227,7 @@ def _table_parts(report: Report) -> list[Piece]:
         else ""
     )
     text = f"Cells: {caption(manifest)}{versus}."
-    note = spread_note(report.cells, table.unit)
+    note = spread_note(report.cells, table)
     after = [prose(note)] if note else []
     after += [prose(rule(table))] if table.paper else []
     return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
