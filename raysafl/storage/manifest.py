@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -151,12 +151,6 @@ class Table(Component):
         description="how many seeds each number of `paper` is the mean of; 1 if the paper prints "
         "single runs or does not say",
     )
-    printed_spread: Literal["seeds", "last5"] = later(
-        "seeds",
-        description='what the printed standard deviations of `paper` are taken over: "seeds", '
-        'or "last5", the last five evaluated rounds of one run (FAST), which `last5_std` '
-        "compares with and which says nothing about seeds",
-    )
     more: list[Printed] = Field(
         default_factory=list,
         description="printed numbers of other statistics, such as FAST's ratio, or those of an "
@@ -180,9 +174,7 @@ class Table(Component):
     def unprinted(self) -> "Table":
         """Return the table without the paper's numbers; the statistics of `more` stay."""
         more = [printed.statistic for printed in self.more]
-        return self.replace(
-            paper=[], seeds=1, printed_spread="seeds", more=[], also=[*self.also, *more]
-        )
+        return self.replace(paper=[], seeds=1, more=[], also=[*self.also, *more])
 
 
 class Entry(Component):

@@ -7,8 +7,7 @@ that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -220,25 +219,20 @@ def _is_alike(name: str, manifest: Manifest) -> bool:
     return own is not None and own.column == of_table.column
 
 
-@dataclass(frozen=True)
-class Distance:
+class Distance(NamedTuple):
     """How far a table is from the paper's, beside how much the paper's numbers spread.
 
-    All are in the table's unit, and NaN if there is nothing to take a mean over.
-
-    Attributes:
+    Args:
         cells: the number of cells with a printed number and one of ours.
-        difference: the mean of their |diff.x|, where x is the table's statistic.
-        printed_std: the mean of the standard deviations that are printed for them.
-        own_std: the mean of ours over the cells for which one is printed. Where the
-            paper's are over the last five evaluated rounds
-            (`Table.printed_spread`), ours are `last5_std`.
+        difference: the mean of their |diff.x|, where x is the table's statistic, in the
+            table's unit; NaN without cells.
+        printed_std: the mean of the standard deviations that are printed for them; NaN
+            without any.
     """
 
     cells: int
     difference: float
     printed_std: float
-    own_std: float
 
 
 def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
@@ -248,19 +242,9 @@ def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
         compared: from `compare`.
         manifest: the sweep.
     """
-    table = manifest.table
-    gaps = compared[f"diff.{table.statistic}"].abs()
-    both = compared[gaps.notna()]
-    with_std = both[both["paper.std"].notna()]
-    own = f"std.{table.statistic}"
-    if table.printed_spread == "last5":
-        own = "mean.last5_std"
-    return Distance(
-        cells=len(both),
-        difference=float(gaps.mean()),
-        printed_std=float(with_std["paper.std"].mean()),
-        own_std=float(with_std[own].mean()) if own in with_std else math.nan,
-    )
+    gaps = compared[f"diff.{manifest.table.statistic}"].abs().dropna()
+    printed = compared.loc[gaps.index, "paper.std"]
+    return Distance(len(gaps), float(gaps.mean()), float(printed.mean()))
 
 
 def unplaced(manifest: Manifest) -> list[Printed]:

@@ -154,14 +154,8 @@ def distance_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     )
     if math.isnan(found.printed_std):
         return [f"{text}. The paper prints no standard deviations."]
-    text += (
-        "; the mean printed standard deviation is "
-        f"**{_in_unit(found.printed_std, table.unit)}**"
-    )
-    if not math.isnan(found.own_std):
-        of = " (`last5_std`)" if table.printed_spread == "last5" else ""
-        text += f", ours{of} {number(found.own_std, table.unit)}"
-    return [f"{text}."]
+    printed = _in_unit(found.printed_std, table.unit)
+    return [f"{text}; the mean printed standard deviation is **{printed}**."]
 
 
 def bias_lines(
