@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.evidence import add_verdicts, paired
+from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.evidence import judged, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
@@ -105,7 +105,7 @@ def write_report(store: Store) -> list[Location]:
     rounds, came = _rounds_to_draw(store, runs, lines.manifest, manifest)
     inside = runs["run_id"].isin(list(lines.cells["run_id"]))
     of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
-    cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
+    cells = judged(versus, shown)
     part = Part.of(cells, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
         "curves": curves(*of_lines, note=lines.share),

@@ -51,6 +51,28 @@ def facts(records: Sequence[Record], replicate: int = 0) -> list[dict[str, objec
     ]
 
 
+def test_a_replicate_of_several_partitions_equals_a_run_on_its_partition(
+    tiny: Run,
+) -> None:
+    run = tiny.replace({"data.partition_seeds": 2, "replicates": 4})
+    first = run.data.split_seed(0)
+    assert run.partition_seeds == [first, first + 1, first, first + 1]
+    records = finish(simulation(run))
+    for r, seed in enumerate(run.partition_seeds):
+        changes = {"data.seed": seed, "data.partition_seeds": 1, "replicates": 1}
+        alone = run.replace({**changes, "seed": run.seed + r})
+        assert facts(records, r) == facts(finish(simulation(alone)))
+
+
+def test_partitions_have_equally_many_replicates(tiny: Run) -> None:
+    some = tiny.replace({"data.partition_seeds": 8, "replicates": 3})
+    assert len(set(some.partition_seeds)) == 3
+    with pytest.raises(
+        ValueError, match=r"10 replicates .* 8 partitions; let .* a multiple of 8"
+    ):
+        some.replace(replicates=10)
+
+
 @pytest.mark.parametrize(
     "algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr
 )
