@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
 # The columns of the rows from which statistics are computed.
-NEEDED = ("round", "kind", "test_accuracy", "test_loss", *TOTALS)
+NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 
 
 def write_runs_table(store: Store) -> "pd.DataFrame":

@@ -321,8 +321,9 @@ def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
                 "kind": "client",
             }
             | {
-                "cohort": [t % 4],
-                "snapshots": t % 2,
+                "cohorts": [[t % 4]],
+                "enforced": [t % 2 == 1],
+                "trained": [True],
                 "q": 0.1 * t,
                 "test_accuracy": 0.5,
             }
@@ -342,7 +343,7 @@ def test_each_policy_has_one_raster_and_none_without_runs() -> None:
     assert orange in [rgb for _, rgb in colours]
     # all of them: uniform
     plain = rasters(
-        rounds_of(manifest, snapshots=1), runs, manifest, Layout.of(manifest)
+        rounds_of(manifest, enforced=[True]), runs, manifest, Layout.of(manifest)
     )
     assert plain is not None
     colours = Image.open(io.BytesIO(plain)).convert("RGB").getcolors(1 << 24) or []

@@ -93,7 +93,8 @@ def rounds_of(
     random = np.random.default_rng(0)
     return [
         {"run_id": entry.run_id, "replicate": r, "seed": r, "round": t}
-        | {"kind": "server" if t % 3 == 2 else "client", "cohort": [r]}
+        | {"kind": "server" if t % 3 == 2 else "client", "trained": [t % 3 != 2]}
+        | {"cohorts": [[r]], "enforced": [False]}
         | {"test_accuracy": 0.1 * t + 0.02 * random.random(), "test_loss": 1.0}
         | {"train_accuracy": 0.5, "train_loss": 1.0, "server_rounds": 0, "steps": 1}
         | {"bytes_down": 4, "bytes_up": 4, "seconds": 0.1}
