@@ -43,7 +43,7 @@ every 5, with one seed. Text has 200 rounds.
 DISTRIBUTIONS = {"Beta": fl.Beta(), "Gamma": fl.Gamma(), "Weibull": fl.Weibull()}
 METHODS = {
     "FedAvg": fl.FedAvg(),
-    "FedProx": fl.FedProx(mu=0.01),
+    "FedProx": fl.FedProx(prox=0.01),
     "FedAvgM": fl.FedAvgM(momentum=0.9),
 }
 DIRICHLET = fl.Dirichlet(alpha=0.1)

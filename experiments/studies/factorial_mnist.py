@@ -23,7 +23,7 @@ BETA = fl.Arbitrary(dist=fl.Beta(), m=10)
 UNIFORM = fl.Uniform(m=10)
 ALGORITHMS = {
     "FedAvg": fl.FedAvg(),
-    "FedProx": fl.FedProx(mu=0.01),
+    "FedProx": fl.FedProx(prox=0.01),
     "FedAvgM": fl.FedAvgM(momentum=0.9, lr=0.3),
     "SCAFFOLD": fl.SCAFFOLD(),
     "FedDyn": fl.FedDyn(alpha=0.1),

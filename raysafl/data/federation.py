@@ -7,7 +7,6 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
-from raysafl.core.component import later
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
 from raysafl.data.own_tests import hold_out
@@ -74,14 +73,14 @@ class Federation(FederatedData):
         "of D0, as in FSL. A client is sent these samples once, in the round in which "
         "it first trains.",
     )
-    validation: Validation | None = later(
-        None,
+    validation: Validation | None = Field(
+        default=None,
         description="Shares of the training samples that are held back, by which models "
         "are judged; None: there are no validation samples.",
     )
 
-    own_tests: float = later(
-        0.0,
+    own_tests: float = Field(
+        default=0.0,
         ge=0,
         lt=1,
         description="Share of each client's samples that nobody trains on and that "

@@ -12,7 +12,7 @@ from raysafl.report.analysis.evidence import add_verdicts, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
-from raysafl.report.figures.curves import curves, q_curves
+from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import raster_runs, rasters
@@ -52,8 +52,8 @@ ABOUT = {
         "Each panel fixes data, model, rounds and availability; its points are the choices that "
         "remain. The dotted line shows the best {value} that can be had for at most that cost.",
     ),
-    "q": (
-        "q over rounds",
+    "enforce_prob": (
+        "Probability of an enforced round",
         "Lines of the probability of an enforced round, over rounds. ",
         "The adaptive policies' probability of an enforced round.",
     ),
@@ -72,14 +72,14 @@ ABOUT = {
     ),
 }
 # Figures of single cells, of which a part is drawn if there are very many.
-OF_PART = ("curves", "heatmap", "q")
+OF_PART = ("curves", "heatmap", "enforce_prob")
 
 
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
-    panels), `heatmap.png`, `pareto.png`, `q.png`, `participation.png` and
+    panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png` and
     `served.png`. Runs may be missing. Of a sweep of very many cells a part is shown one
     by one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an
     earlier report that are not made again are deleted. The page ends with a digest of
@@ -113,7 +113,7 @@ def write_report(store: Store) -> list[Location]:
         "curves": curves(*of_lines, note=lines.share),
         "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
-        "q": q_curves(*of_lines, note=lines.share),
+        "enforce_prob": enforcement_curves(*of_lines, note=lines.share),
         "participation": [rasters(rounds, runs, manifest, layout)],
         "served": [served(store.clients(), runs, manifest, layout)],
     }

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from raysafl.core.component import Component, later
+from raysafl.core.component import Component
 from raysafl.core.record import Column
 from raysafl.core.text import nearest, redacted
 from raysafl.storage.statistics import (
@@ -145,8 +145,8 @@ class Table(Component):
         default_factory=list,
         description="the numbers that the paper prints for the cells",
     )
-    printed_spread: Literal["seeds", "last5"] = later(
-        "seeds",
+    printed_spread: Literal["seeds", "last5"] = Field(
+        default="seeds",
         description='what the printed standard deviations of `paper` are taken over: "seeds", '
         'or "last5", the last five evaluated rounds of one run (FAST), which `last5_std` '
         "compares with and which says nothing about seeds",
@@ -214,16 +214,15 @@ class Manifest(Component):
     )
     columns: dict[str, Column] = Field(
         default_factory=dict,
-        exclude_if=lambda value: not value,
         description="what is known about the columns of the runs' rows that not every run "
         "has, by name",
     )
-    quality: str = later(
-        ACCURACY,
+    quality: str = Field(
+        default=ACCURACY,
         description="the column by which the runs are judged; test_loss if they differ in it",
     )
-    searched_by: str = later(
-        "",
+    searched_by: str = Field(
+        default="",
         description="the column that a search algorithm or a scheduler goes by; empty if "
         "there is none",
     )

@@ -98,16 +98,13 @@ def _check_field(base: Any, path: str) -> None:
     part = base
     for name in path.split("."):
         fields = type(part).model_fields if isinstance(part, Component) else {}
-        # A field may have a name of its own in JSON, which is valid as well.
-        names = {field.alias or own: own for own, field in fields.items()}
-        names |= {own: own for own in fields}
-        if name not in names:
+        if name not in fields:
             inside = type(part).__name__
             raise ValueError(
                 f"space[{path!r}] names no field of base: {inside} has no '{name}'; "
-                f"{nearest(name, names)}"
+                f"{nearest(name, fields)}"
             )
-        part = getattr(part, names[name])
+        part = getattr(part, name)
 
 
 def check_search(

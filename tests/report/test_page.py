@@ -21,7 +21,7 @@ from raysafl.core.text import format_bytes
 from raysafl.report.analysis.cells import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import find_problems, front
-from raysafl.report.figures.curves import q_curves
+from raysafl.report.figures.curves import enforcement_curves
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
@@ -287,7 +287,7 @@ def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Ma
 BETA = {"kind": "Arbitrary", "m": 2}
 POLICIES: dict[str, dict[str, object]] = {
     "beta": BETA,
-    "half": {"kind": "Snapshot", "base": BETA, "q": 0.5},
+    "half": {"kind": "Snapshot", "base": BETA, "snapshot_prob": 0.5},
     "full": {"kind": "Full"},
 }
 
@@ -323,7 +323,7 @@ def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
             | {
                 "cohort": [t % 4],
                 "snapshots": t % 2,
-                "q": 0.1 * t,
+                "enforce_prob": 0.1 * t,
                 "test_accuracy": 0.5,
             }
             | changes
@@ -352,11 +352,18 @@ def test_each_policy_has_one_raster_and_none_without_runs() -> None:
 
 def test_q_is_drawn_where_it_moves() -> None:
     _, manifest = configured(POLICIES)
-    assert len(q_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
-    assert q_curves(rounds_of(manifest, q=0.5), manifest, Layout.of(manifest)) == []
     assert (
-        q_curves(
-            rounds_of(manifest, q=None).astype({"q": float}),
+        len(enforcement_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
+    )
+    assert (
+        enforcement_curves(
+            rounds_of(manifest, enforce_prob=0.5), manifest, Layout.of(manifest)
+        )
+        == []
+    )
+    assert (
+        enforcement_curves(
+            rounds_of(manifest, enforce_prob=None).astype({"enforce_prob": float}),
             manifest,
             Layout.of(manifest),
         )

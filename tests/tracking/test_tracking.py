@@ -84,8 +84,8 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     now = view()
     run = now.children[A]
     assert (
-        run.data.params["algorithm"] == "Safari"
-        and run.data.params["algorithm.q"] == "0.5"
+        run.data.params["algorithm"] == "SAFARI"
+        and run.data.params["algorithm.client_prob"] == "0.5"
     )
     assert len(run.data.params["note"]) == 6000
     tags = run.data.tags
@@ -269,13 +269,13 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     assert second.points(A, "work/steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
     assert second.children[A].info.run_id == first.children[A].info.run_id
     assert second.children[A].info.status == "FINISHED"
-    assert second.children[A].data.params["algorithm.q"] == "0.5"
+    assert second.children[A].data.params["algorithm.client_prob"] == "0.5"
 
 
 def test_more_points_than_fit_one_request_are_all_logged(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 95, q=0.5)))
+    store.write_part(A, 0, table_of(A, rows(0, 95, enforce_prob=0.5)))
     log(store, A)
     now = view()
     assert now.all_points() == 9 * 95
