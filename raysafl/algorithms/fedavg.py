@@ -64,7 +64,7 @@ class FedAvg(Algorithm):
     Example:
         >>> import raysafl as fl
         >>> fl.FedAvg(lr=0.5, momentum=0.9).to_json()
-        '{"kind":"FedAvg","lr":0.5,"momentum":0.9,"prox":0.0}'
+        '{"kind":"FedAvg","lr":0.5,"momentum":0.9,"prox":0.0,"weighted":false}'
     """
 
     lr: float | None = Field(

@@ -178,7 +178,7 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
     text = message(Federation, partition={"kind": "classperclient", "p": 1})
     assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
     assert (
-        "known: ByColumn, ClassesPerClient, " in text
+        "known: ByColumn, ByUser, ClassesPerClient, " in text
         and "Iid" in text
         and "Uniform" not in text
     )
@@ -190,7 +190,7 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
 def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
     text = message(Federation, partition=part)
     assert text.startswith("Federation: partition: unknown kind")
-    assert "known: ByColumn, ClassesPerClient, " in text
+    assert "known: ByColumn, ByUser, ClassesPerClient, " in text
 
 
 def test_a_component_of_another_family_is_refused() -> None:
@@ -235,9 +235,8 @@ def test_nearest_finds_an_exact_name_whatever_its_case(names: list[str]) -> None
 
 
 def test_nearest_ignores_capitals() -> None:
-    assert (
-        nearest("sgd", {"SGD", "SAFARI"}) == "did you mean 'SGD'? (known: SGD, Safari)"
-    )
+    told = nearest("safari", {"FSL", "SAFARI"})
+    assert told == "did you mean 'SAFARI'? (known: FSL, SAFARI)"
 
 
 def test_nearest_makes_no_wild_guess() -> None:

@@ -112,6 +112,10 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
         assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()
         assert set(ended.values()) <= {"finished", "diverged"}
+        for entry in store.ledger().values():
+            assert (
+                Run.model_validate(entry.config).model_dump(mode="json") == entry.config
+            )
 
 
 def test_measured_files_are_small_and_name_no_path_of_a_machine(

@@ -216,14 +216,6 @@ def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> 
     assert notes == [q for q, _ in expected]
 
 
-def test_an_id_from_before_the_choice_of_an_accuracy_is_unchanged() -> None:
-    policy = Snapshot(base=BASE, uniform=UNIFORM, adapt=1.0)
-    assert "accuracy" not in policy.to_json()
-    assert policy.digest() == "efcf92c8d951"
-    chosen = policy.replace(accuracy="clients")
-    assert Snapshot.from_json(chosen.to_json()) == chosen != policy
-
-
 def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -> None:
     policy = Snapshot(base=CHAINS, uniform=UNIFORM, adapt=4.0)
     run = tiny.replace(participation=policy, rounds=8)
