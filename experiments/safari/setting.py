@@ -1,6 +1,6 @@
 """The setting that SAFARI's tables share (Yang et al., docs/papers.md#safari).
 
-Tables that print the same cell build the same run here, with the same run id.
+Tables that print the same entry build the same run here, with the same run id.
 """
 
 import raysafl as fl
@@ -75,10 +75,10 @@ _MNIST = fl.Run(
     replicates=5,
 )
 # With p = 2 and p = 5, MNIST is dealt in shards. Of 32 deals, this one comes nearest to
-# FedAvg's cells of table 8. With p = 1 and p = 10 all kinds of spread are alike.
+# FedAvg's entries of table 8. With p = 1 and p = 10 all kinds of spread are alike.
 DEAL = 22
 SPREADS = {p: {"data.partition": fl.Shards(p=p), "data.seed": DEAL} for p in (5, 2)}
-BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell varies
+BASE_RUNS = {  # FedAvg with all clients present; `entry_run` changes what an entry varies
     "MNIST": _MNIST,
     "CIFAR-10": _MNIST.replace(
         {
@@ -103,10 +103,10 @@ BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell
 }
 
 
-def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
-    """Return the run of one cell of a table.
+def entry_run(base, method, p, s=4, m=5, n0=None, q=0.8):
+    """Return the run of one entry of a table.
 
-    A run of FedAvg keeps the server dataset of `base`, which it does not use. So a cell
+    A run of FedAvg keeps the server dataset of `base`, which it does not use. So an entry
     of FedAvg is the same run whatever n0 the table names.
 
     Args:

@@ -6,7 +6,7 @@ Each client holds p of the ten classes. Four of ten clients never take part (s =
 m of the other six train in a round. The paper does not print s = 4. We took it because
 the rows m = 5 agree with tables 1 and 5 at s = 4, and because m ends at 6.
 
-Run it with `raysafl run experiments/safari/table10_mnist.py`. Its 48 cells with 5 seeds
+Run it with `raysafl run experiments/safari/table10_mnist.py`. Its 48 entries with 5 seeds
 each take about 11 minutes of one core; with `--scale small` they take about 1 minute on
 two cores.
 """

@@ -9,7 +9,7 @@ The table shows the difference between the accuracies of SAFARI and FedAvg, whic
 report computes seed by seed. Where the paper prints a dash for "no statistical
 difference within 2 % error bar", a claim stands in place of a number.
 
-Run it with `raysafl run experiments/safari/table3_mnist.py`. Its 20 cells with 5 seeds
+Run it with `raysafl run experiments/safari/table3_mnist.py`. Its 20 entries with 5 seeds
 each take about 9 minutes of one core; with `--scale small` they take about 1 minute on
 two cores.
 """

@@ -4,13 +4,13 @@ Source: Yang et al., docs/papers.md#safari, table 6.
 
 Of 150 clients, s never take part. Each client holds one class.
 
-Run it with `raysafl run experiments/safari/table6_fashion_mnist.py`. Its 5 cells with 3
+Run it with `raysafl run experiments/safari/table6_fashion_mnist.py`. Its 5 entries with 3
 seeds each take about 3.5 hours of one core; with `--scale small` they take about 2
 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import FASHION_MNIST_NOTES, SCALES, cell_run
+from experiments.safari.setting import FASHION_MNIST_NOTES, SCALES, entry_run
 from experiments.tools.printed_tables import printed_numbers
 
 PRINTED = printed_numbers("""
@@ -22,7 +22,7 @@ SWEEP = fl.Sweep(
     title="SAFARI, table 6: FedAvg on Fashion-MNIST, s of 150 clients never come",
     axes=("s",),
     runs={
-        (s,): cell_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED
+        (s,): entry_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED
     },
     table=fl.Table(rows=[], columns=["s"], statistic="best", source="SAFARI, table 6"),
     paper=PRINTED,

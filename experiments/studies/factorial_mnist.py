@@ -9,10 +9,10 @@ The server holds 500 samples, which only SAFARI and FSL use. The reviewers of FA
 FedAU, MIFA and FedVARP, which correct the weights of the clients instead? FAST is the
 row FedAvg in the columns with snapshots.
 
-All algorithms share their seeds, and so their cohorts. Cells of one column are
+All algorithms share their seeds, and so their cohorts. Entries of one column are
 therefore paired.
 
-Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 cells with 3
+Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 entries with 3
 seeds each take about 36 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.evidence import add_verdicts
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
@@ -60,7 +60,7 @@ def _natural_order(name):
 
 @cache
 def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
-    """Return a sweep's cells beside the printed numbers, and their manifest.
+    """Return a sweep's entries beside the printed numbers, and their manifest.
 
     Args:
         name: The sweep's folder in results/measured.
@@ -70,5 +70,5 @@ def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
     runs, manifest = improvements(sweep.runs, sweep.manifest)
     if statistic:
         manifest = manifest.replace(table=manifest.table.replace(statistic=statistic))
-    cells = compare(aggregate(runs, manifest), manifest)
-    return add_verdicts(cells, manifest), manifest
+    entries = compare(aggregate(runs, manifest), manifest)
+    return add_verdicts(entries, manifest), manifest

@@ -6,7 +6,7 @@ from typing import Any
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.statistics import FIXED
 
-# Counts of a cell: replicates that are not in its mean. The last have not ended.
+# Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = ("diverged", "failed", "damaged", "missing")
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
@@ -38,28 +38,28 @@ def spread(mean: float, std: float, unit: str) -> str:
     return number(mean, unit) + tail
 
 
-def ours(cell: Any, statistic: str, unit: str) -> str:
-    """Write our number of a cell.
+def ours(entry: Any, statistic: str, unit: str) -> str:
+    """Write our number of an entry.
 
     If some replicates are not in the mean, it is followed by `[3 of 5]`.
     """
-    lost = {name: int(cell[name]) for name in LOST}
-    text = spread(cell[f"mean.{statistic}"], cell[f"std.{statistic}"], unit)
-    used = int(cell["replicates"])
+    lost = {name: int(entry[name]) for name in LOST}
+    text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit)
+    used = int(entry["replicates"])
     if used and sum(lost.values()):
         return f"{text} [{used} of {used + sum(lost.values())}]"
     ended = [name for name in LOST[:-1] if lost[name]]
     return ended[0] if ended and not used else text
 
 
-def theirs(cell: Any, unit: str) -> str:
-    """Write the paper's number of a cell, or nothing if it prints none."""
-    mean = cell["paper.mean"]
-    return "" if math.isnan(mean) else f"paper {spread(mean, cell['paper.std'], unit)}"
+def theirs(entry: Any, unit: str) -> str:
+    """Write the paper's number of an entry, or nothing if it prints none."""
+    mean = entry["paper.mean"]
+    return "" if math.isnan(mean) else f"paper {spread(mean, entry['paper.std'], unit)}"
 
 
 def caption(manifest: Manifest) -> str:
-    """Describe what stands in the cells of a table."""
+    """Describe what stands in the entries of a table."""
     table = manifest.table
     meaning = manifest.meaning(table.statistic)
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
@@ -104,5 +104,6 @@ def search_note(manifest: Manifest) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """Write a number of things, such as `1 cell` or `2 cells`."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    """Write a number of things, such as `1 entry` or `2 entries`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{n} {noun if n == 1 else plural}"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.evidence import add_verdicts, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
@@ -43,7 +43,7 @@ ABOUT = {
     ),
     "heatmap": (
         "Heat map",
-        "The table as coloured cells with numbers. ",
+        "The table as coloured entries with numbers. ",
         "The table's numbers, without spread.",
     ),
     "pareto": (
@@ -71,7 +71,7 @@ ABOUT = {
         "often the client has trained. Clients at 0 % never came.",
     ),
 }
-# Figures of single cells, of which a part is drawn if there are very many.
+# Figures of single entries, of which a part is drawn if there are very many.
 OF_PART = ("curves", "heatmap", "enforce_prob")
 
 
@@ -80,7 +80,7 @@ def write_report(store: Store) -> list[Location]:
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
     panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png` and
-    `served.png`. Runs may be missing. Of a sweep of very many cells a part is shown one
+    `served.png`. Runs may be missing. Of a sweep of very many entries a part is shown one
     by one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an
     earlier report that are not made again are deleted. The page ends with a digest of
     what the report was made from, which `is_current` compares.
@@ -105,13 +105,13 @@ def write_report(store: Store) -> list[Location]:
     own = aggregate(runs, manifest)
     lines = Part.of(own, manifest, layout)
     rounds = _rounds_to_draw(store, runs, lines.manifest, manifest)
-    inside = runs["run_id"].isin(list(lines.cells["run_id"]))
+    inside = runs["run_id"].isin(list(lines.entries["run_id"]))
     of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
-    cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
-    part = Part.of(cells, shown, shown_layout)
+    entries = add_verdicts(compare(aggregate(versus, shown), shown), shown)
+    part = Part.of(entries, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
         "curves": curves(*of_lines, note=lines.share),
-        "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
+        "heatmap": [heatmap(part.entries, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
         "enforce_prob": enforcement_curves(*of_lines, note=lines.share),
         "participation": [rasters(rounds, runs, manifest, layout)],
@@ -130,7 +130,7 @@ def write_report(store: Store) -> list[Location]:
         shown=shown,
         shown_layout=shown_layout,
         versus=versus,
-        cells=cells,
+        entries=entries,
         part=part,
         pairs=paired(runs, manifest, layout),
         pictures=pictures,

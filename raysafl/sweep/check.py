@@ -155,8 +155,8 @@ def _check_metric(name: str, measures: Measures | None) -> None:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The cells of a sweep, with checks of everything that speaks of them.
+class Entries:
+    """The entries of a sweep, with checks of everything that speaks of them.
 
     Args:
         axes: the names of the axes.
@@ -200,7 +200,7 @@ class Cells:
             )
 
     def check_printed(self, numbers: Any, where: str) -> None:
-        """Refuse printed numbers that belong to no cell.
+        """Refuse printed numbers that belong to no entry.
 
         Args:
             numbers: labels to (mean, standard deviation or None).
@@ -230,7 +230,7 @@ class Cells:
                 self._with(labels, where, self.keys, same_label)
 
     def check_more(self, more: Any) -> None:
-        """Refuse printed numbers of unknown statistics, or that belong to no cell."""
+        """Refuse printed numbers of unknown statistics, or that belong to no entry."""
         if not isinstance(more, Mapping):
             raise ValueError(
                 f"more is {_described(more)}; give a mapping from statistics to numbers"

@@ -50,7 +50,7 @@ def collecting() -> ModuleType:
 def assert_comes_out_again(
     run: Run, kept: Store, path: Path, machine: dict[str, str]
 ) -> None:
-    """Run at most 40 rounds of a cell, and compare them with the committed rows.
+    """Run at most 40 rounds of an entry, and compare them with the committed rows.
 
     They are equal in every bit on the kind of machine (CPU and versions) that
     `machine.json` names, because the compiled loops of linear models sum in an order
@@ -73,24 +73,24 @@ def assert_comes_out_again(
     np.testing.assert_allclose(rows[accuracies], old[accuracies], rtol=0, atol=SLACK)
 
 
-@pytest.mark.parametrize("cell", DIGITS, ids=" ".join)
+@pytest.mark.parametrize("entry", DIGITS, ids=" ".join)
 def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of_machine(
-    cell: tuple[str, ...], tmp_path: Path, collecting: ModuleType
+    entry: tuple[str, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
     run = load_sweep(
         ROOT / "experiments" / "studies" / "factorial_small.py"
-    ).labelled()[cell]
+    ).labelled()[entry]
     kept = Store(MEASURED / "factorial_small")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
 
 @pytest.mark.usefixtures("real_data")
-@pytest.mark.parametrize("cell", MNIST, ids=str)
+@pytest.mark.parametrize("entry", MNIST, ids=str)
 def test_table_5_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
-    cell: tuple[int, float], tmp_path: Path, collecting: ModuleType
+    entry: tuple[int, float], tmp_path: Path, collecting: ModuleType
 ) -> None:
     run = load_sweep(ROOT / "experiments" / "safari" / "table5_mnist.py").labelled()[
-        cell
+        entry
     ]
     kept = Store(MEASURED / "safari_table5_mnist")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())

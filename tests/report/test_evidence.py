@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.evidence import (
     VERDICTS,
     add_verdicts,
@@ -82,12 +82,12 @@ def test_the_four_verdicts_by_hand() -> None:
     paper = [
         Printed(labels={"method": m}, mean=x, std=stds[m]) for m, x in means.items()
     ]
-    cells = verdicts(*sweep(finals, paper))
-    assert cells["verdict"].to_dict() == {name: name for name in finals}
+    entries = verdicts(*sweep(finals, paper))
+    assert entries["verdict"].to_dict() == {name: name for name in finals}
     half = stats.t.ppf(0.975, 4) * math.sqrt(2 / 3)
-    assert cells.loc["agrees", "half.diff"] == pytest.approx(half)
-    assert cells.loc["agrees", "deviations"] == pytest.approx(1.9 / math.sqrt(2))
-    assert cells.loc["agrees", "half.mean"] == pytest.approx(
+    assert entries.loc["agrees", "half.diff"] == pytest.approx(half)
+    assert entries.loc["agrees", "deviations"] == pytest.approx(1.9 / math.sqrt(2))
+    assert entries.loc["agrees", "half.mean"] == pytest.approx(
         4.302653 / math.sqrt(3), rel=1e-6
     )
 
@@ -130,8 +130,8 @@ def test_a_printed_spread_of_five_rounds_is_no_spread_over_seeds() -> None:
 @pytest.mark.parametrize(("mean", "verdict"), [(51.9, "close"), (52.1, "off")])
 def test_one_seed_is_judged_by_nearness_alone(mean: float, verdict: str) -> None:
     paper = [Printed(labels={"method": "a"}, mean=mean, std=1.0)]
-    cell = verdicts(*sweep({"a": [0.5]}, paper)).loc["a"]
-    assert cell["verdict"] == verdict and math.isnan(cell["half.diff"])
+    entry = verdicts(*sweep({"a": [0.5]}, paper)).loc["a"]
+    assert entry["verdict"] == verdict and math.isnan(entry["half.diff"])
 
 
 def test_near_is_a_share_of_the_number_in_other_units_and_no_number_has_no_verdict() -> (
@@ -140,8 +140,8 @@ def test_near_is_a_share_of_the_number_in_other_units_and_no_number_has_no_verdi
     paper = [Printed(labels={"method": m}, mean=100, std=0.1) for m in ("a", "b")]
     finals = {"a": [95.9, 96.0, 96.1], "b": [93.9, 94.0, 94.1], "c": [1.0, 1.0]}
     runs, manifest = sweep(finals, paper, scale=1.0, unit="rounds")
-    cells = verdicts(runs, manifest)
-    assert cells["verdict"].to_dict() == {"a": "close", "b": "off", "c": ""}
+    entries = verdicts(runs, manifest)
+    assert entries["verdict"].to_dict() == {"a": "close", "b": "off", "c": ""}
     assert "5% of the paper's" in rule(manifest.table)
     assert all(f"**{name}**" in rule(manifest.table) for name in VERDICTS)
 

@@ -10,7 +10,7 @@ from helpers.objectives import DETAILED, HUBER, PLAIN, REGRESSION, carried_out
 from rich.console import Console
 
 from raysafl import Sweep
-from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.pareto import front
 from raysafl.report.figures.curves import Quantity, curve_of_run, curves
 from raysafl.report.pages.screen import screen
@@ -61,7 +61,7 @@ def test_a_report_of_regressions_shows_errors_and_no_accuracy(
     text = re.sub(r"<style.*?</style>|base64,[\w+/=]+", "", page, flags=re.DOTALL)
     assert "accuracy" not in text
     assert "Test mae (mean absolute error" in text and "final_rmse" in text
-    # No column and no cell is empty.
+    # No column and no entry is empty.
     assert "– |" not in table and "%" not in table.split("## Missing")[0]  # noqa: RUF001
     first = regressions.runs().query("`label.method` == 'mse' and `label.lr` == 0.05")
     expected = f"{first['final_mae'].mean():.4g} ± {first['final_mae'].std():.4g}"
@@ -91,12 +91,12 @@ def test_figures_draw_what_runs_are_judged_by(regressions: Store) -> None:
 def test_means_of_statistics_have_their_own_scale(classifiers: Store) -> None:
     runs = classifiers.runs()
     manifest = classifiers.manifest()
-    cells = aggregate(runs, manifest).set_index("label.what")
+    entries = aggregate(runs, manifest).set_index("label.what")
     assert manifest.table.also[4:] == ["final_loss", "final_f1"]
     means = runs.groupby("label.what")[["final", "final_f1", "final_loss"]].mean()
     for name, scale in (("final", 100), ("final_f1", 100), ("final_loss", 1)):
         expected = scale * means[name]
-        assert cells[f"mean.{name}"].to_dict() == pytest.approx(
+        assert entries[f"mean.{name}"].to_dict() == pytest.approx(
             expected.to_dict(), nan_ok=True
         )
     table = classifiers.file("table.md").read_text()

@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
         {"paper": {("FedAvg", 4): (90.0, None)}},
         r"paper: no run has s=4: \(known: 0, 2\)",
     ),
-    "paper, no cell": (
+    "paper, no entry": (
         {"paper": {("lazy", 2): (90.0, None)}},
         "paper: no run that it looks at has all of method='lazy', s=2",
     ),
@@ -107,7 +107,7 @@ CASES: dict[str, tuple[Mapping[str, Any] | Callable[[Run], Mapping[str, Any]], s
         {"more": {"arbitrary_ration": {}}},
         "more: there is no statistic 'arbitrary_ration': did you mean 'arbitrary_ratio'",
     ),
-    "more, no cell": (
+    "more, no entry": (
         {"more": {"best": {("FedAvg", "0"): (90.0, None)}}},
         r"more\['best'\]: no run has s='0': did you mean 0\?",
     ),

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.cells import factor
+from raysafl.report.analysis.entries import factor
 from raysafl.report.analysis.layout import Key, Layout
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
@@ -96,48 +96,48 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
 
 
 def add_verdicts(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Add to each cell how certain its number is, and the verdict against the paper's.
+    """Add to each entry how certain its number is, and the verdict against the paper's.
 
     Args:
-        compared: from `raysafl.report.analysis.cells.compare`.
+        compared: from `raysafl.report.analysis.entries.compare`.
         manifest: the sweep.
 
     Returns:
-        The cells with `half.mean` and `half.diff` (half the width of the 95 % intervals
+        The entries with `half.mean` and `half.diff` (half the width of the 95 % intervals
         of our mean and of the difference; NaN if there is none), `deviations` (the
         difference in combined standard deviations, sqrt(ours^2 + the paper's^2)) and
         `verdict` (one of `VERDICTS`, or empty where nothing can be compared).
     """
     table = manifest.table
-    cells = compared.copy()
-    diff = cells[f"diff.{table.statistic}"].to_numpy(float)
-    std = cells[f"std.{table.statistic}"].to_numpy(float)
-    n = cells["replicates"].to_numpy(float)
-    printed = cells["paper.std"].to_numpy(float)
+    entries = compared.copy()
+    diff = entries[f"diff.{table.statistic}"].to_numpy(float)
+    std = entries[f"std.{table.statistic}"].to_numpy(float)
+    n = entries["replicates"].to_numpy(float)
+    printed = entries["paper.std"].to_numpy(float)
 
     # A paper that prints no spread over seeds, or no number of seeds, is taken to have
     # ours.
     unknown = np.isnan(printed) | (table.printed_spread != "seeds")
     theirs = np.where(unknown, std, printed)
-    cells["half.mean"] = half_width(std, n)
+    entries["half.mean"] = half_width(std, n)
     half = welch(std, theirs, n, n)
-    cells["half.diff"] = half
+    entries["half.diff"] = half
     with np.errstate(invalid="ignore", divide="ignore"):
-        cells["deviations"] = np.abs(diff) / np.sqrt(
+        entries["deviations"] = np.abs(diff) / np.sqrt(
             np.nan_to_num(std) ** 2 + theirs**2
         )
     limit = (
         POINTS
         if table.unit == "%"
-        else SHARE * np.abs(cells["paper.mean"].to_numpy(float))
+        else SHARE * np.abs(entries["paper.mean"].to_numpy(float))
     )
     close = np.abs(diff) <= limit
     holds = np.abs(diff) <= half
     words = np.where(
         close, np.where(holds, "agrees", "close"), np.where(holds, "unclear", "off")
     )
-    cells["verdict"] = np.where(np.isnan(diff), "", words)
-    return cells
+    entries["verdict"] = np.where(np.isnan(diff), "", words)
+    return entries
 
 
 def holm(p: Floats) -> Floats:

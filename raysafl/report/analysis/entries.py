@@ -1,6 +1,6 @@
-"""The cells of a table: mean and spread of each run, with the paper's numbers beside them.
+"""The entries of a table: mean and spread of each run, with the paper's numbers beside them.
 
-A frame of cells has one row per entry of the manifest. Its column names are dotted, so
+A frame of entries has one row per entry of the manifest. Its column names are dotted, so
 that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
 `std.<statistic>`, `paper.mean` and so on.
 """
@@ -24,12 +24,12 @@ from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
 from raysafl.storage.statistics import ACCURACIES, FIXED
 
-EVERYWHERE = "all cells"
+EVERYWHERE = "all entries"
 # The statistic that tells whether a run has learnt, and the column that keeps its value
 # where the table shows improvements over a baseline.
 LEVEL_STATISTIC = "last5"
 LEVEL = "level"
-# Column of the cells -> the status of the replicates that it counts.
+# Column of the entries -> the status of the replicates that it counts.
 COUNTS = {
     "replicates": Status.FINISHED,
     "diverged": Status.DIVERGED,
@@ -39,7 +39,7 @@ COUNTS = {
 
 
 def statistics(table: Table) -> list[str]:
-    """Return the statistics of a table, each once, the one in its cells first."""
+    """Return the statistics of a table, each once, the one in its entries first."""
     return list(
         dict.fromkeys(
             [table.statistic, *table.also, *(p.statistic for p in table.more)]
@@ -173,31 +173,31 @@ def _typed(runs: pd.DataFrame, names: list[str], manifest: Manifest) -> pd.DataF
 
 
 def matches(printed: Printed, labels: Mapping[str, Label]) -> bool:
-    """Return whether a printed number belongs to the cell with these labels."""
+    """Return whether a printed number belongs to the entry with these labels."""
     return all(
         axis in labels and same_label(v, labels[axis])
         for axis, v in printed.labels.items()
     )
 
 
-def compare(cells: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Add the paper's numbers to the cells: `diff.x = mean.x - paper.mean`.
+def compare(entries: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Add the paper's numbers to the entries: `diff.x = mean.x - paper.mean`.
 
     Args:
-        cells: from `aggregate`.
+        entries: from `aggregate`.
         manifest: the sweep, whose table holds the printed numbers.
 
     Returns:
-        The cells with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's
+        The entries with `paper.mean`, `paper.std` and `diff.<statistic>` in the table's
         unit. They are NaN where the paper prints no number. Statistics that are no
         accuracy have no difference, unless they are the table's own.
     """
-    # The first printed number whose labels a cell has is the cell's.
+    # The first printed number whose labels an entry has is the entry's.
     found = [
         next((p for p in manifest.table.paper if matches(p, entry.labels)), None)
         for entry in manifest.entries
     ]
-    frame = cells.copy()
+    frame = entries.copy()
     frame["paper.mean"] = np.array(
         [p.mean if p else math.nan for p in found], dtype=float
     )
@@ -230,15 +230,15 @@ class Distance:
     All are in the table's unit, and NaN if there is nothing to take a mean over.
 
     Attributes:
-        cells: the number of cells with a printed number and one of ours.
+        entries: the number of entries with a printed number and one of ours.
         difference: the mean of their |diff.x|, where x is the table's statistic.
         printed_std: the mean of the standard deviations that are printed for them.
-        own_std: the mean of ours over the cells for which one is printed. Where the
+        own_std: the mean of ours over the entries for which one is printed. Where the
             paper's are over the last five evaluated rounds
             (`Table.printed_spread`), ours are `last5_std`.
     """
 
-    cells: int
+    entries: int
     difference: float
     printed_std: float
     own_std: float
@@ -259,7 +259,7 @@ def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
     if table.printed_spread == "last5":
         own = "mean.last5_std"
     return Distance(
-        cells=len(both),
+        entries=len(both),
         difference=float(gaps.mean()),
         printed_std=float(with_std["paper.std"].mean()),
         own_std=float(with_std[own].mean()) if own in with_std else math.nan,
@@ -267,7 +267,7 @@ def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
 
 
 def unplaced(manifest: Manifest) -> list[Printed]:
-    """Return the paper's numbers for which the sweep has no cell."""
+    """Return the paper's numbers for which the sweep has no entry."""
     entries = manifest.entries
     return [
         p
@@ -279,11 +279,11 @@ def unplaced(manifest: Manifest) -> list[Printed]:
 def matching(
     compared: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> pd.DataFrame:
-    """Find the statistic that matches the printed numbers best, over all cells and per method.
+    """Find the statistic that matches the printed numbers best, over all entries and per method.
 
-    For a statistic x and the set C of cells that have both x and a printed number, the
-    distance is mean_C |diff.x|. Distances are comparable only over equally many cells,
-    so `best` is the least distance among the statistics that most cells have; ties go
+    For a statistic x and the set C of entries that have both x and a printed number, the
+    distance is mean_C |diff.x|. Distances are comparable only over equally many entries,
+    so `best` is the least distance among the statistics that most entries have; ties go
     to the first.
 
     Args:
@@ -292,7 +292,7 @@ def matching(
         layout: the layout of its axes.
 
     Returns:
-        Rows `group` ("all cells" or "<axis> = <value>"), `statistic`, `cells`,
+        Rows `group` ("all entries" or "<axis> = <value>"), `statistic`, `entries`,
         `distance` (in the table's unit) and `best`; none where nothing can be compared.
     """
     axis = layout.method
@@ -305,20 +305,20 @@ def matching(
             for v in values
         }
     found: list[dict[str, Any]] = []
-    for group, cells in groups.items():
+    for group, entries in groups.items():
         rows = [
-            _distance_of_group(group, name, cells)
+            _distance_of_group(group, name, entries)
             for name in statistics(manifest.table)
         ]
-        rows = [row for row in rows if row["cells"]]
+        rows = [row for row in rows if row["entries"]]
         if rows:
-            # A statistic with fewer cells may be near by luck, so it is not compared.
-            most = max(row["cells"] for row in rows)
-            full = [row for row in rows if row["cells"] == most]
+            # A statistic with fewer entries may be near by luck, so it is not compared.
+            most = max(row["entries"] for row in rows)
+            full = [row for row in rows if row["entries"] == most]
             min(full, key=lambda row: cast(float, row["distance"]))["best"] = True
         found += rows
     return pd.DataFrame(
-        found, columns=["group", "statistic", "cells", "distance", "best"]
+        found, columns=["group", "statistic", "entries", "distance", "best"]
     )
 
 
@@ -326,7 +326,7 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Return how far each reading of the paper is from its printed numbers, nearest first.
 
     A reading is a combination of labels on the table's `readings` axes. Its distance by
-    a statistic x is mean |diff.x| over its cells with a printed number. If there is an
+    a statistic x is mean |diff.x| over its entries with a printed number. If there is an
     axis for the method, each method has a row of its own, because a baseline may not
     depend on some reading.
 
@@ -335,8 +335,8 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         manifest: the sweep.
 
     Returns:
-        Rows `method` (empty if there is no such axis), `reading`, `cells`, `statistic`
-        (that with the least distance over most cells), `distance` and
+        Rows `method` (empty if there is no such axis), `reading`, `entries`, `statistic`
+        (that with the least distance over most entries), `distance` and
         `distance.<statistic>`.
     """
     method = next((a for a in METHOD_AXES if a in manifest.axes), None)
@@ -344,19 +344,24 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     found: list[dict[str, Any]] = []
     if not manifest.table.readings:
         return pd.DataFrame(found)
-    for key, cells in compared.groupby([f"label.{axis}" for axis in axes], sort=False):
+    for key, entries in compared.groupby(
+        [f"label.{axis}" for axis in axes], sort=False
+    ):
         labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
         parts = [
-            _distance_of_group("", name, cells) for name in statistics(manifest.table)
+            _distance_of_group("", name, entries) for name in statistics(manifest.table)
         ]
-        parts = [part for part in parts if part["cells"]]
+        parts = [part for part in parts if part["entries"]]
         if parts:
-            best = min(parts, key=lambda part: (-part["cells"], part["distance"]))
+            best = min(parts, key=lambda part: (-part["entries"], part["distance"]))
             found.append(
                 {
                     "method": "" if method is None else label_text(labels.pop(method)),
                     "reading": labels_text(labels, list(labels)),
-                    **{name: best[name] for name in ("cells", "statistic", "distance")},
+                    **{
+                        name: best[name]
+                        for name in ("entries", "statistic", "distance")
+                    },
                     **{
                         f"distance.{part['statistic']}": part["distance"]
                         for part in parts
@@ -372,15 +377,15 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
 
 
 def _distance_of_group(
-    group: str, statistic: str, cells: pd.DataFrame
+    group: str, statistic: str, entries: pd.DataFrame
 ) -> dict[str, Any]:
-    """Return the mean absolute difference of a statistic to the paper over some cells."""
-    off = cells[f"diff.{statistic}"].abs().dropna()
-    distance = float(off.mean()) if len(off) else math.nan
+    """Return the mean absolute difference of a statistic to the paper over some entries."""
+    gaps = entries[f"diff.{statistic}"].abs().dropna()
+    distance = float(gaps.mean()) if len(gaps) else math.nan
     return {
         "group": group,
         "statistic": statistic,
-        "cells": len(off),
+        "entries": len(gaps),
         "distance": distance,
         "best": False,
     }
