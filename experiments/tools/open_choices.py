@@ -20,7 +20,7 @@ from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING, number, spread
 
 NOT_MEASURED = "Not measured yet."
-# method, s and p of the entry of table 8 that is furthest off
+# method, s and p of the entry of table 8 that is furthest away
 ODD_ENTRY = ("FedAvg", 4, 2)
 
 SPREAD_SWEEP = "safari_readings_spread"

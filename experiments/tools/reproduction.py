@@ -32,7 +32,7 @@ from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import duration
 from raysafl.report.wording import NOTHING, count, number, signed, spread
 
-FAR = 2  # differences of more than this many combined standard deviations are "off"
+FAR = 2  # more combined standard deviations than this are far
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
 SCRIPTS = "safari/theorem1|fsl/figure9"  # files without a sweep
@@ -70,7 +70,7 @@ def overview():
     )
 
 
-def count_off(name, statistic, group):
+def count_far(name, statistic, group):
     """Return "k of n": how many entries of a group are far from the printed numbers.
 
     Args:
@@ -103,12 +103,12 @@ def distances():
             texts = [
                 number(distance[n], "%") if n in distance else NOTHING for n in names
             ]
-            off = [
-                count_off(name, statistic, group)
+            far = [
+                count_far(name, statistic, group)
                 for statistic in (manifest.table.statistic, nearest)
             ]
-            rows.append([f"`{name}`", group, *texts, nearest, *off])
-    head = ["sweep", "entries", *names, "nearest", "off", "off by the nearest"]
+            rows.append([f"`{name}`", group, *texts, nearest, *far])
+    head = ["sweep", "entries", *names, "nearest", "far", "far by the nearest"]
     return pipe_table(head, rows, 2)
 
 

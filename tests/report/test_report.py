@@ -287,14 +287,14 @@ def test_the_best_statistic_is_told_for_each_method() -> None:
     found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
     best = found[found["best"]].set_index("group")
     assert best["statistic"].to_dict() == {
-        "all entries": "last10",  # off by 0.9 and 0.9
+        "all entries": "last10",  # 0.9 and 0.9 away
         "algorithm = FedAvg": "final",
         "algorithm = SAFARI": "best",
     }
     assert best.loc["all entries", "distance"] == pytest.approx(0.9)
     assert best.loc["algorithm = FedAvg", "distance"] == pytest.approx(0.1)
     assert (
-        "- algorithm = SAFARI: **`best`**, off by 0.10 percentage points"
+        "- algorithm = SAFARI: **`best`**, 0.10 percentage points from the paper's"
         in markdown(runs, sweep)
     )
 

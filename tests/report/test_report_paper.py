@@ -289,7 +289,7 @@ def test_other_printed_numbers_keep_their_unit(sweep: Sweep) -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
     text = markdown(runs_of(manifest), manifest)
     assert "| n0 = 50, p = 1 | `rounds_to_50` | 99.50 ± 0.00 | 90.00 | +9.50 |" in text
-    assert "`rounds_to_50`: off by 9.5 in the mean over 1 entry." in text
+    assert "`rounds_to_50`: 9.5 from the paper's in the mean over 1 entry." in text
     assert "| more help \\| more | `final` | holds | +5.5 |" in text
     assert "## Which reading of the paper is nearest" in text
 

@@ -160,7 +160,7 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
     assert {"params.`label.q`", "metrics.`last10`"} <= set(state["selectedColumns"])
     known = now.children[A].data.metrics
     drawn = {chart["metricKey"] for chart in state["compareRunCharts"]}
-    assert drawn - {"work/q"} <= set(known)  # nobody enforced rounds here
+    assert drawn - {"work/enforce_prob"} <= set(known)  # nobody enforced rounds here
 
 
 def test_curves_come_before_what_they_cost_and_single_values_last(
@@ -191,7 +191,7 @@ def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> 
         ("test_f1", "test/f1"),
         ("val_accuracy_of_3", "val/accuracy_of_3"),
         ("clients_worst_tenth", "clients/worst_tenth"),
-        ("q", "work/q"),
+        ("enforce_prob", "work/enforce_prob"),
         ("server_rounds", "work/server_rounds"),
     ],
 )
