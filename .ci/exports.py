@@ -42,7 +42,7 @@ OTHERS = {
         *("Algorithm", "CountSamples", "LocalTraining", "MeanUpdate", "Round"),
         *("Setting", "State", "Train", "TrainMean", "Update"),
     ],
-    "core.objective": ["Metric", "Objective", "mean_of"],
+    "core.objective": ["ClientStatistic", "Metric", "Objective", "mean_of"],
     "core.participation": ["Cohort", "Participation", "Sampling"],
     "core.problem": ["EVERYONE", "SERVER", "Dataset", "Model", "Samples", "Column"],
     "kept.load": ["load_model"],

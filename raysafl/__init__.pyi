@@ -36,7 +36,7 @@ from .core.algorithm import (
     TrainMean,
     Update,
 )
-from .core.objective import Metric, Objective, mean_of
+from .core.objective import ClientStatistic, Metric, Objective, mean_of
 from .core.participation import Cohort, Participation, Sampling
 from .core.problem import EVERYONE, SERVER, Column, Dataset, Model, Samples
 from .core.randomness import Key
@@ -150,6 +150,7 @@ __all__ = [
     "Claim",
     "ClassesPerClient",
     "Classification",
+    "ClientStatistic",
     "Cohort",
     "Column",
     "Compressed",

@@ -89,7 +89,8 @@ def preview(
     for number, (name, run, _) in enumerate(_distinct_parts(runs, _policy_of), 1):
         kind = type(run.participation).__name__
         raster = participation_raster(
-            _simulate_cohorts(run, min(rounds, run.rounds)), f"{kind} ({name})"
+            _simulate_cohorts(run, datasets, min(rounds, run.rounds)),
+            f"{kind} ({name})",
         )
         pictures[f"participation-{number}.png"] = raster
     out.mkdir(parents=True, exist_ok=True)
@@ -171,13 +172,16 @@ def _client_table(item: DataCounts, classes: Sequence[str]) -> bytes:
     return frame.to_csv(index=False).encode()
 
 
-def _simulate_cohorts(run: Run, rounds: int) -> NDArray[np.bool_]:
+def _simulate_cohorts(
+    run: Run, datasets: dict[str, Dataset], rounds: int
+) -> NDArray[np.bool_]:
     """Return which clients come in which rounds, as booleans [rounds, clients]."""
     came = np.zeros((rounds, run.data.clients), bool)
-    state = run.participation.init()
+    policy = run.policy_on(dataset_of(run, datasets))
+    state = policy.init()
     for number in range(rounds):
         key = Key(run.seed, number)
-        state, cohort = run.participation.pick(state, run.data.clients, key, None)
+        state, cohort = policy.pick(state, run.data.clients, key, None)
         came[number, cohort.ids] = True
     return came
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from raysafl.core.component import Component
 from raysafl.core.problem import Dataset
-from raysafl.core.users_parts import method_name
+from raysafl.core.users_parts import in_brief, method_name
 
 Value: TypeAlias = float | list[float]
 """The value of a metric: a number, or a list of them."""
@@ -119,6 +119,31 @@ def mean_of(
 
 
 @dataclass(frozen=True)
+class ClientStatistic:
+    """A number by which a model is judged, from a metric's values for single clients.
+
+    Args:
+        meaning: What the value is, as one phrase for tables and documents.
+        value: Maps the values of the objective's `metric` on each client's test samples
+            to the statistic. They are an array [clients], in the order of the clients,
+            without those that no test sample judges.
+        is_fraction: Whether the value is a fraction, which tables show in per cent.
+        higher_is_better: Whether a higher value is better.
+
+    Example:
+        >>> import numpy as np
+        >>> worst = ClientStatistic("error of the worst client", np.max, higher_is_better=False)
+        >>> float(worst.value(np.array([0.5, 2.0, 1.0])))
+        2.0
+    """
+
+    meaning: str
+    value: Callable[[NDArray[np.float64]], float]
+    is_fraction: bool = False
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
 class MetricColumn:
     """What is known about a column of the results that an objective measures.
 
@@ -188,6 +213,14 @@ class Objective(Component):
 
         Args:
             num_outputs: What the method `num_outputs` returned.
+        """
+        return {}
+
+    def client_statistics(self) -> dict[str, ClientStatistic]:
+        """Return statistics over clients by their names, for runs with `eval_clients`.
+
+        They are of the `metric`, and a name is like a metric's. The statistic
+        `worst_rmse` becomes the column `clients_worst_rmse` of the results.
         """
         return {}
 
@@ -284,6 +317,54 @@ def measures_of(objective: Objective, num_outputs: int) -> dict[str, Metric]:
         )
     loss = mean_of("mean loss", objective.losses, higher_is_better=False)
     return {**metrics, "loss": loss}
+
+
+def client_statistics_of(objective: Objective) -> dict[str, ClientStatistic]:
+    """Return the objective's statistics over clients by the columns that they become.
+
+    Raises:
+        ValueError: One is no `ClientStatistic`, or has a name that no column can have.
+    """
+    statistics = objective.client_statistics()
+    for name, statistic in statistics.items():
+        if not METRIC_NAME.fullmatch(name) or not isinstance(
+            statistic, ClientStatistic
+        ):
+            raise ValueError(
+                f"{_client_statistics(objective)} gives {name!r}: {in_brief(statistic)}; "
+                "a name begins with a small letter and consists of small letters, digits "
+                'and _, and what it names is such as fl.ClientStatistic("lowest", np.min)'
+            )
+    return {f"clients_{name}": statistic for name, statistic in statistics.items()}
+
+
+def measure_clients(
+    objective: Objective, quality_N: NDArray[np.float64]
+) -> dict[str, float]:
+    """Compute the objective's statistics over clients, by their columns.
+
+    Args:
+        objective: The objective.
+        quality_N: The value of its `metric` for each client that is judged.
+
+    Raises:
+        ValueError: The value of a statistic is no number.
+    """
+    found = {}
+    for name, statistic in client_statistics_of(objective).items():
+        # A copy, as the function may sort it in place.
+        value = statistic.value(quality_N.copy())
+        if not isinstance(value, int | float | np.number):
+            raise ValueError(
+                f"the value of '{name}' of {_client_statistics(objective)} must be a "
+                f"number, and for {len(quality_N)} clients it is {in_brief(value)}"
+            )
+        found[name] = float(value)
+    return found
+
+
+def _client_statistics(objective: Objective) -> str:
+    return method_name(objective, Objective, "client_statistics")
 
 
 def hits_of(objective: Objective, num_outputs: int) -> PerSample | None:

@@ -1,16 +1,17 @@
 """What a participation policy is: it decides which clients take part in each round.
 
 Once a round, before any training, the simulation calls `Participation.pick` and hands
-the cohort that it returns to the algorithm. A policy knows the number of clients, the
-round and the seed, but neither the model's parameters nor the algorithm. Runs that
+the cohort that it returns to the algorithm. A policy knows the clients by number and
+name, the round and the seed, but neither the model's parameters nor the algorithm. Runs that
 share a seed therefore see the same cohorts under every algorithm, and differences
 between their results come from the algorithms alone. (The only feedback is a training
 accuracy, for policies that adapt to it, such as FAST's.)
 """
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from raysafl.core.component import Component
 from raysafl.core.randomness import Key
@@ -73,6 +74,22 @@ class Participation(Component):
 
     def check(self, num_clients: int) -> None:
         """Raise a ValueError if the policy cannot serve this number of clients."""
+
+    def for_clients(self, names: Callable[[], Sequence[str]]) -> Self:
+        """Return the policy that picks among the clients of a dataset.
+
+        It is called before the first `pick`. Policies that go by ids return themselves.
+
+        Args:
+            names: Returns the name of each client, in the order of their ids; nothing if
+                clients have no names.
+
+        Raises:
+            ValueError: The policy names a client that does not exist.
+        """
+        parts = (own for own in self if isinstance(own[1], Participation))
+        inner = {field: part.for_clients(names) for field, part in parts}
+        return self.model_copy(update=inner) if inner else self
 
     def sampling(self, num_clients: int) -> Sampling | None:
         """Return how cohorts are drawn; None if clients or rounds are not all alike."""

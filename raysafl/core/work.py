@@ -171,6 +171,9 @@ class Work(Protocol):
     def model_of(self, w_P: Tensor) -> NamedModel:
         """Return a model as its parameters by name."""
 
+    def client_names(self, cell: int) -> tuple[str, ...]:
+        """Return the names of a cell's clients; nothing if they have none."""
+
     def client_tests(self, cell: int, on: TestsOn) -> tuple[list[int], list[int]]:
         """Return how many training and how many test samples each client has.
 

@@ -225,7 +225,7 @@ class Federation(FederatedData):
         return Split(clients, server, shared, tests=tests, validation=validation)
 
     def client_names(self, dataset: Dataset, split: Split) -> tuple[str, ...]:
-        """Return the names of the clients: the values of `ByColumn`, else nothing."""
+        """Return the names of the clients: of `ByColumn` or `ByUser`, else nothing."""
         if type(self.partition).client_names is Partition.client_names:
             return ()
         # A client's own samples stand before those that the server shares with it.

@@ -316,6 +316,11 @@ class ByUser(Partition):
             )
         return _one_client_per_user(users, clients, "users")
 
+    def client_names(self, samples: Samples, first: Ints) -> tuple[str, ...]:
+        """Return the number of each client's user, as `user 7`."""
+        assert samples.users is not None
+        return tuple(f"user {number}" for number in samples.users[first].tolist())
+
 
 class ByColumn(Partition):
     """One client per value of a column, such as one per hospital.

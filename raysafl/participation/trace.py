@@ -2,13 +2,13 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.randomness import Key
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("client", "start", "end")
+
+
+class Intervals(NamedTuple):
+    """What a trace says.
+
+    Args:
+        rows: An array [n, 3] of (client, start, end), sorted by start.
+        names: The names of the clients, whose positions `rows` holds; none if `rows`
+            holds the ids of clients.
+    """
+
+    rows: Ints
+    names: tuple[str, ...]
 
 
 def _content(file: str) -> bytes:
@@ -33,20 +46,17 @@ def _content(file: str) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def intervals(file: str, sha256: str) -> Ints:
-    """Read the intervals of a trace, sorted by their start.
+def intervals(file: str, sha256: str) -> Intervals:
+    """Read the intervals of a trace.
 
     Args:
         file: the path of a CSV or Parquet file.
         sha256: the SHA-256 that its content must have.
 
-    Returns:
-        An array [n, 3] of (client, start, end).
-
     Raises:
         ValueError: the file is missing, is no table, or has another SHA-256; a column
-            is missing; a value is no whole number; an interval is empty or before round
-            0.
+            is missing; a client has no name; a value is no whole number; an interval
+            is empty or before round 0.
     """
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
@@ -74,18 +84,27 @@ def intervals(file: str, sha256: str) -> Ints:
     return _valid(file, frame[list(COLUMNS)])
 
 
-def _valid(file: str, frame: "pd.DataFrame") -> Ints:
-    """Check every row and return the intervals as whole numbers, sorted by start."""
+def _valid(file: str, frame: "pd.DataFrame") -> Intervals:
+    """Check every row and return the intervals."""
     import pandas as pd
 
-    numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    names: tuple[str, ...] = ()
+    numbered = frame
+    # Text is names, which are numbered in their order.
+    if not pd.api.types.is_numeric_dtype(frame["client"]):
+        codes, texts = pd.factorize(frame["client"], sort=True)
+        names = tuple(map(str, texts))
+        numbered = frame.assign(client=np.where(codes < 0, np.nan, codes))
+    numbers = numbered.apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if not len(numbers):
         raise ValueError(
             f"the trace {file} has no intervals, so nobody would ever come"
         )
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
     wrong = {
-        "client, start and end must be whole numbers": ~whole.all(axis=1),
+        "client (unless it is a name), start and end must be whole numbers": ~whole.all(
+            axis=1
+        ),
         "an interval starts before round 0": numbers[:, 1] < 0,
         "an interval ends before it has begun (end is exclusive)": numbers[:, 2]
         <= numbers[:, 1],
@@ -98,14 +117,18 @@ def _valid(file: str, frame: "pd.DataFrame") -> Ints:
     table: Ints = numbers[np.argsort(numbers[:, 1], kind="stable")].astype(np.int64)
     # The array is cached and shared.
     table.flags.writeable = False
-    return table
+    return Intervals(table, names)
 
 
 class Trace(Participation):
     """Clients come when a recorded trace says that they were available.
 
-    The trace is a CSV or Parquet file with the columns `client` (from 0), `start` and
-    `end` (rounds from 0; `end` itself is outside). A client may have many rows, and
+    The trace is a CSV or Parquet file with the columns `client`, `start` and `end`
+    (rounds from 0; `end` itself is outside). Numbers in the column `client` are ids,
+    from 0. Text is names, where the data name their clients: the values of `ByColumn`,
+    or "user 7" under `ByUser`. A name stays that of the same client if another client
+    is added or lost, and an id does not. Names that look like numbers must be text in
+    Parquet, as those of a CSV file would be ids. A client may have many rows, and
     they may overlap. In a round without any, nobody comes. After the last `end` the
     trace starts over, so that it serves a run of any length.
 
@@ -119,6 +142,8 @@ class Trace(Participation):
         default="",
         description="SHA-256 of the file's content; filled in if it is empty.",
     )
+    # The id of each client that the trace names; None before the data are known.
+    _ids: Ints | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -142,20 +167,56 @@ class Trace(Participation):
     def check(self, num_clients: int) -> None:
         """Raise ValueError if a client is unknown."""
         check_m(self.m, num_clients)
-        table = intervals(self.file, self.sha256)
-        ids = table[:, 0]
-        if unknown := sorted(set(ids[(ids < 0) | (ids >= num_clients)].tolist())):
+        rows, names = intervals(self.file, self.sha256)
+        ids = rows[:, 0]
+        unknown = sorted(set(ids[(ids < 0) | (ids >= num_clients)].tolist()))
+        if unknown and not names:
             raise ValueError(
                 f"the trace {self.file} has unknown clients {unknown[:10]}; "
-                f"ids go from 0 to {num_clients - 1}"
+                f"ids go from 0 to {num_clients - 1}, and names must be text"
             )
+
+    def for_clients(self, names: Callable[[], Sequence[str]]) -> Self:
+        """Return the trace with the ids of the clients that it names.
+
+        Raises:
+            ValueError: A client has a name that none of the data's clients has.
+        """
+        _, named = intervals(self.file, self.sha256)
+        if not named:
+            return self
+        ids = {name: i for i, name in enumerate(names())}
+        if not ids:
+            raise ValueError(
+                f"the trace {self.file} names its clients, such as '{named[-1]}', and the "
+                "clients of these data have no names; take data.partition=ByColumn(...) "
+                "or ByUser(), or give ids from 0 in place of the names"
+            )
+        for name in named:
+            if name not in ids:
+                raise ValueError(
+                    f"the trace {self.file} names '{name}', which is no client with "
+                    f"training samples: {nearest(name, ids)}; correct the name, or leave "
+                    "its rows out"
+                )
+        known = self.model_copy()
+        known._ids = np.array([ids[name] for name in named], np.int64)
+        return known
 
     def pick(
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Return the clients that have an interval around this round."""
         # The trace starts over after its last round.
-        client, start, end = intervals(self.file, self.sha256).T
+        rows, names = intervals(self.file, self.sha256)
+        client, start, end = rows.T
+        if names:
+            if self._ids is None:
+                raise ValueError(
+                    f"the trace {self.file} names its clients; tell it the names that "
+                    "the data give them by `for_clients`"
+                )
+            client = self._ids[client]
         t = key.round % end.max()
         there = np.unique(client[(start <= t) & (t < end)])
         return state, Cohort(at_most(there, self.m, key))

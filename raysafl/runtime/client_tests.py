@@ -19,7 +19,7 @@ from raysafl.core.client_indices import (
     StoredIndices,
     group_by_owner,
 )
-from raysafl.core.problem import Dataset, Split
+from raysafl.core.problem import Split
 from raysafl.core.work import ClientScores, TestsOn
 from raysafl.runtime.population import Population
 from raysafl.training.evaluation import Measures
@@ -59,22 +59,16 @@ class ClientTests:
 
     Args:
         population: Who holds which samples.
-        dataset: The training and test samples.
         metric: The objective's metric by which clients are compared.
     """
 
-    def __init__(self, population: Population, dataset: Dataset, metric: str) -> None:
+    def __init__(self, population: Population, metric: str) -> None:
         self.population = population
-        self.dataset = dataset
+        self.dataset = population.dataset
         self.metric = metric
         # By the id of a split: cells may share one.
         self._own: dict[int, Groups] = {}
         self._labels: dict[int, Ints] = {}
-
-    @cached_property
-    def has_classes(self) -> bool:
-        """Whether each sample has one class."""
-        return self.dataset.num_classes > 0 and self.dataset.train.y.ndim == 1
 
     @cached_property
     def _classes(self) -> Groups:
@@ -129,7 +123,7 @@ class ClientTests:
     def _test_sizes(self, cell: int, on: TestsOn) -> Ints:
         if on == "own":
             return self.groups(Job("own", (cell,))).indices.sizes
-        if not self.has_classes:
+        if not self.dataset.has_labels:
             raise ValueError(
                 f"eval_clients.on='labels' needs samples with one class each, and those "
                 f"of '{self.dataset.name}' have none; give on='own', with "
@@ -199,7 +193,7 @@ class ClientTests:
         Where samples have classes, all cells are evaluated on the groups of the
         classes, too: by them one sees how classes fare that only absent clients hold.
         """
-        jobs = [Job("classes", tuple(on))] if self.has_classes else []
+        jobs = [Job("classes", tuple(on))] if self.dataset.has_labels else []
         by_split: dict[int, list[int]] = {}
         for cell, own in on.items():
             if own == "own":
@@ -246,7 +240,7 @@ class ClientTests:
                 for sums_n, count in zip(sums_Nn, counts_N, strict=True)
             ]
             absent = None
-            if self.has_classes:
+            if self.dataset.has_labels:
                 sums_Cn = found["classes"][cell]
                 absent = self._absent(measures, cell, came[cell], sums_Cn)
             scores[cell] = ClientScores(np.array(quality_N), np.array(loss_N), absent)

@@ -77,7 +77,8 @@ class Worker:
         self.population = Population(cells, dataset)
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
-        self.tests = ClientTests(self.population, dataset, objective.metric)
+        self.client_names = self.population.client_names
+        self.tests = ClientTests(self.population, objective.metric)
         self.client_tests = self.tests.sizes
         flat = FlatModel.on(model, dataset, objective)
         self.trainer = LocalTrainer(

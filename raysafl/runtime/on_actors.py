@@ -74,7 +74,7 @@ def host_pack(actors: ActorPool, setup: PackSetup) -> tuple["OnActors", str, str
     population = Population(setup.cells, dataset)
     # The engine is a function of the setup, so all actors have the same.
     device, engine = actors.ready()[0]
-    tests = ClientTests(population, dataset, setup.objective.metric)
+    tests = ClientTests(population, setup.objective.metric)
     work = OnActors(actors, tests, model, measures, len(dataset.test))
     return work, device, engine
 
@@ -107,6 +107,7 @@ class OnActors:
         self.test_samples = test_samples
         self.sizes = self.population.sizes
         self.shared_bytes = self.population.shared_bytes
+        self.client_names = self.population.client_names
         self.client_tests = tests.sizes
 
     def init(self, cell: int) -> Tensor:

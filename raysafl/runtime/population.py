@@ -32,7 +32,7 @@ class Population:
 
     def __init__(self, cells: Sequence[Cell], dataset: Dataset) -> None:
         self.cells = cells
-        self._sample_bytes = dataset.train.sample_bytes
+        self.dataset = dataset
         # Cells may share a split; each distinct one is made once.
         keys = [(data.to_json(), data.split_seed(seed)) for data, seed in cells]
         distinct = dict(zip(keys, cells, strict=True))
@@ -74,9 +74,13 @@ class Population:
         split = self.splits[cell]
         return split.clients.sizes.tolist(), len(split.server)
 
+    def client_names(self, cell: int) -> tuple[str, ...]:
+        """Return the names of a cell's clients; nothing if they have none."""
+        return self.cells[cell].data.client_names(self.dataset, self.splits[cell])
+
     def shared_bytes(self, cell: int) -> int:
         """Return the bytes of shared samples per client; see `Work.shared_bytes`."""
-        return self.splits[cell].shared * self._sample_bytes
+        return self.splits[cell].shared * self.dataset.train.sample_bytes
 
     def samples(self, cell: int, ids: Sequence[int]) -> int:
         """Return the number of training samples that these clients hold together."""

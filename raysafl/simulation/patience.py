@@ -14,7 +14,8 @@ class Patience(Component):
     an improvement if v(t) < b - min_delta (for a metric that should be high,
     v(t) > b + min_delta). A replicate stops after the first evaluated round that is at
     least `rounds` rounds after the last improvement. The first value is an improvement,
-    and NaN is none.
+    and NaN is none. For a column `clients_*`, the evaluated rounds are those in which
+    clients are evaluated (`PerClient.every`).
 
     Each replicate stops by itself; the run is finished when all have stopped. The
     ledger names the reason. Parameters stay as they were in the last round.
@@ -37,6 +38,11 @@ class Patience(Component):
     min_delta: float = Field(
         default=0.0, ge=0, description="a smaller change is no improvement"
     )
+
+    @property
+    def is_of_clients(self) -> bool:
+        """Whether the metric is measured only in rounds in which clients are evaluated."""
+        return self.metric.startswith("clients_")
 
     def improves(
         self, value: float, best: float | None, higher_is_better: bool

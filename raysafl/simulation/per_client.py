@@ -20,7 +20,14 @@ from torch import Tensor
 
 from raysafl.core.algorithm import LocalTraining
 from raysafl.core.component import Component
-from raysafl.core.objective import Metric, MetricColumn, Objective
+from raysafl.core.objective import (
+    UNKNOWN_OUTPUTS,
+    MetricColumn,
+    Objective,
+    client_statistics_of,
+    measure_clients,
+    measures_of,
+)
 from raysafl.core.work import (
     ClientEvaluation,
     ClientScores,
@@ -116,14 +123,15 @@ class PerClient(Component):
                 f"most {MOST_ROWS:,} are allowed: give a larger `every`"
             )
 
-    def columns(self, name: str, metric: Metric) -> dict[str, MetricColumn]:
+    def columns(self, objective: Objective) -> dict[str, MetricColumn]:
         """Declare the columns of `rounds/` that the evaluation of clients fills.
 
-        Args:
-            name: The name of the objective's metric, such as "accuracy".
-            metric: This metric.
+        Raises:
+            ValueError: A statistic of the objective's has the name of one of ours.
         """
-        return {
+        name = objective.metric
+        metric = measures_of(objective, UNKNOWN_OUTPUTS)[name]
+        found = {
             f"clients_{statistic}_{name}": MetricColumn(
                 text.format(name),
                 metric.is_fraction,
@@ -134,6 +142,17 @@ class PerClient(Component):
             for statistic, text in MEANINGS.items()
             if "personal" not in statistic or self.personal_steps
         }
+        for column, own in client_statistics_of(objective).items():
+            if column in found:
+                raise ValueError(
+                    f"{type(objective).__name__}.client_statistics would fill the column "
+                    f"'{column}', which every run with eval_clients has; give the "
+                    "statistic another name"
+                )
+            found[column] = MetricColumn(
+                own.meaning, own.is_fraction, own.higher_is_better, is_list=False
+            )
+        return found
 
 
 # Statistic -> its meaning, with {} for the name of the metric.
@@ -186,9 +205,7 @@ def served(
         >>> found["never"], found["weighted"], found["worst10"]
         (0.25, 0.75, 0.25)
     """
-    judged_N = ~np.isnan(quality_N)
-    if not judged_N.any():
-        judged_N[:] = True
+    judged_N = is_judged(quality_N)
     came_N = came_N[judged_N]
     quality_N = quality_N[judged_N]
     if personal_N is not None:
@@ -214,6 +231,12 @@ def served(
         if never_N.any():
             found["never_personal"] = float(personal_N[never_N].mean())
     return found
+
+
+def is_judged(quality_N: Floats) -> NDArray[np.bool_]:
+    """Return whether each client has a value, [N]; all of them, if none has."""
+    judged_N = ~np.isnan(quality_N)
+    return judged_N | ~judged_N.any()
 
 
 def _mean(values_N: Floats, weight_N: Floats) -> float:
@@ -327,9 +350,10 @@ def evaluate_clients(
     for own in judged:
         personal_N = personal.get(own.cell)
         own.history.add(round, scores[own.cell], personal_N)
+        quality_N = scores[own.cell].quality_N
         statistics = served(
             own.history.came_N,
-            scores[own.cell].quality_N,
+            quality_N,
             higher_is_better,
             personal_N,
             scores[own.cell].absent,
@@ -337,5 +361,5 @@ def evaluate_clients(
         found[own.cell] = {
             f"clients_{name}_{objective.metric}": value
             for name, value in statistics.items()
-        }
+        } | measure_clients(objective, quality_N[is_judged(quality_N)])
     return found

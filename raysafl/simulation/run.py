@@ -16,7 +16,7 @@ from raysafl.core.objective import (
     metric_columns,
 )
 from raysafl.core.participation import Participation
-from raysafl.core.problem import FederatedData, Model
+from raysafl.core.problem import Dataset, FederatedData, Model
 from raysafl.core.text import nearest
 from raysafl.core.work import Cell
 from raysafl.objectives import PLAIN
@@ -135,6 +135,8 @@ class Run(Component):
                     f"'{self.objective.metric}' of {type(self.objective).__name__} is a "
                     "list; let its `metric` be another one"
                 )
+            # This refuses statistics over clients that cannot be columns.
+            self.eval_clients.columns(self.objective)
         return self
 
     @model_validator(mode="after")
@@ -204,15 +206,17 @@ class Run(Component):
         known = {
             name: declared.higher_is_better
             for name, declared in columns.items()
-            # Clients are evaluated when it has been decided whether a replicate stops.
-            if not declared.is_list and not name.startswith("clients_")
+            if not declared.is_list
         }
         known["train_loss"] = False
         if self._has_accuracy():
             known["train_accuracy"] = True
         if column not in known:
+            unasked = column.startswith("clients_") and self.eval_clients is None
+            hint = "; statistics over clients need eval_clients" if unasked else ""
             raise ValueError(
-                f"the run measures no single number '{column}': {nearest(column, known)}"
+                f"the run measures no single number '{column}': "
+                f"{nearest(column, known)}{hint}"
             )
         return known[column]
 
@@ -234,8 +238,21 @@ class Run(Component):
                 self.objective, num_outputs, "val", "the validation samples"
             )
         if self.eval_clients is not None:
-            found |= self.eval_clients.columns(self.objective.metric, self.quality)
+            found |= self.eval_clients.columns(self.objective)
         return found
+
+    def policy_on(self, dataset: Dataset) -> Participation:
+        """Return the policy for the clients of the first replicate.
+
+        Args:
+            dataset: What `data.load()` returns.
+
+        Raises:
+            ValueError: The policy names a client that does not exist.
+        """
+        return self.participation.for_clients(
+            lambda: self.data.client_names(dataset, self.data.split(dataset, self.seed))
+        )
 
     @property
     def quality(self) -> Metric:

@@ -26,6 +26,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -221,6 +222,7 @@ class Simulation:
         self._sizes: dict[int, Tensor] = {}
         sampling = run.participation.sampling(run.data.clients)
         self.algorithms = []
+        self.policies = []
         self.replicates = []
         # How many training and test samples each client has, for each replicate, if the
         # run evaluates clients one by one.
@@ -239,7 +241,9 @@ class Simulation:
             state = algorithm.init(w_P, run.data.clients)
             state = checked_state(algorithm, state, w_P.numel(), "init")
             self.algorithms.append(algorithm)
-            replicate = Replicate(seed, state, run.participation.init())
+            policy = run.participation.for_clients(partial(work.client_names, cell))
+            self.policies.append(policy)
+            replicate = Replicate(seed, state, policy.init())
             if run.eval_clients is not None:
                 replicate.clients = ClientHistory(np.zeros(len(sizes), np.int64))
                 self.client_sizes.append(work.client_tests(cell, run.eval_clients.on))
@@ -300,11 +304,11 @@ class Simulation:
 
     def _start_rounds(self) -> dict[int, _RoundInProgress]:
         """Choose the cohort and start the algorithm's round in each live replicate."""
-        policy = self.run.participation
         rounds = {}
         for r, replicate in enumerate(self.replicates):
             if replicate.ended:
                 continue
+            policy = self.policies[r]
             key = Key(replicate.seed, self.round)
             num_clients = self.run.data.clients
             picked = policy.pick(
@@ -533,8 +537,9 @@ class Simulation:
         records = []
         for r in live:
             own = scores[self.first_cell + r]
-            if self.run.stop is not None:
-                self._stop_without_improvement(self.run.stop, r, own)
+            stop = self.run.stop
+            if stop is not None and not stop.is_of_clients:
+                self._stop_without_improvement(stop, r, own)
             if self.run.kept_by:
                 self._keep_if_best(r, own)
             records.append(self._record(r, rounds[r], own))
@@ -549,7 +554,8 @@ class Simulation:
         if name.startswith("train_"):
             value: float | None = getattr(replicate, name)
         else:
-            value = cast("float", scores[name])
+            # A statistic over clients may not exist, such as that of those that never came.
+            value = cast("float | None", scores.get(name))
         if value is not None and patience.improves(
             value, replicate.best, self._higher_is_better
         ):
@@ -600,6 +606,8 @@ class Simulation:
         completed = []
         for record in records:
             served = found.get(self.first_cell + record.replicate, {})
+            if self.run.stop is not None and self.run.stop.is_of_clients:
+                self._stop_without_improvement(self.run.stop, record.replicate, served)
             completed.append(replace(record, metrics={**record.metrics, **served}))
         return completed
 

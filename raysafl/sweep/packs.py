@@ -261,7 +261,7 @@ def estimate(run: Run, dataset: Dataset, size: Size) -> Need:
         size: the size of its model.
     """
     clients = run.data.clients
-    cohort = _cohort_size(run)
+    cohort = _cohort_size(run, dataset)
     client_samples = max(1, len(dataset.train) // clients)
     steps = run.local.num_steps(client_samples)
     trained = cohort * steps * min(run.local.batch_size, client_samples)
@@ -295,10 +295,10 @@ def _tested_by_client(run: Run, test_samples: int, client_samples: int) -> float
     return samples / asked.every / TESTED_PER_TRAINED
 
 
-def _cohort_size(run: Run) -> int:
+def _cohort_size(run: Run, dataset: Dataset) -> int:
     """Return the number of clients that the policy picks in the first round."""
-    policy = run.participation
     try:
+        policy = run.policy_on(dataset)
         _, cohort = policy.pick(policy.init(), run.data.clients, Key(run.seed, 0), None)
         return max(1, len(cohort.ids))
     except Exception:

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raysafl.core.objective import Objective, check_targets
+from raysafl.core.objective import Objective, check_targets, measure_clients
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.users_parts import users_parts
 from raysafl.models import FlatModel
@@ -58,12 +59,13 @@ def _prepare_one(
     dataset = dataset_of(run, datasets)
     if (split := run.data.to_json()) not in seen:
         run.data.split(dataset, run.seed)
+    run.policy_on(dataset)
     objective = run.objective
     if run.eval_clients is not None:
         tested = f"{split} {run.eval_clients.on}"
         if tested not in seen:
             population = Population(run.cells[:1], dataset)
-            tests = ClientTests(population, dataset, objective.metric)
+            tests = ClientTests(population, objective.metric)
             _, counts = tests.sizes(0, run.eval_clients.on)
             if unjudged := counts.count(0):
                 LOG.warning(
@@ -73,6 +75,10 @@ def _prepare_one(
                     len(counts),
                 )
             seen.add(tested)
+        clients = run.data.clients
+        if (statistics := f"{clients} {objective.to_json()}") not in seen:
+            measure_clients(objective, np.linspace(0.1, 1.0, clients))
+            seen.add(statistics)
     if (model := name + run.model.to_json() + objective.to_json()) not in seen:
         check_targets(objective, dataset)
         flat = FlatModel.on(run.model, dataset, objective)

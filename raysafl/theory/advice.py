@@ -150,7 +150,7 @@ def estimate(run: Run, work: Worker, sim: Simulation) -> Probe:
     start_NP = torch.randn(clients_NP.shape, generator=key.torch("advice smoothness"))
     L_N = smoothness(lambda w_NP: work.gradients(0, w_NP), w_P, start_NP, POWER_STEPS)
     rep = sim.replicates[0]
-    _, cohort = run.participation.pick(
+    _, cohort = sim.policies[0].pick(
         rep.policy, run.data.clients, key, rep.train_accuracy
     )
     uniform = key("advice uniform").choice(
@@ -234,8 +234,8 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     local = server_update(run)
     eta_c = run.local.lr
     eta_s = K * eta_c / 2 if local is None else local.lr
-    start = run.participation.init()
-    _, cohort = run.participation.pick(start, run.data.clients, Key(run.seed), None)
+    policy = run.participation.for_clients(lambda: work.client_names(0))
+    _, cohort = policy.pick(policy.init(), run.data.clients, Key(run.seed), None)
     m = len(cohort.ids)
     # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)

@@ -189,7 +189,7 @@ def test_each_job_runs_in_its_own_process_and_says_seconds_accuracy_and_memory()
     assert plain.accuracy is not None and plain.accuracy > 0.6
 
 
-@pytest.mark.acceptance
+@pytest.mark.benchmarks
 def test_each_kind_has_the_results_of_its_own_turns() -> None:
     jobs = [Job(what="plain", runs=[SMALL])]
     longer = [Job(what="plain", runs=[SMALL.replace(rounds=4)])]
@@ -298,7 +298,7 @@ def test_a_headline_names_the_versions_of_the_packages_that_are_installed(
     assert "medians of 7" in said
 
 
-@pytest.mark.acceptance
+@pytest.mark.benchmarks
 def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     # Client actors are looked for once a second, so the sweep must take some seconds.
     longer = SMALL.replace(rounds=2000, eval_every=100)
@@ -312,7 +312,7 @@ def test_overheads_are_measured_on_a_ray_of_their_own() -> None:
     assert "W1" not in found and "further_run_s" not in found
 
 
-@pytest.mark.acceptance
+@pytest.mark.benchmarks
 def test_a_pack_is_measured_on_actors_beside_plain_processes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -333,7 +333,7 @@ def test_a_pack_is_measured_on_actors_beside_plain_processes(
     ]
 
 
-@pytest.mark.acceptance
+@pytest.mark.benchmarks
 def test_the_start_of_one_run_and_the_cost_of_further_runs_are_measured() -> None:
     found = found_by(DRY, "start", "trials")
     trials = found["trials"]
@@ -460,7 +460,7 @@ def test_engines_stand_beside_their_floors() -> None:
     assert line.startswith("| 2 | 2 | ") and line.endswith(f"{floor:,.0f} |")
 
 
-@pytest.mark.acceptance
+@pytest.mark.benchmarks
 def test_rivals_take_turns_with_raysafl_and_the_plain_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

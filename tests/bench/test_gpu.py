@@ -585,7 +585,7 @@ def test_a_result_without_any_part_has_a_headline_and_no_rows() -> None:
     assert gpu(found).startswith("unknown; ")
 
 
-@pytest.mark.acceptance
+@pytest.mark.benchmarks
 def test_the_whole_command_passes_on_a_cpu_without_ray_and_mlflow(
     tmp_path: Path,
 ) -> None:

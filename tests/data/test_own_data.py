@@ -589,7 +589,9 @@ def test_the_examples_of_the_page_on_own_data_run(
     space: dict[str, Any] = {"__name__": "own_data"}
     for block in blocks:
         exec(block, space)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
+    cohorts = fl.simulate(space["recorded"])["cohort"]
+    assert [ids.tolist() for ids in cohorts] == [[1], [1, 2], [2], [2], [1]]
     for name, clients in (("data", 3), ("cameras", 4), ("artists", 2)):
         data = space[name]
         dataset = data.load()

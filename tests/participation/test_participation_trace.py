@@ -1,23 +1,27 @@
 """Traces of availability: read, checked before anything runs, and part of a run's id."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from raysafl import Key, Participation, Run, Trace
+import raysafl as fl
+from raysafl import Key, Participation, Run, Snapshot, Trace, Uniform
 from raysafl.participation.trace import intervals
+from raysafl.sweep.prepare import prepare
 
 # client 0 in rounds 0-2, 1 in 1-3, 2 in 3 and (two rows that overlap) 4-6
 ROWS = [(0, 0, 3), (1, 1, 4), (2, 3, 4), (2, 4, 6), (2, 5, 7)]
 THERE = [[0], [0, 1], [0, 1], [1, 2], [2], [2], [2]]
 
 
-def table(rows: list[tuple[float, ...]], *names: str) -> pd.DataFrame:
+def table(rows: list[tuple[Any, ...]], *names: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(names or ("client", "start", "end")))
 
 
-def csv(folder: Path, rows: list[tuple[float, ...]], *names: str) -> str:
+def csv(folder: Path, rows: list[tuple[Any, ...]], *names: str) -> str:
     table(rows, *names).to_csv(folder / "trace.csv", index=False)
     return str(folder / "trace.csv")
 
@@ -79,7 +83,17 @@ def test_the_file_can_be_an_axis(tmp_path: Path, tiny: Run) -> None:
         ),
         ([(0, 3, 2)], (), "row 0: an interval ends before it has begun"),
         ([(0, 2, 2)], (), "row 0: an interval ends before it has begun"),
-        ([(0, 0.5, 2)], (), "row 0: client, start and end must be whole numbers"),
+        (
+            [(0, 0.5, 2)],
+            (),
+            "row 0: client (unless it is a name), start and end must be whole numbers",
+        ),
+        (
+            [("Bern", 0, 2), (None, 0, 2)],
+            (),
+            "row 1: client (unless it is a name), start and end must be whole numbers: "
+            "client = nan",
+        ),
         ([(0, 0, float("nan"))], (), "must be whole numbers"),
         ([], (), "has no intervals"),
         ([(0, 0, 2)], ("client", "begin", "end"), "has no column 'start'"),
@@ -92,7 +106,7 @@ def test_the_file_can_be_an_axis(tmp_path: Path, tiny: Run) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_trace_is_refused_before_anything_runs(
-    tmp_path: Path, rows: list[tuple[float, ...]], names: tuple[str, ...], told: str
+    tmp_path: Path, rows: list[tuple[Any, ...]], names: tuple[str, ...], told: str
 ) -> None:
     policy = Trace(file=csv(tmp_path, rows, *names))
     with pytest.raises(ValueError) as caught:
@@ -110,3 +124,114 @@ def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
         file.write_bytes(b"" if name == "b.csv" else b"no parquet")
         with pytest.raises(ValueError, match="is no CSV or Parquet table"):
             Trace(file=str(file)).check(3)
+
+
+NAMED = [("Genf", 0, 1), ("Bern", 1, 3), ("Basel", 2, 3)]
+
+
+def hospitals(tiny: Run, policy: Participation, *cities: str) -> Run:
+    """A run whose clients are hospitals, each with samples to train on and to test."""
+    city = np.repeat(cities or ("Basel", "Bern", "Genf"), 12)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=len(city)), "city": city})
+    frame["ill"] = np.arange(len(city)) % 2
+    frame["split"] = np.where(np.arange(len(city)) % 6 < 4, "train", "test")
+    source = fl.from_pandas(frame, label="ill", client="city", split="split")
+    count = len(set(city))
+    data = fl.Federation(
+        dataset=source, clients=count, partition=fl.ByColumn(column="city")
+    )
+    return tiny.replace(
+        data=data,
+        algorithm=fl.FedAvg(),
+        participation=policy,
+        rounds=3,
+        eval_every=1,
+    )
+
+
+def came(run: Run) -> list[list[str]]:
+    """The names of the clients that came in each round of the first replicate."""
+    dataset = run.data.load()
+    names = run.data.client_names(dataset, run.data.split(dataset, run.seed))
+    rows = fl.simulate(run).query("replicate == 0")
+    return [[names[i] for i in cohort] for cohort in rows["cohort"]]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_trace_may_name_clients_and_follows_the_name_where_the_ids_shift(
+    tmp_path: Path, tiny: Run, kind: str
+) -> None:
+    frame, file = table(NAMED), tmp_path / f"trace.{kind}"
+    frame.to_csv(file) if kind == "csv" else frame.to_parquet(file)
+    expected = [["Genf"], ["Bern"], ["Basel", "Bern"]]
+    run = hospitals(tiny, Trace(file=str(file)))
+    assert came(run) == expected
+    more = hospitals(tiny, run.participation, "Aarau", "Basel", "Bern", "Genf")
+    assert came(more) == expected
+    assert Run.from_json(run.to_json()) == run
+
+
+def test_names_that_look_like_numbers_are_names_where_they_are_text(
+    tmp_path: Path, tiny: Run
+) -> None:
+    file = tmp_path / "trace.parquet"
+    table([("2021", 0, 1), ("2020", 1, 3)]).to_parquet(file)
+    run = hospitals(tiny, Trace(file=str(file)), "2020", "2021")
+    assert came(run) == [["2021"], ["2020"], ["2020"]]
+    other = csv(tmp_path, [("2021", 0, 1)])
+    with pytest.raises(ValueError, match=r"clients \[2021\]; ids .* must be text"):
+        hospitals(tiny, Trace(file=other), "2020", "2021")
+
+
+def test_a_trace_of_names_inside_another_policy_is_told_them_too(
+    tmp_path: Path, tiny: Run
+) -> None:
+    trace = Trace(file=csv(tmp_path, NAMED))
+    policy = Snapshot(base=trace, uniform=Uniform(m=3), every=3)
+    run = hospitals(tiny, policy)
+    assert came(run) == [["Basel", "Bern", "Genf"], ["Bern"], ["Basel", "Bern"]]
+
+
+def test_users_are_named_by_their_numbers(tmp_path: Path, tiny: Run) -> None:
+    data = fl.Federation(
+        dataset=fl.Synthetic(users=9), clients=5, partition=fl.ByUser()
+    )
+    dataset = data.load()
+    names = data.client_names(dataset, data.split(dataset, 0))
+    assert dataset.train.users is not None
+    most = np.sort(np.argsort(-np.bincount(dataset.train.users), kind="stable")[:5])
+    assert names == tuple(f"user {user}" for user in most)
+    trace = Trace(file=csv(tmp_path, [(names[4], 0, 1), (names[2], 1, 2)]))
+    run = tiny.replace(data=data, algorithm=fl.FedAvg(), participation=trace, rounds=2)
+    assert came(run.replace(eval_every=1)) == [[names[4]], [names[2]]]
+
+
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        (
+            "Benr",
+            "names 'Benr', which is no client with training samples: did you mean ",
+        ),
+        (
+            "Bern",
+            "names its clients, such as 'Bern', and the clients of these data have",
+        ),
+    ],
+)
+def test_a_name_that_the_data_do_not_know_is_refused_before_anything_runs(
+    tmp_path: Path, tiny: Run, client: str, told: str
+) -> None:
+    run = hospitals(tiny, Trace(file=csv(tmp_path, [(client, 0, 1)])))
+    if client == "Bern":
+        run = run.replace({"data.partition": fl.Iid()})
+    with pytest.raises(ValueError, match=told):
+        prepare([run])
+
+
+def test_a_trace_of_names_that_was_told_none_picks_nobody_but_says_so(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match=r"trace\.csv names its clients; tell it"):
+        Trace(file=csv(tmp_path, NAMED)).pick(None, 3, Key(0, 0), None)

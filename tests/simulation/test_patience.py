@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.here import run_in_process
 
-from raysafl import LocalTraining, Patience, PerClient, Run
+from raysafl import LocalTraining, Patience, Run
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, progress, restore
@@ -151,14 +151,6 @@ def test_a_metric_that_the_run_does_not_measure_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"measures no single number '{metric}'"):
         tiny.replace(stop=Patience(metric=metric))
-
-
-def test_a_replicate_does_not_stop_by_an_evaluation_of_single_clients(
-    tiny: Run,
-) -> None:
-    run = tiny.replace(eval_clients=PerClient(every=tiny.rounds))
-    with pytest.raises(ValueError, match="measures no single number 'clients_mean"):
-        run.replace(stop=Patience(metric="clients_mean_accuracy"))
 
 
 @pytest.fixture

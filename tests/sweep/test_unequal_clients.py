@@ -1,17 +1,32 @@
 """Clients of very unequal size, from a column of a table, are evaluated one by one."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from ray import tune
+from ray.tune.search import Searcher
 
 import raysafl as fl
-from raysafl import MLP, Federation, LocalTraining, PerClient, Regression, Run, Sweep
+from raysafl import (
+    MLP,
+    ClientStatistic,
+    Federation,
+    LocalTraining,
+    Patience,
+    PerClient,
+    Regression,
+    Run,
+    Sweep,
+    Table,
+)
+from raysafl.storage.store import Store
 from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.prepare import prepare
 
 # 24 counties, of which the smallest has one row.
 SIZES = [1, 2, 3, 5, 8, *range(10, 105, 5)]
@@ -21,6 +36,20 @@ class Rmse(Regression):
     """Regression whose models are judged by the root of the mean squared error."""
 
     metric: ClassVar[str] = "rmse"
+
+    def client_statistics(self) -> dict[str, ClientStatistic]:
+        """The county for which it is worst, and how far the counties are apart."""
+        return {
+            "worst_rmse": ClientStatistic(
+                "RMSE of the worst county", np.max, higher_is_better=False
+            ),
+            "gap": ClientStatistic(
+                "RMSE of the worst county minus that of the best",
+                lambda rmse_N: rmse_N.max() - rmse_N.min(),
+                False,
+                False,
+            ),
+        }
 
 
 def rents() -> pd.DataFrame:
@@ -74,12 +103,18 @@ def test_the_rmse_of_each_county_is_numpy_s(done: tuple[Run, Outcome]) -> None:
 
     table = outcome.store.clients().set_index("client")
     assert len(table) == len(names) >= 20
+    rmse = []
     for client, name in enumerate(names):
         row = table.loc[client]
         assert row["test_samples"] == (own == name).sum()
         if row["test_samples"]:
-            expected = np.sqrt(squared[own == name].mean())
-            assert_allclose(row["quality"], expected, rtol=1e-5)
+            rmse.append(np.sqrt(squared[own == name].mean()))
+            assert_allclose(row["quality"], rmse[-1], rtol=1e-5)
+    (last,) = outcome.store.rounds().query("round == 3").to_dict("records")
+    assert_allclose(last["clients_worst_rmse"], np.max(rmse), rtol=1e-5)
+    assert_allclose(last["clients_gap"], np.max(rmse) - np.min(rmse), rtol=1e-5)
+    (summary,) = outcome.runs.to_dict("records")
+    assert summary["final_clients_worst_rmse"] == last["clients_worst_rmse"]
 
 
 def test_a_county_without_test_rows_has_empty_entries_and_is_left_out_of_statistics(
@@ -113,3 +148,160 @@ def test_a_test_set_without_rows_of_any_client_is_refused(
     data = run.data.replace(dataset=source, clients=len(SIZES) - 1)
     with pytest.raises(ValueError, match="finds no test samples for any client"):
         fl.simulate(run.replace(data=data, keep=None))
+
+
+def test_clients_that_no_test_row_judges_are_counted_before_anything_runs(
+    done: tuple[Run, Outcome], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, outcome = done
+    prepare([run])
+    empty = (outcome.store.clients()["test_samples"] == 0).sum()
+    assert f"{empty} of {run.data.clients} clients have no test samples" in caplog.text
+
+
+class Listening(Searcher):
+    """Suggests two learning rates, and remembers what it was told of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[float, float] = {}
+        self.rates: dict[str, float] = {}
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **_: Any
+    ) -> bool:
+        """Remember what is searched by."""
+        self.goal = (metric, mode)
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """Suggest a low rate and then a high one."""
+        self.rates[trial_id] = 0.05 if self.rates else 0.001
+        return {"local.lr": self.rates[trial_id]}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Remember the value that the run is judged by."""
+        assert result is not None
+        self.told[self.rates[trial_id]] = result["clients_worst_rmse"]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save nothing."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+def test_a_search_goes_by_the_worst_client(
+    done: tuple[Run, Outcome], tmp_path: Path
+) -> None:
+    run, _ = done
+    searcher = Listening()
+    sweep = Sweep(
+        "worst",
+        space={"local.lr": tune.uniform(0.001, 0.05)},
+        base=run.replace(eval_clients=PerClient(every=4, on="own")),
+        search_alg=searcher,
+        metric="clients_worst_rmse",
+        num_samples=2,
+    )
+    assert fl.Runner(sweep, tmp_path, executor="here", track="none").run().ok
+    assert searcher.goal == ("clients_worst_rmse", "min")
+    rows = Store(tmp_path).rounds().query("round == 3")
+    assert set(searcher.told.values()) == set(rows["clients_worst_rmse"])
+    assert searcher.told[0.05] < searcher.told[0.001]
+
+
+def test_a_table_and_a_stop_rule_go_by_the_worst_client(
+    done: tuple[Run, Outcome], tmp_path: Path
+) -> None:
+    run, _ = done
+    run = run.replace(rounds=6, eval_clients=PerClient(every=2, on="own"))
+    rates = {(lr,): run.replace({"local.lr": lr}) for lr in (0.001, 0.05)}
+    table = Table(rows=["lr"], statistic="final_clients_worst_rmse")
+    sweep = Sweep("worst", rates, axes=["lr"], table=table)
+    runner = fl.Runner(
+        sweep,
+        tmp_path,
+        executor="here",
+        track="none",
+        stop={"clients_worst_rmse": 0.0},
+    )
+    outcome = runner.run()
+    # Clients are first evaluated after two rounds.
+    assert outcome.runs["rounds"].tolist() == [2, 2]
+    assert "worst_rmse" in (tmp_path / "table.md").read_text()
+
+
+def test_a_replicate_stops_where_the_worst_client_has_not_improved(
+    done: tuple[Run, Outcome],
+) -> None:
+    run, _ = done
+    run = run.replace(
+        rounds=40, keep=None, eval_clients=PerClient(every=2, on="own"), replicates=2
+    )
+    whole = fl.simulate(run)
+    patience = Patience(metric="clients_worst_rmse", rounds=4, min_delta=0.05)
+    stopped = fl.simulate(run.replace(stop=patience))
+    for replicate, rows in whole.groupby("replicate"):
+        worst = rows.dropna(subset="clients_worst_rmse")
+        best, since, end = np.inf, -1, 39
+        for round, value in zip(
+            worst["round"], worst["clients_worst_rmse"], strict=True
+        ):
+            if value < best - 0.05:
+                best, since = value, round
+            elif round - since >= 4:
+                end = round
+                break
+        mine = stopped[stopped["replicate"] == replicate]
+        assert mine["round"].max() == end < 39
+        assert mine["clients_worst_rmse"].count() == (end + 1) // 2
+
+
+class Failing(Rmse):
+    """A statistic over clients that fails, or is none, in several ways."""
+
+    how: str
+
+    def client_statistics(self) -> dict[str, ClientStatistic]:
+        """One statistic."""
+        wrong: dict[str, Any] = {
+            "an error": ("worst", ClientStatistic("worst", lambda rmse_N: rmse_N["x"])),
+            "an array": ("worst", ClientStatistic("worst", lambda rmse_N: rmse_N[:2])),
+            "a function": ("worst", np.max),
+            "a name": ("Worst", ClientStatistic("worst", np.max)),
+            "our name": ("mean_rmse", ClientStatistic("mean", np.mean)),
+        }
+        return dict([wrong[self.how]])
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("an error", r"Failing \(test_unequal_clients.py:\d+\): IndexError: only int"),
+        (
+            "an array",
+            r"'clients_worst' of Failing.client_statistics \(test_.*must be a",
+        ),
+        ("a function", r"Failing.client_statistics \(test_.*gives 'worst': <function"),
+        ("a name", r"Failing.client_statistics \(test_.*gives 'Worst'"),
+        ("our name", "would fill the column 'clients_mean_rmse', which every run"),
+    ],
+)
+def test_a_wrong_statistic_over_clients_is_refused_with_its_line_before_anything_runs(
+    done: tuple[Run, Outcome], how: str, told: str
+) -> None:
+    run, _ = done
+    with pytest.raises(ValueError, match=told):
+        fl.simulate(run.replace(objective=Failing(how=how)))
+
+
+def test_a_statistic_over_clients_without_their_evaluation_says_what_is_missing(
+    done: tuple[Run, Outcome],
+) -> None:
+    run, _ = done
+    stop = Patience(metric="clients_worst_rmse")
+    with pytest.raises(ValueError, match="over clients need eval_clients"):
+        run.replace(eval_clients=None, stop=stop)

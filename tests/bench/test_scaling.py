@@ -22,6 +22,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 ORIGIN = {"machine": "this one", "date": "today", "commit": "", "versions": {}}
 
 
+@pytest.mark.benchmarks
 def test_the_command_keeps_other_axes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def done_here(job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"seconds": seconds_of(job, done), **told}
 
 
+@pytest.mark.benchmarks
 @pytest.mark.usefixtures("ray_local")
 def test_every_axis_is_measured_tabulated_and_drawn(
     monkeypatch: pytest.MonkeyPatch,
