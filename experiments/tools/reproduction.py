@@ -17,22 +17,29 @@ import numpy as np
 
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
-    deals,
     fast_readings,
     odd_entry,
+    places,
     safari_readings,
     safari_readings_n0,
     spreads,
 )
+from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
 from raysafl.report.analysis.entries import EVERYWHERE, distance, matching
-from raysafl.report.analysis.evidence import VERDICTS
+from raysafl.report.analysis.evidence import bias
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import duration
-from raysafl.report.wording import NOTHING, count, number, signed, spread
+from raysafl.report.wording import (
+    NOTHING,
+    count,
+    number,
+    signed,
+    signed_spread,
+    spread,
+)
 
-FAR = 2  # more combined standard deviations than this are far
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
 SCRIPTS = "safari/theorem1|fsl/figure9"  # files without a sweep
@@ -48,7 +55,7 @@ def tables_with_paper():
 
 
 def overview():
-    """Return a line per table: its distance to the paper's, and how its entries are judged."""
+    """Return a line per table: distance and bias to the paper's, and how it is judged."""
     rows = []
     for name in tables_with_paper():
         entries, manifest = compared(name)
@@ -59,19 +66,26 @@ def overview():
             if np.isnan(found.printed_std)
             else number(found.printed_std, table.unit)
         )
-        counts = entries["verdict"].value_counts()
-        verdicts = [f"{counts[word]} {word}" for word in VERDICTS if word in counts]
-        difference = number(found.difference, table.unit)
+        runs, _ = improvements(sweeps()[name].runs, sweeps()[name].manifest)
+        whole = bias(entries, runs, manifest).iloc[0]
+        seeds = sorted(set(entries["partitions"].astype(int)))
         rows.append(
-            [f"`{name}`", str(found.entries), difference, printed, ", ".join(verdicts)]
+            [
+                f"`{name}`",
+                " or ".join(map(str, seeds)),
+                str(found.entries),
+                number(found.difference, table.unit),
+                signed_spread(whole["diff"], whole["half"], table.unit),
+                printed,
+                str(int((entries["verdict"] == "inside").sum())),
+            ]
         )
-    return pipe_table(
-        ["table", "entries", "distance", "printed spread", "entries are"], rows, 1
-    )
+    head = ["table", "partitions", "entries", "distance", "bias ± 95%"]
+    return pipe_table([*head, "printed spread", "inside"], rows, 1)
 
 
-def count_far(name, statistic, group):
-    """Return "k of n": how many entries of a group are far from the printed numbers.
+def count_outside(name, statistic, group):
+    """Return "k of n": how many printed numbers of a group our runs do not give.
 
     Args:
         name: The sweep's folder in results/measured.
@@ -83,7 +97,7 @@ def count_far(name, statistic, group):
     if value:
         entries = entries[entries[f"label.{axis}"].astype(str) == value]
     printed = entries[entries[f"diff.{manifest.table.statistic}"].notna()]
-    return f"{int((printed['deviations'] > FAR).sum())} of {len(printed)}"
+    return f"{int((printed['verdict'] == 'outside').sum())} of {len(printed)}"
 
 
 def distances():
@@ -103,12 +117,12 @@ def distances():
             texts = [
                 number(distance[n], "%") if n in distance else NOTHING for n in names
             ]
-            far = [
-                count_far(name, statistic, group)
+            outside = [
+                count_outside(name, statistic, group)
                 for statistic in (manifest.table.statistic, nearest)
             ]
-            rows.append([f"`{name}`", group, *texts, nearest, *far])
-    head = ["sweep", "entries", *names, "nearest", "far", "far by the nearest"]
+            rows.append([f"`{name}`", group, *texts, nearest, *outside])
+    head = ["sweep", "entries", *names, "nearest", "outside", "outside by the nearest"]
     return pipe_table(head, rows, 2)
 
 
@@ -118,7 +132,7 @@ def largest_differences():
     for name in tables_with_paper():
         entries, manifest = compared(name)
         own = manifest.table.statistic
-        for _, entry in entries[entries["deviations"] > FAR].iterrows():
+        for _, entry in entries[entries["verdict"] == "outside"].iterrows():
             labels = labels_text(
                 {axis: entry[f"label.{axis}"] for axis in manifest.axes}, manifest.axes
             )
@@ -128,7 +142,7 @@ def largest_differences():
                 spread(entry[f"mean.{own}"], entry[f"std.{own}"], "%"),
                 spread(entry["paper.mean"], entry["paper.std"], "%"),
                 signed(entry[f"diff.{own}"], "%"),
-                f"{entry['deviations']:.1f}",
+                signed(entry["z"], "%"),
             ]
             key = (entry["run_id"], entry["paper.mean"])
             differences.setdefault(key, (abs(entry[f"diff.{own}"]), row))
@@ -136,7 +150,7 @@ def largest_differences():
     total = (
         f"{count(len(rows), 'entry')} in all, entries that tables share counted once"
     )
-    head = ["sweep", "entry", "ours", "paper", "Δ", "Δ / std"]
+    head = ["sweep", "entry", "ours", "paper", "Δ", "z"]
     table = pipe_table(head, rows[:LARGEST], 2)
     return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{table}"
 
@@ -342,7 +356,7 @@ SECTIONS = {  # document -> marker -> what stands there
         "readings n0": safari_readings_n0,
         "odd entry": odd_entry,
         "spreads": spreads,
-        "deals": deals,
+        "places": places,
         "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from raysafl.storage.manifest import Manifest
+import pandas as pd
+
+from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.statistics import FIXED
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
@@ -28,6 +30,13 @@ def signed(value: float, unit: str) -> str:
         if math.isnan(value)
         else ("+" if value >= 0 else "") + number(value, unit)
     )
+
+
+def signed_spread(value: float, half: float, unit: str) -> str:
+    """Write a difference and half the width of its interval, if that is known."""
+    text = signed(value, unit)
+    known = text != NOTHING and not math.isnan(half)
+    return f"{text} ± {number(half, unit)}" if known else text
 
 
 def spread(mean: float, std: float, unit: str) -> str:
@@ -69,6 +78,46 @@ def caption(manifest: Manifest) -> str:
     if known and not known.higher_is_better and table.statistic not in FIXED:
         unit += "; lower is better"
     return f"mean ± standard deviation over replicates of {what}{unit}"
+
+
+def spread_note(entries: pd.DataFrame, table: Table) -> str:
+    """Say what of the spread is between partitions; empty if each run has only one.
+
+    Args:
+        entries: from `raysafl.report.analysis.entries.aggregate`.
+        table: the table that the entries are of.
+    """
+    several = entries[entries["partitions"] > 1]
+    if several.empty:
+        return ""
+    numbers = " or ".join(f"{n:.0f}" for n in sorted(set(several["partitions"])))
+    text = f"± is for one new partition and seed, from {numbers} partitions"
+    split = several[several["within"].notna()]
+    if split.empty:
+        return f"{text} with one seed each, which do not tell the two apart."
+    std, between, within = (
+        number(math.sqrt((split[column] ** 2).mean()), table.unit)
+        for column in (f"std.{table.statistic}", "between", "within")
+    )
+    return (
+        f"{text}. Over all entries it is {std} (root mean square): {between} between partitions, "
+        f"and {within} between seeds within one. All entries are listed below."
+    )
+
+
+def spread_parts(entries: pd.DataFrame, entry: Any, unit: str) -> list[str]:
+    """Write an entry's spread between partitions and within one; nothing if no entry has it."""
+    names = ("between", "within") if (entries["partitions"] > 1).any() else ()
+    return [number_or_dash(entry[name], unit) for name in names]
+
+
+def judgement(entries: pd.DataFrame, entry: Any) -> list[str]:
+    """Write z of an entry's printed number, and how many partitions lie below it, if any."""
+    below = [] if entries["below"].isna().all() else [entry["below"]]
+    return [
+        signed(entry["z"], "%"),
+        *(NOTHING if math.isnan(share) else f"{share:.0%}" for share in below),
+    ]
 
 
 def quality_text(manifest: Manifest) -> str:

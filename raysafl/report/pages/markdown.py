@@ -10,8 +10,6 @@ import pandas as pd
 from raysafl.report.analysis import claims
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import (
-    aggregate,
-    compare,
     distance,
     matches,
     matching,
@@ -20,7 +18,7 @@ from raysafl.report.analysis.entries import (
     unit_of,
     unplaced,
 )
-from raysafl.report.analysis.evidence import add_verdicts, rule
+from raysafl.report.analysis.evidence import LEVEL, bias, judged, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
@@ -35,13 +33,17 @@ from raysafl.report.wording import (
     NOTHING,
     caption,
     count,
+    judgement,
     number,
     number_or_dash,
     ours,
     scale_note,
     search_note,
     signed,
+    signed_spread,
     spread,
+    spread_note,
+    spread_parts,
     theirs,
 )
 from raysafl.storage.ledger import Status
@@ -105,8 +107,10 @@ def _long(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     ]
     printed = bool(entries["paper.mean"].notna().any())
     gaps = [n for n in names if printed and entries[f"diff.{n}"].notna().any()]
-    words = ["paper", "verdict"] if printed else []
-    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
+    parts = ["between", "within"] if (entries["partitions"] > 1).any() else []
+    words = ["paper", "z", "below"][: 2 + entries["below"].notna().any()]
+    words = [*words, "verdict"] if printed else []
+    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *parts, *names]
     units = {n: unit if n in FIXED else unit_of(manifest, n) for n in names}
     found = entries_by_labels(entries, axes)
     rows = []
@@ -114,6 +118,7 @@ def _long(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
         entry = found[key]
         paper = [
             spread(entry["paper.mean"], entry["paper.std"], unit),
+            *judgement(entries, entry),
             entry["verdict"] or NOTHING,
         ]
         differences = [signed(entry[f"diff.{n}"], unit) for n in gaps]
@@ -124,6 +129,7 @@ def _long(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
                 str(entry["replicates"]),
                 *paper[: len(words)],
                 *differences,
+                *spread_parts(entries, entry, unit),
                 *own,
             ]
         )
@@ -150,14 +156,40 @@ def distance_lines(entries: pd.DataFrame, manifest: Manifest) -> list[str]:
     )
     if math.isnan(found.printed_std):
         return [f"{text}. The paper prints no standard deviations."]
-    text += (
-        "; the mean printed standard deviation is "
-        f"**{_in_unit(found.printed_std, table.unit)}**"
+    printed = _in_unit(found.printed_std, table.unit)
+    return [f"{text}; the mean printed standard deviation is **{printed}**."]
+
+
+def bias_lines(
+    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest
+) -> list[str]:
+    """Write whether groups of entries are higher or lower than the paper's on the whole.
+
+    Args:
+        entries: from `judged`.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+    """
+    unit = manifest.table.unit
+    rows = [
+        [
+            row["group"],
+            str(row["entries"]),
+            str(row["lower"]),
+            signed_spread(row["diff"], row["half"], unit),
+            signed(row["z"], "%"),
+        ]
+        for _, row in bias(entries, runs, manifest).iterrows()
+    ]
+    if not rows:
+        return []
+    text = (
+        "Bias: the mean signed difference to the paper (ours minus the paper's). All entries share "
+        f"partitions and seeds, so the mean over a group is judged as one number: ± {LEVEL:.0%} "
+        "and z are those of the rule for entries."
     )
-    if not math.isnan(found.own_std):
-        of = " (`last5_std`)" if table.printed_spread == "last5" else ""
-        text += f", ours{of} {number(found.own_std, table.unit)}"
-    return [f"{text}."]
+    head = ["entries", "number", "lower than the paper's", f"Δ ± {LEVEL:.0%}", "z"]
+    return [text, pipe_table(head, rows, 1)]
 
 
 def _in_unit(value: float, unit: str) -> str:
@@ -355,7 +387,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     versus = f", minus that of the same seed's {minus}" if minus else ""
     runs, manifest = improvements(runs, manifest)
     layout = Layout.of(manifest)
-    entries = add_verdicts(compare(aggregate(runs, manifest), manifest), manifest)
+    entries = judged(runs, manifest)
     part = Part.of(entries, manifest, layout)
     note = scale_note(manifest)
     source = manifest.table.source
@@ -367,7 +399,9 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         search_note(manifest),
         part.note,
         _pivot(part.entries, part.manifest, part.layout),
+        spread_note(entries, manifest.table),
         *distance_lines(entries, manifest),
+        *bias_lines(entries, runs, manifest),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
         _long(part.entries, part.manifest, part.layout),
