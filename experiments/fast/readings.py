@@ -105,7 +105,6 @@ SWEEP = fl.Sweep(
         readings=READING_AXES,
         also=["arbitrary_ratio"],
         source="FAST, table 3 (CIFAR-10)",
-        printed_spread="last5",
     ),
     paper={key: TABLE3[(*key[4:], 0.1)] for key in CELLS},
     more={"arbitrary_ratio": {key: RATIOS[(*key[4:], 0.1)] for key in CELLS}},

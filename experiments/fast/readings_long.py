@@ -49,7 +49,6 @@ SWEEP = fl.Sweep(
         statistic="last5",
         also=["last5_std", "best", "arbitrary_ratio"],
         source="FAST, table 3 (CIFAR-10)",
-        printed_spread="last5",
     ),
     paper={key: TABLE3[cell] for key, cell in CELLS.items()},
     more={"arbitrary_ratio": {key: RATIOS[cell] for key, cell in CELLS.items()}},

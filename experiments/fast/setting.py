@@ -30,8 +30,7 @@ not tried on text, which is trained for one epoch of plain SGD. The sizes of the
 networks, mu = 0.01 of FedProx and beta = 0.9 of FedAvgM are our choice. The accuracy is
 tested every ten rounds, so that the last five tests lie 40 rounds apart. The paper
 seems to have one run of each cell. We have three seeds, so our +- is the spread over
-seeds, and `last5_std` is what compares with the printed spread. The verdict takes our
-spread over seeds for the paper's, which is not known.
+seeds, and `last5_std` is what compares with the printed spread.
 
 Scale `small`: two seeds, 30 clients, 3 of them a round, 40 rounds, narrow networks.
 Images: 6,000 for training, a test on 1,000 every 4 rounds, rate 0.02, and MNIST in

@@ -33,7 +33,6 @@ def participation_table(number, dataset, method, printed, notes):
             statistic="last5",
             also=["last5_std", "final", "last10", "best"],
             source=f"FAST, table {number} ({dataset})",
-            printed_spread="last5",
         ),
         paper=paper,
         claims=[
@@ -75,7 +74,6 @@ def snapshot_table(number, dataset, method, printed, notes):
             statistic="last5",
             also=["last5_std", "final", "best", "arbitrary_ratio"],
             source=f"FAST, table {number} ({dataset})",
-            printed_spread="last5",
         ),
         paper=paper,
         more={"arbitrary_ratio": printed_ratios(printed)},
@@ -141,7 +139,6 @@ def lambda_table(number, alpha, printed, notes):
             statistic="last5",
             also=["last5_std", "final", "best", "arbitrary_ratio"],
             source=f"FAST, table {number}",
-            printed_spread="last5",
         ),
         paper=paper,
         more={"arbitrary_ratio": printed_ratios(printed)},

@@ -15,10 +15,10 @@ client draws its classes independently. It is far off.
 Each seed has a deal of its own here: the deal of seed k is the one that all seeds of a
 run with `data.seed = k` share. The printed spreads over seeds are small, so the paper's
 seeds seem to share one deal. The report therefore shows how much the deals of a kind
-differ, and `docs/reproduction.md` compares each deal with the printed numbers. The
+differ, and `docs/reproduction.md` gives the place of each printed number among them. The
 cells are those of FedAvg in table 8 (for `dealt` without s = 2) and, for `shards` alone,
 the cells of table 10 with m = 1 and 2 clients a round, which depend on the deal most.
-They had no say in the choice of a deal.
+They had no say in the choice of the kind.
 
 Run it with `raysafl run experiments/safari/readings_spread.py`. Its 20 cells with 8 to
 32 seeds each take about 20 minutes of one core; with `--scale small` they take about 1

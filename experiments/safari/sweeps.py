@@ -88,8 +88,16 @@ def improvement_table(dataset, printed, notes):
     )
 
 
-def server_data_table(number, dataset, printed, notes):
-    """Return table 3 or 4: SAFARI's accuracy minus FedAvg's for n0 server samples."""
+def server_data_table(number, dataset, printed, notes, earlier=""):
+    """Return table 3 or 4: SAFARI's accuracy minus FedAvg's for n0 server samples.
+
+    Args:
+        number: The table's number.
+        dataset: "MNIST" or "CIFAR-10".
+        printed: The table's text.
+        notes: What the report says first.
+        earlier: The same table in an earlier version of the paper, if it prints one.
+    """
     sizes = sorted({n0 for n0, _ in cell_texts(printed)}, reverse=True)
     fedavg = {(0, p): cell_run(dataset, "FedAvg", p=p) for p in (10, 5, 2, 1)}
     safari = {
@@ -112,6 +120,7 @@ def server_data_table(number, dataset, printed, notes):
             source=f"SAFARI, table {number}",
         ),
         paper=printed_numbers(printed),
+        more={PRINTED_STATISTIC: printed_numbers(earlier)} if earlier else {},
         claims=[
             *_no_difference(dashed_cells(printed), ("n0", "p")),
             *(
@@ -184,6 +193,7 @@ def comparison_table(number, dataset, printed, notes):
             columns=["p"],
             statistic=PRINTED_STATISTIC,
             source=f"SAFARI, table {number} ({dataset})",
+            seeds={"MNIST": 5, "CIFAR-10": 3}[dataset],
         ),
         paper=paper,
         claims=[

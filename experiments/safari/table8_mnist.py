@@ -6,9 +6,9 @@ Of ten clients, the last s never take part, and each client holds p of the ten c
 SAFARI is far better than FedAvg where classes are missing among the clients that take
 part, and does no harm with IID data (p = 10).
 
-Run it with `raysafl run experiments/safari/table8_mnist.py`. Its 24 cells with 5 seeds
-each take about 11 minutes of one core; with `--scale small` they take about 1 minute on
-two cores.
+Run it with `raysafl run experiments/safari/table8_mnist.py`. Its 24 cells with two
+seeds on each of 32 partitions take about 80 minutes of one core; with `--scale small`
+they take about 1 minute on two cores.
 """
 
 from experiments.safari.sweeps import comparison_table

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.evidence import add_verdicts
+from raysafl.report.analysis.evidence import judged
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.store import Store, find_sweeps
@@ -70,5 +69,4 @@ def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
     runs, manifest = improvements(sweep.runs, sweep.manifest)
     if statistic:
         manifest = manifest.replace(table=manifest.table.replace(statistic=statistic))
-    cells = compare(aggregate(runs, manifest), manifest)
-    return add_verdicts(cells, manifest), manifest
+    return judged(runs, manifest), manifest

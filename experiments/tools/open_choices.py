@@ -13,11 +13,10 @@ import pandas as pd
 from experiments.fast.readings import RATIOS, TABLE3
 from experiments.safari.readings_spread import CELLS as PRINTED_SPREAD
 from experiments.safari.readings_spread import SPREADS
-from experiments.safari.setting import DEAL
 from experiments.tools.measured import compared, sweeps
 from raysafl.report.analysis.cells import readings, statistics
 from raysafl.report.pages.markdown import pipe_table
-from raysafl.report.wording import NOTHING, number, spread
+from raysafl.report.wording import NOTHING, number, signed, spread
 
 NOT_MEASURED = "Not measured yet."
 # method, s and p of the cell of table 8 that is furthest off
@@ -27,7 +26,6 @@ SPREAD_SWEEP = "safari_readings_spread"
 SPREAD_CLASSES = (2, 5)  # values of p for which the spreads differ
 TABLE8_PLACES = [(0, 5), (2, 5), (4, 5)]  # s and m of the cells of table 8
 TABLE10_PLACES = [(4, 1), (4, 2)]
-NEAREST_DEALS = 3
 
 # Participation and q of the cells by which FAST's readings are compared.
 FAST_CELLS = [
@@ -132,38 +130,24 @@ def spreads():
     return pipe_table([*head, "distance of the mean", "of a deal"], rows, 1)
 
 
-def deals():
-    """Return the deals of shards that are nearest to table 8, and the one of the tables."""
+def places():
+    """Return the place of FedAvg's printed numbers among the deals of shards."""
     if SPREAD_SWEEP not in sweeps():
         return NOT_MEASURED
     rows = []
     for p in SPREAD_CLASSES:
-        places = {8: TABLE8_PLACES, 10: TABLE10_PLACES}
-        accuracies = {
-            table: _accuracies("shards", p, places[table]) for table in places
-        }
-        printed = {table: _printed_accuracies(p, places[table]) for table in places}
-        distance = {
-            table: accuracies[table].sub(printed[table]).abs().mean(axis=1)
-            for table in places
-        }
-        rank = distance[8].rank().corr(distance[10].rank())
-        values = [text for table in places for text in _texts(printed[table])]
-        rows.append([f"printed, p = {p}", *values, NOTHING, NOTHING])
-        nearest = distance[8].sort_values().index[:NEAREST_DEALS]
-        for deal in dict.fromkeys([*nearest, DEAL]):
-            values = [
-                text for table in places for text in _texts(accuracies[table].loc[deal])
-            ]
-            both = [number(distance[table][deal], "%") for table in places]
-            rows.append([f"deal {deal}, p = {p}", *values, *both])
-        medians = [number(distance[table].median(), "%") for table in places]
-        nothing = [NOTHING] * (len(TABLE8_PLACES) + len(TABLE10_PLACES))
-        name = f"median of all, p = {p}; rank correlation {rank:.2f}"
-        rows.append([name, *nothing, *medians])
-    head = ["deal", *(f"s = {s}" for s, _ in TABLE8_PLACES)]
-    head += [f"m = {m}" for _, m in TABLE10_PLACES]
-    return pipe_table([*head, "distance, table 8", "table 10"], rows, 1)
+        for table, places in ((8, TABLE8_PLACES), (10, TABLE10_PLACES)):
+            deals = _accuracies("shards", p, places)
+            for (s, m), printed in _printed_accuracies(p, places).items():
+                own = deals[s, m]
+                # The printed number is one more deal, and our mean has an error too.
+                z = (printed - own.mean()) / (own.std() * np.sqrt(1 + 1 / len(own)))
+                below = f"{(own < printed).sum()} of {len(own)}"
+                ours = spread(own.mean(), own.std(), "%")
+                cell = f"p = {p}, s = {s}, m = {m} (table {table})"
+                rows.append([cell, ours, number(printed, "%"), signed(z, "%"), below])
+    head = ["cell of FedAvg", "ours, over deals", "printed", "z", "deals below"]
+    return pipe_table(head, rows, 1)
 
 
 def _accuracies(kind, p, places):

@@ -17,22 +17,29 @@ import numpy as np
 
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
-    deals,
     fast_readings,
     odd_cell,
+    places,
     safari_readings,
     safari_readings_n0,
     spreads,
 )
+from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import EVERYWHERE, distance, matching
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
-from raysafl.report.analysis.evidence import VERDICTS
+from raysafl.report.analysis.evidence import bias
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import duration
-from raysafl.report.wording import NOTHING, count, number, signed, spread
+from raysafl.report.wording import (
+    NOTHING,
+    count,
+    number,
+    signed,
+    signed_spread,
+    spread,
+)
 
-FAR = 2  # differences of more than this many combined standard deviations are "off"
 LARGEST = 12  # number of the largest differences that are listed
 FACTORIALS = ("factorial_mnist", "factorial_small")
 SCRIPTS = "safari/theorem1|fsl/figure9"  # files without a sweep
@@ -48,7 +55,7 @@ def tables_with_paper():
 
 
 def overview():
-    """Return a line per table: its distance to the paper's, and how its cells are judged."""
+    """Return a line per table: distance and bias to the paper's, and how it is judged."""
     rows = []
     for name in tables_with_paper():
         cells, manifest = compared(name)
@@ -59,19 +66,26 @@ def overview():
             if np.isnan(found.printed_std)
             else number(found.printed_std, table.unit)
         )
-        counts = cells["verdict"].value_counts()
-        verdicts = [f"{counts[word]} {word}" for word in VERDICTS if word in counts]
-        difference = number(found.difference, table.unit)
+        runs, _ = improvements(sweeps()[name].runs, sweeps()[name].manifest)
+        whole = bias(cells, runs, manifest).iloc[0]
+        seeds = sorted(set(cells["partitions"].astype(int)))
         rows.append(
-            [f"`{name}`", str(found.cells), difference, printed, ", ".join(verdicts)]
+            [
+                f"`{name}`",
+                " or ".join(map(str, seeds)),
+                str(found.cells),
+                number(found.difference, table.unit),
+                signed_spread(whole["diff"], whole["half"], table.unit),
+                printed,
+                str(int((cells["verdict"] == "inside").sum())),
+            ]
         )
-    return pipe_table(
-        ["table", "cells", "distance", "printed spread", "cells are"], rows, 1
-    )
+    head = ["table", "partitions", "cells", "distance", "bias ± 95%"]
+    return pipe_table([*head, "printed spread", "inside"], rows, 1)
 
 
-def count_off(name, statistic, group):
-    """Return "k of n": how many cells of a group are far from the printed numbers.
+def count_outside(name, statistic, group):
+    """Return "k of n": how many printed numbers of a group our runs do not give.
 
     Args:
         name: The sweep's folder in results/measured.
@@ -83,7 +97,7 @@ def count_off(name, statistic, group):
     if value:
         cells = cells[cells[f"label.{axis}"].astype(str) == value]
     printed = cells[cells[f"diff.{manifest.table.statistic}"].notna()]
-    return f"{int((printed['deviations'] > FAR).sum())} of {len(printed)}"
+    return f"{int((printed['verdict'] == 'outside').sum())} of {len(printed)}"
 
 
 def distances():
@@ -103,12 +117,12 @@ def distances():
             texts = [
                 number(distance[n], "%") if n in distance else NOTHING for n in names
             ]
-            off = [
-                count_off(name, statistic, group)
+            outside = [
+                count_outside(name, statistic, group)
                 for statistic in (manifest.table.statistic, nearest)
             ]
-            rows.append([f"`{name}`", group, *texts, nearest, *off])
-    head = ["sweep", "cells", *names, "nearest", "off", "off by the nearest"]
+            rows.append([f"`{name}`", group, *texts, nearest, *outside])
+    head = ["sweep", "cells", *names, "nearest", "outside", "outside by the nearest"]
     return pipe_table(head, rows, 2)
 
 
@@ -118,7 +132,7 @@ def largest_differences():
     for name in tables_with_paper():
         cells, manifest = compared(name)
         own = manifest.table.statistic
-        for _, cell in cells[cells["deviations"] > FAR].iterrows():
+        for _, cell in cells[cells["verdict"] == "outside"].iterrows():
             labels = labels_text(
                 {axis: cell[f"label.{axis}"] for axis in manifest.axes}, manifest.axes
             )
@@ -128,13 +142,13 @@ def largest_differences():
                 spread(cell[f"mean.{own}"], cell[f"std.{own}"], "%"),
                 spread(cell["paper.mean"], cell["paper.std"], "%"),
                 signed(cell[f"diff.{own}"], "%"),
-                f"{cell['deviations']:.1f}",
+                signed(cell["z"], "%"),
             ]
             key = (cell["run_id"], cell["paper.mean"])
             differences.setdefault(key, (abs(cell[f"diff.{own}"]), row))
     rows = [row for _, row in sorted(differences.values(), key=lambda pair: -pair[0])]
     total = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
-    head = ["sweep", "cell", "ours", "paper", "Δ", "Δ / std"]
+    head = ["sweep", "cell", "ours", "paper", "Δ", "z"]
     table = pipe_table(head, rows[:LARGEST], 2)
     return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{table}"
 
@@ -337,7 +351,7 @@ SECTIONS = {  # document -> marker -> what stands there
         "readings n0": safari_readings_n0,
         "odd cell": odd_cell,
         "spreads": spreads,
-        "deals": deals,
+        "places": places,
         "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,

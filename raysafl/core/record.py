@@ -16,7 +16,13 @@ from enum import StrEnum
 from typing import Annotated, Literal, get_type_hints
 
 Type = Literal[
-    "string", "int32", "int64", "float64", "list of int32", "list of float64"
+    "string",
+    "int32",
+    "int64",
+    "float64",
+    "list of bool",
+    "list of lists of int32",
+    "list of float64",
 ]
 # The names of further columns begin with what was measured on.
 FURTHER_NAME = re.compile(r"(test|val|train|clients)_[a-z0-9_]+")
@@ -86,12 +92,28 @@ class Record:
             "who trained in the round: client, server, client+server, central or nobody",
         ),
     ]
-    cohort: Annotated[
-        list[int],
+    cohorts: Annotated[
+        list[list[int]],
         Column(
-            "list of int32",
-            "ids of the clients that the policy picked, none if nobody came; in a round of "
-            "the server alone they did not train",
+            "list of lists of int32",
+            "who came in each round since the replicate's last row, this round last: the "
+            "ids of the clients that the policy picked, an empty list if nobody came",
+        ),
+    ]
+    enforced: Annotated[
+        list[bool],
+        Column(
+            "list of bool",
+            "whether each of these rounds was enforced; under uniform or full "
+            "participation all of them are",
+        ),
+    ]
+    trained: Annotated[
+        list[bool],
+        Column(
+            "list of bool",
+            "whether clients trained in each of these rounds, which they did not if "
+            "nobody came or the server trained alone",
         ),
     ]
     test_accuracy: Annotated[

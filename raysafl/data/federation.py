@@ -32,8 +32,8 @@ class Federation(FederatedData):
 
     By default all replicates share one partition and differ in everything else that is
     drawn: the initial model (unless it starts at zero), the cohorts and the batches.
-    This is how we read appendix B.4 of SAFARI ("five random initializations",
-    docs/papers.md#safari).
+    With `partition_seeds=D` they take D partitions in turn, so that results also show how
+    much depends on the partition.
 
     Example:
         >>> import raysafl as fl
@@ -62,8 +62,14 @@ class Federation(FederatedData):
         default=0,
         ge=0,
         lt=2**63,
-        description="Seed of the partition and of D0, shared by all replicates; None: each "
-        "replicate has a partition of its own.",
+        description="Seed of the first partition and its D0; None: each replicate has a "
+        "partition of its own, by the replicate's seed.",
+    )
+    partition_seeds: int = later(
+        1,
+        ge=1,
+        description="Number D of partitions: the replicate with seed r has that with the "
+        "seed `seed + r mod D`. D0 is drawn with it.",
     )
     share: float = Field(
         default=0.0,
@@ -87,6 +93,16 @@ class Federation(FederatedData):
         description="Share of each client's samples that nobody trains on and that "
         'become the client\'s own test samples, for `PerClient(on="own")`.',
     )
+
+    @model_validator(mode="after")
+    def _partition_seeds_follow_the_seed(self) -> "Federation":
+        if self.seed is None and self.partition_seeds > 1:
+            raise ValueError(
+                f"partition_seeds={self.partition_seeds} counts on from `seed`, which is None: "
+                "each replicate has a partition of its own then; give a seed, for example 0, "
+                "or leave out partition_seeds"
+            )
+        return self
 
     @model_validator(mode="after")
     def _something_to_share(self) -> "Federation":
@@ -164,7 +180,7 @@ class Federation(FederatedData):
 
         Replicates with equal values share one split.
         """
-        return seed if self.seed is None else self.seed
+        return seed if self.seed is None else self.seed + seed % self.partition_seeds
 
     def split(self, dataset: Dataset, seed: int) -> Split:
         """Decide which training samples each client and the server hold.

@@ -248,7 +248,7 @@ def _per_run(runs: pd.DataFrame, manifest: Manifest | None) -> pd.DataFrame:
     worst = runs.sort_values("status", key=lambda s: s.map(WORST), kind="stable")
     first = worst.drop_duplicates("run_id").set_index("run_id")
     joined = (
-        first.drop(columns=[*names, "replicate", "seed"])
+        first.drop(columns=[*names, "replicate", "seed", "partition_seed"])
         .join(done[names].mean())
         .join(done[spread].std().add_suffix("_std"))
         .join(done.size().rename("replicates"))

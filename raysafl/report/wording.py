@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from raysafl.storage.manifest import Manifest
+import pandas as pd
+
+from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.statistics import FIXED
 
 # Counts of a cell: replicates that are not in its mean. The last have not ended.
@@ -28,6 +30,13 @@ def signed(value: float, unit: str) -> str:
         if math.isnan(value)
         else ("+" if value >= 0 else "") + number(value, unit)
     )
+
+
+def signed_spread(value: float, half: float, unit: str) -> str:
+    """Write a difference and half the width of its interval, if that is known."""
+    text = signed(value, unit)
+    known = text != NOTHING and not math.isnan(half)
+    return f"{text} ± {number(half, unit)}" if known else text
 
 
 def spread(mean: float, std: float, unit: str) -> str:
@@ -69,6 +78,46 @@ def caption(manifest: Manifest) -> str:
     if known and not known.higher_is_better and table.statistic not in FIXED:
         unit += "; lower is better"
     return f"mean ± standard deviation over replicates of {what}{unit}"
+
+
+def spread_note(cells: pd.DataFrame, table: Table) -> str:
+    """Say what of the spread is between partitions; empty if each run has only one.
+
+    Args:
+        cells: from `raysafl.report.analysis.cells.aggregate`.
+        table: the table that the cells are of.
+    """
+    several = cells[cells["partitions"] > 1]
+    if several.empty:
+        return ""
+    numbers = " or ".join(f"{n:.0f}" for n in sorted(set(several["partitions"])))
+    text = f"± is for one new partition and seed, from {numbers} partitions"
+    split = several[several["within"].notna()]
+    if split.empty:
+        return f"{text} with one seed each, which do not tell the two apart."
+    std, between, within = (
+        number(math.sqrt((split[column] ** 2).mean()), table.unit)
+        for column in (f"std.{table.statistic}", "between", "within")
+    )
+    return (
+        f"{text}. Over all cells it is {std} (root mean square): {between} between partitions, "
+        f"and {within} between seeds within one. All cells are listed below."
+    )
+
+
+def spread_parts(cells: pd.DataFrame, cell: Any, unit: str) -> list[str]:
+    """Write a cell's spread between partitions and within one; nothing if no cell has it."""
+    names = ("between", "within") if (cells["partitions"] > 1).any() else ()
+    return [number_or_dash(cell[name], unit) for name in names]
+
+
+def judgement(cells: pd.DataFrame, cell: Any) -> list[str]:
+    """Write z of a cell's printed number, and how many partitions lie below it, if any."""
+    below = [] if cells["below"].isna().all() else [cell["below"]]
+    return [
+        signed(cell["z"], "%"),
+        *(NOTHING if math.isnan(share) else f"{share:.0%}" for share in below),
+    ]
 
 
 def quality_text(manifest: Manifest) -> str:

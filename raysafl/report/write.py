@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare
-from raysafl.report.analysis.evidence import add_verdicts, paired
+from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.evidence import judged, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
@@ -26,7 +24,7 @@ from raysafl.storage.files import atomic_write
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
-from raysafl.storage.rows import sorted_rows
+from raysafl.storage.rows import of_runs, sorted_rows
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 
@@ -104,17 +102,17 @@ def write_report(store: Store) -> list[Location]:
     shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
     lines = Part.of(own, manifest, layout)
-    rounds = _rounds_to_draw(store, runs, lines.manifest, manifest)
+    rounds, came = _rounds_to_draw(store, runs, lines.manifest, manifest)
     inside = runs["run_id"].isin(list(lines.cells["run_id"]))
     of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
-    cells = add_verdicts(compare(aggregate(versus, shown), shown), shown)
+    cells = judged(versus, shown)
     part = Part.of(cells, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
         "curves": curves(*of_lines, note=lines.share),
         "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
         "q": q_curves(*of_lines, note=lines.share),
-        "participation": [rasters(rounds, runs, manifest, layout)],
+        "participation": [rasters(came, runs, manifest, layout)],
         "served": [served(store.clients(), runs, manifest, layout)],
     }
     pictures = {
@@ -158,8 +156,11 @@ def write_report(store: Store) -> list[Location]:
 
 def _rounds_to_draw(
     store: Store, runs: pd.DataFrame, part: Manifest, manifest: Manifest
-) -> pd.DataFrame:
-    """Return the rows of the runs that figures show, which may be few of very many.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of the runs of which curves are drawn, and those of rasters.
+
+    Both may be few of very many. Who came takes most of the memory, and curves do not
+    show it, so only the latter have it.
 
     Args:
         store: the folder of the sweep.
@@ -170,11 +171,10 @@ def _rounds_to_draw(
     table = store.table()
     damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
     there = set(table["run_id"].unique().to_pylist()) - set(damaged)
-    wanted = {entry.run_id for entry in part.entries} & there
-    wanted |= set(raster_runs(runs, manifest, there))
-    chosen = pc.is_in(table["run_id"], pa.array(sorted(wanted), pa.string()))
-    rounds: pd.DataFrame = sorted_rows(table.filter(chosen)).to_pandas()
-    return rounds
+    lines = {entry.run_id for entry in part.entries} & there
+    came = of_runs(table, raster_runs(runs, manifest, there))
+    rounds = of_runs(table.drop_columns(["cohorts"]), lines)
+    return sorted_rows(rounds).to_pandas(), sorted_rows(came).to_pandas()
 
 
 def _about(text: str, manifest: Manifest) -> str:

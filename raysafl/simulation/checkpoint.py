@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -55,9 +55,8 @@ def dump(simulation: Simulation, **extra: Any) -> bytes:
         tensors |= {f"{r}/client/{i}": row for i, row in state.clients.items()}
         tensors |= _tensors_of(replicate.clients, r)
         plain = {name: getattr(replicate, name) for name in PLAIN_FIELDS}
-        counts = asdict(replicate.counts)
         reached = sorted(replicate.reached)
-        saved = plain | {"counts": counts, "reached": reached}
+        saved = plain | {"counts": vars(replicate.counts), "reached": reached}
         if replicate.best_model is not None:
             tensors[f"{r}/best"] = replicate.best_model.w_P
             saved["best_model"] = [

@@ -28,14 +28,16 @@ class Run(Component):
     """A whole configuration, from which all results follow.
 
     A run has R replicates, which differ in their seeds only: replicate r has the seed
-    `seed + r`. Hardware is no part of a run: results do not depend on the number of
+    `seed + r`. Its data say which of them share a partition: all, or every D-th with
+    `Federation(partition_seeds=D)`, so that R = 64 and D = 32 are 32 partitions with two
+    seeds each. Hardware is no part of a run: results do not depend on the number of
     actors, and on the kind of device only in their last digits. The run's `id` is a
     hash of its JSON.
 
     Raises:
         ValueError: The policy cannot serve the number of clients, the algorithm trains
-            on server data and there are none, or the policy goes by the training accuracy
-            and the objective has none.
+            on server data and there are none, the policy goes by the training accuracy
+            and the objective has none, or some partitions have more replicates than others.
 
     Example:
         >>> import raysafl as fl
@@ -138,6 +140,18 @@ class Run(Component):
         return self
 
     @model_validator(mode="after")
+    def _partitions_have_equally_many_replicates(self) -> "Run":
+        seeds = self.partition_seeds
+        distinct = len(set(seeds))
+        if len({seeds.count(seed) for seed in set(seeds)}) > 1:
+            raise ValueError(
+                f"{self.replicates} replicates cannot be divided evenly among {distinct} "
+                f"partitions; let replicates be a multiple of {distinct}, or change "
+                "data.partition_seeds"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keeps_what_it_promises_of_privacy(self) -> "Run":
         algorithms = [
             c for c in self.algorithm.components() if isinstance(c, Algorithm)
@@ -188,6 +202,11 @@ class Run(Component):
     def seeds(self) -> list[int]:
         """The seed of each replicate."""
         return [self.seed + r for r in range(self.replicates)]
+
+    @property
+    def partition_seeds(self) -> list[int]:
+        """The seed of each replicate's partition."""
+        return [self.data.split_seed(seed) for seed in self.seeds]
 
     @property
     def cells(self) -> list[Cell]:

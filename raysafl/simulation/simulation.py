@@ -85,9 +85,12 @@ RoundOfRun: TypeAlias = Generator[WorkRequest, Any, list[Record]]
 
 @dataclass
 class Counts:
-    """What a replicate has spent since its last record.
+    """Who came to a replicate, and what it has spent, since its last record.
 
     Args:
+        cohorts: The ids of the clients that came in each round, oldest round first.
+        enforced: Whether each of these rounds was enforced.
+        trained: Whether clients trained in each of these rounds.
         snapshots: Rounds with an enforced cohort in which clients trained.
         server_rounds: Rounds in which the server trained.
         steps: Local steps, of clients and server.
@@ -95,6 +98,9 @@ class Counts:
         bytes_up: Bytes sent by clients.
     """
 
+    cohorts: list[list[int]] = field(default_factory=list)
+    enforced: list[bool] = field(default_factory=list)
+    trained: list[bool] = field(default_factory=list)
     snapshots: int = 0
     server_rounds: int = 0
     steps: int = 0
@@ -128,7 +134,7 @@ class Replicate:
         train_accuracy: The training accuracy that the policy is given next; None before
             any client has trained.
         train_loss: The mean training loss of the last cohort that trained, likewise.
-        counts: What was spent since the last record.
+        counts: Who came, and what was spent, since the last record.
         reached: The clients that have been sent samples of the server; empty unless the
             run shares data.
         diverged: Why the replicate was stopped; empty as long as it was not.
@@ -196,8 +202,8 @@ class Simulation:
         >>> simulation = Simulation(run, work)
         >>> while not simulation.done:
         ...     (record,) = simulation.step()
-        >>> record.round, record.kind, len(record.cohort)
-        (1, 'client', 5)
+        >>> record.round, record.kind, [len(ids) for ids in record.cohorts]
+        (1, 'client', [5])
     """
 
     def __init__(self, run: Run, work: Work, first_cell: int = 0) -> None:
@@ -515,9 +521,14 @@ class Simulation:
     def _finish_round(self, r: int, in_progress: _RoundInProgress) -> None:
         """Count the round, and stop the replicate if its parameters are not finite."""
         replicate = self.replicates[r]
-        enforced = in_progress.cohort.enforced
-        replicate.counts.server_rounds += "server" in in_progress.kinds
-        replicate.counts.snapshots += enforced and "client" in in_progress.kinds
+        counts = replicate.counts
+        cohort = in_progress.cohort
+        trained = "client" in in_progress.kinds
+        counts.cohorts.append(cohort.ids)
+        counts.enforced.append(cohort.enforced)
+        counts.trained.append(trained)
+        counts.snapshots += cohort.enforced and trained
+        counts.server_rounds += "server" in in_progress.kinds
         if replicate.clients is not None:
             replicate.clients.came_N[sorted(in_progress.trained)] += 1
         if not _all_finite(replicate.state.w_P):
@@ -654,7 +665,6 @@ class Simulation:
             seed=replicate.seed,
             round=self.round,
             kind="+".join(sorted(in_progress.kinds)) or "nobody",
-            cohort=in_progress.cohort.ids,
             test_accuracy=cast("float | None", metrics.pop("test_accuracy", None)),
             test_loss=cast("float", metrics.pop("test_loss")),
             train_accuracy=replicate.train_accuracy,

@@ -96,7 +96,8 @@ def _bits(column: pa.Array) -> Hashes:
         known = [_text_hash(text) for text in texts.dictionary.to_pylist()]
         hashes: Hashes = np.array(known, np.uint64).take(texts.indices.to_numpy())
         return hashes
-    plain = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    zero = pa.scalar(0).cast(column.type)
+    plain = pc.fill_null(column, zero).to_numpy(zero_copy_only=False)
     wide = np.float64 if pa.types.is_floating(column.type) else np.int64
     return np.ascontiguousarray(plain, dtype=wide).view(np.uint64)
 

@@ -47,6 +47,7 @@ class ReplicateEnd(BaseModel):
         reason: why, if it diverged or stopped before the last round.
         rows: how many rows it has written; None in entries without digests.
         digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
+        partition_seed: the seed of its partition; None if that was not stored.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -56,6 +57,7 @@ class ReplicateEnd(BaseModel):
     reason: str = ""
     rows: int | None = Field(default=None, ge=0)
     digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
+    partition_seed: int | None = None
 
 
 class Seeds(BaseModel):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -109,8 +109,8 @@ class Claim(Component):
 class Table(Component):
     """How a sweep becomes a table.
 
-    A cell shows the mean and the standard deviation of a statistic over the replicates
-    of a run.
+    A cell shows the mean of a statistic over the replicates of a run, and its standard
+    deviation for one new partition and seed (`raysafl.report.analysis.nested`).
 
     Example:
         >>> table = Table(rows=["algorithm"], columns=["p"], statistic="last10")
@@ -145,15 +145,16 @@ class Table(Component):
         default_factory=list,
         description="the numbers that the paper prints for the cells",
     )
-    printed_spread: Literal["seeds", "last5"] = later(
-        "seeds",
-        description='what the printed standard deviations of `paper` are taken over: "seeds", '
-        'or "last5", the last five evaluated rounds of one run (FAST), which `last5_std` '
-        "compares with and which says nothing about seeds",
+    seeds: int = later(
+        1,
+        ge=1,
+        description="how many seeds each number of `paper` is the mean of; 1 if the paper prints "
+        "single runs or does not say",
     )
     more: list[Printed] = Field(
         default_factory=list,
-        description="printed numbers of other statistics, such as FAST's ratio",
+        description="printed numbers of other statistics, such as FAST's ratio, or those of an "
+        "earlier version of the paper",
     )
     minus: dict[str, Label] = Field(
         default_factory=dict,
@@ -173,9 +174,7 @@ class Table(Component):
     def unprinted(self) -> "Table":
         """Return the table without the paper's numbers; the statistics of `more` stay."""
         more = [printed.statistic for printed in self.more]
-        return self.replace(
-            paper=[], printed_spread="seeds", more=[], also=[*self.also, *more]
-        )
+        return self.replace(paper=[], seeds=1, more=[], also=[*self.also, *more])
 
 
 class Entry(Component):

@@ -28,7 +28,8 @@ ARROW_TYPES = {
     "int32": pa.int32(),
     "int64": pa.int64(),
     "float64": pa.float64(),
-    "list of int32": pa.list_(pa.int32()),
+    "list of bool": pa.list_(pa.bool_()),
+    "list of lists of int32": pa.list_(pa.list_(pa.int32())),
     "list of float64": pa.list_(pa.float64()),
 }
 ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])

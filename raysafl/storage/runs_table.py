@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ORIGIN = ("python", "torch", "ray", "raysafl", "commit", "host", "device", "engine")
 # The columns of the rows from which statistics are computed.
-NEEDED = ("round", "kind", "test_accuracy", "test_loss", *TOTALS)
+NEEDED = ("round", "kind", "trained", "test_accuracy", "test_loss", *TOTALS)
 
 
 def write_runs_table(store: Store) -> "pd.DataFrame":
@@ -69,6 +69,8 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFra
     frame["seed"] += frame["replicate"]
     ends = [end for entry in ended.values() for end in _ends(entry)]
     frame["status"], frame["reason"] = (list(part) for part in zip(*ends, strict=True))
+    partitions = [seed for entry in ended.values() for seed in _partition_seeds(entry)]
+    frame["partition_seed"] = pd.array(partitions, dtype="Int64")
     frame[names] = statistics
     return frame
 
@@ -105,6 +107,7 @@ def _run_row(
         "run_id": run_id,
         "replicate": 0,
         "seed": entry.seeds.seed,
+        "partition_seed": None,
         "sweep": sweep,
         **{f"label.{axis}": value for axis, value in labels.items()},
         "status": "",
@@ -124,6 +127,12 @@ def _ends(entry: LedgerEntry) -> list[tuple[str, str]]:
     ends = {end.replicate: end for end in entry.replicates}
     each = [ends.get(r, entry) for r in range(entry.seeds.replicates)]
     return [(end.status.value, end.reason) for end in each]
+
+
+def _partition_seeds(entry: LedgerEntry) -> list[int | None]:
+    """Return the seed of each replicate's partition; None where it is not known."""
+    known = {end.replicate: end.partition_seed for end in entry.replicates}
+    return [known.get(r) for r in range(entry.seeds.replicates)]
 
 
 def _statistics(

@@ -284,7 +284,7 @@ def summarise_each(
                                Ratio as "Rounds with ACP / Total rounds" (section 5),
                                ACP being arbitrary client participation. Rounds in which
                                no client trains are therefore not arbitrary, but are
-                               among all rounds. `_count_client_rounds` counts the others
+                               among all rounds
     """
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
@@ -321,17 +321,12 @@ class _Columns:
     """The columns of rows as arrays, of which `_summarise_equal` takes matrices."""
 
     def __init__(self, rows: "pd.DataFrame") -> None:
-        import pandas as pd
-
         self.round: Ints = rows["round"].to_numpy(np.int64)
         self.accuracy = _floats(rows["test_accuracy"])
         self.loss = _floats(rows["test_loss"])
-        codes, names = pd.factorize(rows["kind"], use_na_sentinel=False)
-        kinds = [str(name) for name in names]
-        self.has_clients = np.array(["client" in kind for kind in kinds], bool)[codes]
-        self.both = np.array([kind == "client+server" for kind in kinds], bool)[codes]
-        self.central = np.array([kind == "central" for kind in kinds], bool)[codes]
-        self.server_rounds = _floats(rows["server_rounds"])
+        self.client_rounds = np.array(
+            [np.count_nonzero(t) for t in rows["trained"]], int
+        )
         self.totals = {
             name: np.nan_to_num(rows[name].to_numpy())
             if name in rows
@@ -446,10 +441,7 @@ def _summarise_equal(columns: _Columns, places: Ints) -> dict[str, Any]:
         f"total_{name}": values[places].sum(axis=1).astype(np.int64)
         for name, values in columns.totals.items()
     }
-    # An estimate of the client rounds may fall below the snapshots, which are counted.
-    arbitrary = np.maximum(
-        0.0, _count_client_rounds(columns, places) - totals["total_snapshots"]
-    )
+    client_rounds = columns.client_rounds[places].sum(axis=1)
     run = rounds.max(axis=1) + 1
     final = accuracy[:, -1:]
     smooth_final = smooth[:, -1:]
@@ -466,7 +458,7 @@ def _summarise_equal(columns: _Columns, places: Ints) -> dict[str, Any]:
         **{f"rounds_to_{t}": _rounds_until(rounds, accuracy, t / 100) for t in TARGETS},
         "rounds_to_50_rolling20": _rounds_until(rounds, smooth, 0.5),
         "final_loss": columns.loss[places[:, -1]],
-        "arbitrary_ratio": arbitrary / run,
+        "arbitrary_ratio": (client_rounds - totals["total_snapshots"]) / run,
         **totals,
         "total_bytes": totals["total_bytes_down"] + totals["total_bytes_up"],
     }
@@ -515,32 +507,6 @@ def _rounds_until(rounds: Ints, accuracy: Floats, target: Floats | float) -> Flo
     reached = accuracy >= target
     first = rounds[np.arange(len(rounds)), reached.argmax(axis=1)] + 1.0
     return np.where(reached.any(axis=1), first, np.nan)
-
-
-def _count_client_rounds(columns: _Columns, places: Ints) -> Floats:
-    """Return in how many of the rounds that were run clients trained.
-
-    Rounds of the server alone (SAFARI's server rounds) and of centralised training do
-    not count. A row tells who trained in its own round (`kind`), and in how many rounds
-    since the row before the server trained, alone or beside clients (`server_rounds`).
-    The number is therefore exact if every round was evaluated, and also if the server
-    always trained alone, or always beside clients. If it did both (FSL over SAFARI) and
-    not every round was evaluated, the share of the evaluated rounds stands for that of
-    all rounds.
-    """
-    # The number of rounds since the row before; round 0 is the first one.
-    spans = np.diff(columns.round[places], axis=1, prepend=-1)
-    has_clients = columns.has_clients[places]
-    evaluated = has_clients.sum(axis=1)
-    share = evaluated / places.shape[1]
-    # In centralised training, the server trains in all rounds.
-    server = np.where(columns.central[places], spans, columns.server_rounds[places])
-    found: Floats = np.select(
-        [(spans == 1).all(axis=1), columns.both[places].any(axis=1)],
-        [evaluated, spans.sum(axis=1) * share],
-        np.nansum(spans - server, axis=1),
-    )
-    return found
 
 
 def _best_of_every_fifth_round(rounds: Ints, accuracy: Floats) -> Floats:

@@ -248,6 +248,7 @@ class OpenRun:
                     reason=replicate.diverged or replicate.stopped,
                     rows=own.rows,
                     digest=own.digest,
+                    partition_seed=self.run.partition_seeds[r],
                 )
             )
         return LedgerEntry.now(

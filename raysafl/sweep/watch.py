@@ -170,7 +170,13 @@ class Watch:
             return
         reason = f"stopped by {self.stopped_by} after round {news.metrics.get('round')}"
         ends = [
-            ReplicateEnd(replicate=r, status=Status.STOPPED, reason=reason, **own)
+            ReplicateEnd(
+                replicate=r,
+                status=Status.STOPPED,
+                reason=reason,
+                partition_seed=run.partition_seeds[r],
+                **own,
+            )
             for r, own in enumerate(news.rows)
         ]
         entry = LedgerEntry.now(

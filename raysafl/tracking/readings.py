@@ -15,8 +15,8 @@ from raysafl.tracking.metrics import Curves, Spread
 if TYPE_CHECKING:
     import pandas as pd
 
-# All columns but the cohort, whose lists take most of the memory.
-NEEDED = ["run_id", "replicate", "round", "kind", "seconds"]
+# All columns but the cohorts, whose lists take most of the memory.
+NEEDED = ["run_id", "replicate", "round", "kind", "trained", "seconds"]
 NEEDED += metrics.MEANS + metrics.SUMS
 
 

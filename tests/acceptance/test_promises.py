@@ -186,7 +186,7 @@ def test_6_a_mistake_in_the_users_class_is_told_with_its_line_before_anything_ru
 def test_7_frozen_parameters_are_not_sent_in_every_round(folder: Path) -> None:
     last = rows_of(folder / "out", "frozen").iloc[-1]
     trained = 32 * 10 + 10
-    assert last["bytes_up"] == len(last["cohort"]) * trained * FLOAT_BYTES
+    assert last["bytes_up"] == len(last["cohorts"][-1]) * trained * FLOAT_BYTES
 
 
 def test_8_a_checkpoint_of_another_run_is_not_continued(
@@ -241,7 +241,7 @@ def test_8_sweeps_of_one_name_keep_their_own_runs_in_mlflow(folder: Path) -> Non
 def test_8_data_sharing_counts_the_samples_that_are_sent(folder: Path) -> None:
     first = rows_of(folder / "out", "shared").iloc[0]
     model = (64 * 10 + 10) * FLOAT_BYTES
-    assert first["bytes_down"] > len(first["cohort"]) * model
+    assert first["bytes_down"] > len(first["cohorts"][-1]) * model
 
 
 def test_9_odd_experiments_and_queries_end_without_a_traceback(folder: Path) -> None:

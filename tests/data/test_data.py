@@ -628,6 +628,20 @@ def test_replicates_share_a_partition_unless_the_seed_is_none(
     assert ids(own, 3) == ids(own, 3) == ids(shared.replace(seed=3), 0)
 
 
+def test_replicates_take_so_many_partitions_in_turn() -> None:
+    shared = Federation(seed=7, server=IidServer(n0=50))
+    three = shared.replace(partition_seeds=3)
+    assert [three.split_seed(r) for r in range(7)] == [7, 8, 9, 7, 8, 9, 7]
+    for r in range(6):
+        assert ids(three, r) == ids(shared.replace(seed=7 + r % 3), 0)
+    assert "partition_seeds" not in shared.to_json()
+
+
+def test_several_partitions_need_a_first_seed() -> None:
+    with pytest.raises(ValueError, match="give a seed, for example 0, or leave out"):
+        Federation(seed=None, partition_seeds=2)
+
+
 def test_without_a_server_it_holds_nothing() -> None:
     federation = Federation()
     assert (

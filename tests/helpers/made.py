@@ -21,7 +21,9 @@ def rows_of(run: Run, draw: int = 0, through: int | None = None) -> pa.Table:
             "seed": run.seed + r,
             "round": i,
             "kind": "client",
-            "cohort": rng.integers(0, 9, 3).tolist(),
+            "cohorts": [rng.integers(0, 9, 3).tolist()],
+            "enforced": [False],
+            "trained": [True],
             "test_accuracy": float(rng.random()),
             "bytes_up": int(rng.integers(99)),
         }

@@ -86,7 +86,12 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
             "keep": "best",
         },
         "FedProx": {"algorithm": FedProx(mu=0.1), "local": adam, "eval_every": 3},
-        "shared": {"data.share": 0.5, "replicates": 3, "rounds": 2},
+        "shared": {
+            "data.share": 0.5,
+            "data.partition_seeds": 3,
+            "replicates": 3,
+            "rounds": 2,
+        },
     }
     return {
         name: base.replace({"model": model, **change})

@@ -177,13 +177,6 @@ SHARED = [  # two cells that are one run
     ("fast_table2_cifar10", ("Beta", 0.1), "fast_table3_cifar10", ("Beta", 0, 0.1)),
     ("fast_table4_cifar10", ("Gamma", 0.1), "fast_table6_cifar10", ("Gamma", 0, 0.1)),
     (
-        *(
-            "safari_readings_inputs",
-            ("standardised", 4, "SAFARI", 1),
-        ),
-        *("safari_table8_mnist", (4, "SAFARI", 1)),
-    ),
-    (
         *("fast_readings", ("mass", "SGD", 5, "clients", "Beta", "Ada.(1)")),
         *("fast_table3_cifar10", ("Beta", "Ada.(1)", 0.1)),
     ),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,9 @@ DIGITS += [
     ("1 class", "SAFARI", "Beta, half snapshots"),
     ("1 class", "FedDyn", "cyclic"),
 ]
-MNIST = [(4, 1.0), (4, 0.8)]  # s and q; the first is FedAvg
+MNIST = [("standardised", 4, method, 1) for method in ("FedAvg", "SAFARI")]
+# Their files ask for many partitions; what is stored still has one, which was fitted.
+DUE = {f"safari_table{n}_mnist" for n in (1, 2, 3, 5, 8, 10)}
 MEASUREMENTS = ["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 SLACK = 0.01  # of an accuracy, on another kind of machine
 
@@ -86,13 +89,12 @@ def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of
 
 @pytest.mark.usefixtures("real_data")
 @pytest.mark.parametrize("cell", MNIST, ids=str)
-def test_table_5_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
-    cell: tuple[int, float], tmp_path: Path, collecting: ModuleType
+def test_a_reading_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
+    cell: tuple[Any, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
-    run = load_sweep(ROOT / "experiments" / "safari" / "table5_mnist.py").labelled()[
-        cell
-    ]
-    kept = Store(MEASURED / "safari_table5_mnist")
+    file = ROOT / "experiments" / "safari" / "readings_inputs.py"
+    run = load_sweep(file).labelled()[cell]
+    kept = Store(MEASURED / "safari_readings_inputs")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
 
@@ -107,7 +109,7 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         file = collecting.experiment_file(kept.name)
         sweep = load_sweep(ROOT / file).at(kept.scale)
         now = sweep.manifest().replace(command=kept.command, notes=kept.notes)
-        assert now == kept, store.path
+        assert (now == kept) == (kept.name not in DUE), store.path
         assert kept.command.startswith(f"raysafl run {file}")
         ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
         assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()

@@ -160,7 +160,9 @@ def simulation_of(run: Run) -> Simulation:
 def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
     simulation, out = simulation_of(run), []
     while not simulation.done:
-        out += [(r.replicate, r.cohort, r.q, r.snapshots) for r in simulation.step()]
+        out += [
+            (r.replicate, r.cohorts[-1], r.q, r.snapshots) for r in simulation.step()
+        ]
     return out
 
 
@@ -202,7 +204,7 @@ def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> 
             work.population.splits[0],
             [rep.state.w_P for rep in simulation.replicates],
         )
-        ids = record.cohort if accuracy == "cohort" else range(10)
+        ids = record.cohorts[-1] if accuracy == "cohort" else range(10)
         held = np.concatenate([split.clients[i] for i in ids])
         x = torch.from_numpy(samples.x[held]) * samples.scale + samples.shift
         right = work.trainer.model.logits(w_P, x).argmax(-1).numpy() == samples.y[held]
@@ -226,11 +228,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -
     run = tiny.replace(participation=policy, rounds=8)
     whole, first, second = simulate(run), simulation_of(run), simulation_of(run)
     cut = [
-        (r.replicate, r.cohort, r.q, r.snapshots)
+        (r.replicate, r.cohorts[-1], r.q, r.snapshots)
         for _ in range(4)
         for r in first.step()
     ]
     restore(second, dump(first))
     while not second.done:
-        cut += [(r.replicate, r.cohort, r.q, r.snapshots) for r in second.step()]
+        cut += [(r.replicate, r.cohorts[-1], r.q, r.snapshots) for r in second.step()]
     assert cut == whole

@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from raysafl.report.analysis.cells import aggregate, compare
 from raysafl.report.analysis.evidence import (
-    VERDICTS,
-    add_verdicts,
-    half_width,
+    bias,
     holm,
+    judged,
     paired,
     rule,
     welch,
@@ -38,8 +36,8 @@ def test_intervals_are_those_that_scipy_finds_in_the_samples(
     a: list[float], b: list[float]
 ) -> None:
     one = stats.ttest_1samp(a, 0).confidence_interval(0.95)
-    mine = half_width(column(np.std(a, ddof=1)), column(len(a)))[0]
-    assert mine == pytest.approx((one.high - one.low) / 2, rel=1e-9)
+    mine = judged(*sweep({"a": [x / 100 for x in a]}))["half.mean"][0]
+    assert mine == pytest.approx((one.high - one.low) / 2, rel=1e-6)
     two = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     spread = (column(np.std(x, ddof=1)) for x in (a, b))
     gap = welch(*spread, column(len(a)), column(len(b)))[0]
@@ -47,13 +45,17 @@ def test_intervals_are_those_that_scipy_finds_in_the_samples(
 
 
 def sweep(
-    finals: dict[str, list[float]], paper: list[Printed] | None = None, **table: Any
+    finals: dict[str, list[float]],
+    paper: list[Printed] | None = None,
+    partitions: list[int] | None = None,
+    **table: Any,
 ) -> Any:
     """Runs of one axis, `method`, and their manifest."""
     entries = [Entry(run_id=name, labels={"method": name}) for name in finals]
     shown = Table(rows=["method"], also=[], paper=paper or [], **table)
     rows = [
         {"run_id": name, "replicate": i, "seed": i, "status": "finished", "final": x}
+        | ({"partition_seed": partitions[i]} if partitions else {})
         for name, values in finals.items()
         for i, x in enumerate(values)
     ]
@@ -62,88 +64,95 @@ def sweep(
     )
 
 
-def verdicts(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    return add_verdicts(
-        compare(aggregate(runs, manifest), manifest), manifest
-    ).set_index("run_id")
+def place(finals: list[float], mean: float, *more: Any, **table: Any) -> Any:
+    """How a printed number is judged."""
+    paper = [Printed(labels={"method": "a"}, mean=mean)]
+    return judged(*sweep({"a": finals}, paper, *more, **table)).iloc[0]
 
 
-def test_the_four_verdicts_by_hand() -> None:
-    # ours: mean 50 %; n = 3 each side, std 1: half the width is 2.78 * sqrt(2/3) = 2.27
-    narrow, wide = [0.49, 0.50, 0.51], [0.40, 0.50, 0.60]
-    finals = {
-        "agrees": narrow,
-        "off": narrow,
-        "unclear": wide,
-        "close": [0.499, 0.5, 0.501],
-    }
-    means = {"agrees": 51.9, "off": 52.9, "unclear": 55.0, "close": 51.0}
-    stds = {"agrees": 1.0, "off": 1.0, "unclear": 1.0, "close": 0.1}
-    paper = [
-        Printed(labels={"method": m}, mean=x, std=stds[m]) for m, x in means.items()
-    ]
-    cells = verdicts(*sweep(finals, paper))
-    assert cells["verdict"].to_dict() == {name: name for name in finals}
-    half = stats.t.ppf(0.975, 4) * math.sqrt(2 / 3)
-    assert cells.loc["agrees", "half.diff"] == pytest.approx(half)
-    assert cells.loc["agrees", "deviations"] == pytest.approx(1.9 / math.sqrt(2))
-    assert cells.loc["agrees", "half.mean"] == pytest.approx(
-        4.302653 / math.sqrt(3), rel=1e-6
-    )
+def test_with_one_partition_a_printed_number_is_one_more_seed() -> None:
+    # Ours are 49, 50 and 51: a further seed differs from the mean by sqrt(1 + 1 / 3).
+    reach = stats.t.ppf(0.975, 2) * math.sqrt(4 / 3)
+    inside, outside = (place([0.49, 0.50, 0.51], 50 + reach + x) for x in (-0.01, 0.01))
+    assert (inside["verdict"], outside["verdict"]) == ("inside", "outside")
+    assert inside["half.diff"] == pytest.approx(reach)
+    assert inside["z"] == pytest.approx((reach - 0.01) / math.sqrt(4 / 3))
+    assert math.isnan(inside["below"])
 
 
-def test_without_a_printed_spread_the_paper_s_is_taken_to_be_ours() -> None:
-    finals = {"a": [0.48, 0.50, 0.52]}
-    given_, none = (
-        verdicts(
-            *sweep(finals, [Printed(labels={"method": "a"}, mean=51, std=std)])
-        ).loc["a"]
-        for std in (2.0, None)
-    )
-    assert given_["half.diff"] == pytest.approx(none["half.diff"])
-    assert given_["verdict"] == none["verdict"] == "agrees"
+def test_a_printed_mean_of_n_seeds_has_an_nth_of_the_variance_within() -> None:
+    one, five = (place([0.49, 0.50, 0.51], 52, seeds=n) for n in (1, 5))
+    assert one["z"] == pytest.approx(2 / math.sqrt(1 + 1 / 3))
+    assert five["z"] == pytest.approx(2 / math.sqrt(1 / 5 + 1 / 3))
 
 
-def test_a_printed_spread_of_five_rounds_is_no_spread_over_seeds() -> None:
-    # Ours: 40 and 1 over three seeds. The paper prints 50 and 12 over five rounds.
-    paper = [Printed(labels={"method": "a"}, mean=50, std=12)]
-    finals = {"a": [0.39, 0.40, 0.41]}
-    seeds = verdicts(*sweep(finals, paper)).loc["a"]
-    assert seeds["verdict"] == "unclear"
-    # Welch: a = 1 / 3 and b = 144 / 3, so 48.33^2 / (a^2 / 2 + b^2 / 2) = 2.03 degrees.
-    assert seeds["half.diff"] == pytest.approx(29.5, abs=0.3)
-
-    runs, manifest = sweep(finals, paper, printed_spread="last5")
-    rounds = verdicts(runs, manifest).loc["a"]
-    assert rounds["verdict"] == "off"
-    half = stats.t.ppf(0.975, 4) * math.sqrt(2 / 3)
-    assert rounds["half.diff"] == pytest.approx(half)
-    assert rounds["deviations"] == pytest.approx(10 / math.sqrt(2))
-    # The printed spread is still shown.
-    assert rounds["paper.std"] == 12
-    assert "compares with `last5_std`" in rule(manifest.table)
-    smaller = manifest.replace(scale="small")
-    assert "printed_spread" in manifest.to_json()
-    assert "printed_spread" not in smaller.to_json()
+# Two seeds of each of three partitions, whose means are 40, 50 and 60 %.
+DEALT = [0.39, 0.41, 0.49, 0.51, 0.58, 0.62]
+PARTITIONS = [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(("mean", "verdict"), [(51.9, "close"), (52.1, "off")])
-def test_one_seed_is_judged_by_nearness_alone(mean: float, verdict: str) -> None:
-    paper = [Printed(labels={"method": "a"}, mean=mean, std=1.0)]
-    cell = verdicts(*sweep({"a": [0.5]}, paper)).loc["a"]
-    assert cell["verdict"] == verdict and math.isnan(cell["half.diff"])
+def test_a_printed_number_lies_among_partitions_by_hand() -> None:
+    # within^2 is (2 + 2 + 8) / 3 = 4, MSB is 2 (100 + 0 + 100) / 2 = 200, so between^2
+    # is 98, and the variance of our mean 200 / 6.
+    cell = place(DEALT, 55, PARTITIONS, seeds=4)
+    assert cell["between"] == pytest.approx(math.sqrt(98))
+    assert cell["within"] == pytest.approx(2)
+    assert cell["std.final"] == pytest.approx(math.sqrt(102))
+    deviation = math.sqrt(98 + 4 / 4 + 200 / 6)
+    assert cell["z"] == pytest.approx(5 / deviation)
+    assert cell["half.diff"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
+    assert (cell["verdict"], cell["below"]) == ("inside", pytest.approx(2 / 3))
 
 
-def test_near_is_a_share_of_the_number_in_other_units_and_no_number_has_no_verdict() -> (
+def test_with_one_seed_each_a_printed_mean_of_seeds_is_judged_as_a_single_run() -> None:
+    # Nothing tells what of the spread is within, so none of it is divided by n.
+    cells = [place([0.4, 0.5, 0.6], 55, [0, 1, 2], seeds=n) for n in (1, 5)]
+    for cell in cells:
+        assert cell["z"] == pytest.approx(5 / math.sqrt(100 + 100 / 3))
+        assert math.isnan(cell["between"]) and math.isnan(cell["within"])
+
+
+def test_one_replicate_judges_nothing_and_no_number_has_no_verdict() -> None:
+    cell = place([0.5], 50)
+    assert cell["verdict"] == "" and math.isnan(cell["half.diff"])
+    runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.4, 0.5]})
+    assert judged(runs, manifest)["verdict"].tolist() == ["", ""]
+    assert bias(judged(runs, manifest), runs, manifest).empty
+
+
+def test_the_rule_names_the_number_of_printed_seeds_which_small_runs_do_not_have() -> (
     None
 ):
-    paper = [Printed(labels={"method": m}, mean=100, std=0.1) for m in ("a", "b")]
-    finals = {"a": [95.9, 96.0, 96.1], "b": [93.9, 94.0, 94.1], "c": [1.0, 1.0]}
-    runs, manifest = sweep(finals, paper, scale=1.0, unit="rounds")
-    cells = verdicts(runs, manifest)
-    assert cells["verdict"].to_dict() == {"a": "close", "b": "off", "c": ""}
-    assert "5% of the paper's" in rule(manifest.table)
-    assert all(f"**{name}**" in rule(manifest.table) for name in VERDICTS)
+    _, manifest = sweep({"a": [0.5]}, [], seeds=5)
+    assert "the mean of 5 seeds on one partition" in rule(manifest.table)
+    smaller = manifest.replace(scale="small")
+    assert '"seeds"' in manifest.to_json() and '"seeds"' not in smaller.to_json()
+
+
+def test_the_bias_of_a_group_is_judged_as_one_number_over_the_same_replicates() -> None:
+    # What one cell has too much, the other has too little: their mean hardly varies.
+    finals = {"a": [0.40, 0.50, 0.60], "b": [0.62, 0.50, 0.41]}
+    paper = [Printed(labels={"method": m}, mean=51) for m in finals]
+    runs, manifest = sweep(finals, paper, [0, 1, 2])
+    found = bias(judged(runs, manifest), runs, manifest).set_index("group")
+    assert found.index.tolist() == ["all cells", "method = a", "method = b"]
+    means = [51, 50, 50.5]
+    whole = found.loc["all cells"]
+    deviation = np.std(means, ddof=1) * math.sqrt(1 + 1 / 3)
+    assert whole["diff"] == pytest.approx(np.mean(means) - 51)
+    assert whole["z"] == pytest.approx(-whole["diff"] / deviation)
+    assert whole["half"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
+    assert (whole["cells"], whole["lower"]) == (2, 1 + 0)
+    one = found.loc["method = a"]
+    assert one["z"] == pytest.approx(judged(runs, manifest)["z"][0])
+
+
+def test_cells_without_common_replicates_have_a_bias_without_an_interval() -> None:
+    paper = [Printed(labels={"method": m}, mean=51) for m in "ab"]
+    runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.4, 0.5]}, paper)
+    runs.loc[runs["run_id"] == "b", "replicate"] += 2
+    whole = bias(judged(runs, manifest), runs, manifest).iloc[0]
+    assert whole["diff"] == pytest.approx(-6) and math.isnan(whole["half"])
 
 
 def test_holm_by_hand() -> None:
@@ -234,6 +243,14 @@ def test_pairs_of_different_numbers_of_common_seeds_are_each_tested_by_themselve
         assert pair["p"] == pytest.approx(test.pvalue, rel=1e-9)
         low, high = test.confidence_interval(0.95)
         assert pair["half"] == pytest.approx((high - low) / 2, rel=1e-9)
+
+
+def test_seeds_of_one_partition_are_one_pair() -> None:
+    finals = {"a": DEALT, "b": [x + d for x, d in zip(DEALT, DEALT, strict=True)]}
+    runs, manifest = sweep(finals, None, PARTITIONS)
+    pair = paired(runs, manifest, Layout.of(manifest)).iloc[0]
+    test = stats.ttest_1samp([40, 50, 60], 0)
+    assert pair["seeds"] == 3 and pair["p"] == pytest.approx(test.pvalue)
 
 
 def test_infinite_numbers_are_compared_without_a_warning() -> None:

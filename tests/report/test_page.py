@@ -160,12 +160,12 @@ def test_printed_numbers_have_verdicts_and_claims_their_section(copy: Store) -> 
     )
     write_report(copy)
     page = Page((copy.path / "report.html").read_text())
-    assert "Of 2 printed numbers with a number of ours: 0 agrees, 0 close" in page.text
+    assert "Of 2 printed numbers with a number of ours, 0 are inside the" in page.text
     assert "Distance to the paper: the mean absolute difference of" in page.text
-    assert page.said.count("off") >= 4 and "Paper: a paper" in page.text
+    assert page.said.count("outside") >= 4 and "Paper: a paper" in page.text
     assert "SAFARI is better" in page.text and "claims" in page.ids
     assert "script" not in page.tags and "<script>x" in page.text
-    assert "| off |" in (copy.path / "table.md").read_text()
+    assert "| outside |" in (copy.path / "table.md").read_text()
 
 
 def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> None:
@@ -321,8 +321,9 @@ def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
                 "kind": "client",
             }
             | {
-                "cohort": [t % 4],
-                "snapshots": t % 2,
+                "cohorts": [[t % 4]],
+                "enforced": [t % 2 == 1],
+                "trained": [True],
                 "q": 0.1 * t,
                 "test_accuracy": 0.5,
             }
@@ -342,7 +343,7 @@ def test_each_policy_has_one_raster_and_none_without_runs() -> None:
     assert orange in [rgb for _, rgb in colours]
     # all of them: uniform
     plain = rasters(
-        rounds_of(manifest, snapshots=1), runs, manifest, Layout.of(manifest)
+        rounds_of(manifest, enforced=[True]), runs, manifest, Layout.of(manifest)
     )
     assert plain is not None
     colours = Image.open(io.BytesIO(plain)).convert("RGB").getcolors(1 << 24) or []

@@ -68,7 +68,8 @@ def stored(path: Path, sweep: Manifest) -> Store:
     store.write_runs(runs_of(sweep, FINISHED))
     for entry in sweep.entries[:FINISHED]:
         rows = [
-            {"replicate": 0, "seed": 0, "round": t, "kind": "client", "cohort": [0]}
+            {"replicate": 0, "seed": 0, "round": t, "kind": "client"}
+            | {"cohorts": [[0]], "enforced": [False], "trained": [True]}
             | {"test_accuracy": 0.1 * t, "test_loss": 1.0, "snapshots": 0}
             for t in range(2)
         ]

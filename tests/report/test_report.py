@@ -93,7 +93,8 @@ def rounds_of(
     random = np.random.default_rng(0)
     return [
         {"run_id": entry.run_id, "replicate": r, "seed": r, "round": t}
-        | {"kind": "server" if t % 3 == 2 else "client", "cohort": [r]}
+        | {"kind": "server" if t % 3 == 2 else "client", "trained": [t % 3 != 2]}
+        | {"cohorts": [[r]], "enforced": [False]}
         | {"test_accuracy": 0.1 * t + 0.02 * random.random(), "test_loss": 1.0}
         | {"train_accuracy": 0.5, "train_loss": 1.0, "server_rounds": 0, "steps": 1}
         | {"bytes_down": 4, "bytes_up": 4, "seconds": 0.1}
@@ -259,8 +260,8 @@ def test_the_difference_is_ours_minus_the_papers() -> None:
     text = markdown(runs, sweep)
     assert "60.00 ± 10.00 (paper 58.50 ± 0.24)" in text
     assert (
-        "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | agrees | +1.50 | +2.50 | +3.50 | +4.50 |"
-        in text
+        "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | -0.13 | inside "
+        "| +1.50 | +2.50 | +3.50 | +4.50 |" in text
     )
 
 

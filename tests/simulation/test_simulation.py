@@ -51,6 +51,28 @@ def facts(records: Sequence[Record], replicate: int = 0) -> list[dict[str, objec
     ]
 
 
+def test_a_replicate_of_several_partitions_equals_a_run_on_its_partition(
+    tiny: Run,
+) -> None:
+    run = tiny.replace({"data.partition_seeds": 2, "replicates": 4})
+    first = run.data.split_seed(0)
+    assert run.partition_seeds == [first, first + 1, first, first + 1]
+    records = finish(simulation(run))
+    for r, seed in enumerate(run.partition_seeds):
+        changes = {"data.seed": seed, "data.partition_seeds": 1, "replicates": 1}
+        alone = run.replace({**changes, "seed": run.seed + r})
+        assert facts(records, r) == facts(finish(simulation(alone)))
+
+
+def test_partitions_have_equally_many_replicates(tiny: Run) -> None:
+    some = tiny.replace({"data.partition_seeds": 8, "replicates": 3})
+    assert len(set(some.partition_seeds)) == 3
+    with pytest.raises(
+        ValueError, match=r"10 replicates .* 8 partitions; let .* a multiple of 8"
+    ):
+        some.replace(replicates=10)
+
+
 @pytest.mark.parametrize(
     "algorithm", [FedAvg(momentum=0.5), SAFARI(client_prob=0.5)], ids=repr
 )
@@ -74,7 +96,7 @@ def test_the_same_run_twice_gives_the_same_records(tiny: Run) -> None:
 def test_every_algorithm_sees_the_same_cohorts(tiny: Run) -> None:
     by_fedavg = finish(simulation(tiny))
     by_safari = finish(simulation(tiny.replace(algorithm=SAFARI(client_prob=0.5))))
-    assert [r.cohort for r in by_fedavg] == [r.cohort for r in by_safari]
+    assert [r.cohorts[-1] for r in by_fedavg] == [r.cohorts[-1] for r in by_safari]
 
 
 def test_safari_with_q_1_records_what_fedavg_records(tiny: Run) -> None:
@@ -309,8 +331,8 @@ def test_under_data_sharing_a_client_is_sent_its_samples_in_the_round_it_first_t
         expected = 0
         for record in (r for r in every if r.replicate == replicate):
             if record.kind == "client":
-                expected += 3 * model + len(set(record.cohort) - met) * each
-                met |= set(record.cohort)
+                expected += 3 * model + len(set(record.cohorts[-1]) - met) * each
+                met |= set(record.cohorts[-1])
         assert 3 < len(met) <= 6
         down = sum(r.bytes_down for r in records if r.replicate == replicate)
         assert down == expected

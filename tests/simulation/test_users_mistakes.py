@@ -68,8 +68,8 @@ def test_ids_of_numpy_are_taken_as_the_plain_numbers_that_they_are(
         tmp_path, policy("return state, Cohort([1, 2])"), "participation=Mine()"
     )
     (given, *_), (plain, *_) = play(by_array), play(by_list)
-    assert given.cohort == plain.cohort == [1, 2]  # type: ignore[attr-defined]
-    assert {type(i) for i in given.cohort} == {int}  # type: ignore[attr-defined]
+    assert given.cohorts == plain.cohorts == [[1, 2]]  # type: ignore[attr-defined]
+    assert {type(i) for i in given.cohorts[0]} == {int}  # type: ignore[attr-defined]
     assert given.test_loss == plain.test_loss  # type: ignore[attr-defined]
 
 
@@ -77,7 +77,7 @@ def test_ids_in_another_order_stay_in_that_order(tmp_path: Path) -> None:
     run = only_run(
         tmp_path, policy("return state, Cohort([7, 2])"), "participation=Mine()"
     )
-    assert {tuple(record.cohort) for record in play(run)} == {(7, 2)}  # type: ignore[attr-defined]
+    assert {tuple(record.cohorts[0]) for record in play(run)} == {(7, 2)}  # type: ignore[attr-defined]
 
 
 def test_a_correct_class_passes_all_checks(tmp_path: Path) -> None:

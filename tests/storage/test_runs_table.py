@@ -27,7 +27,8 @@ def config(run_id: str, replicates: int) -> dict[str, Any]:
 def write(store: Store, run_id: str, lengths: list[int], status: Status) -> None:
     """Write a run's rows, the last replicate first, and how it ended."""
     rows = [
-        {"replicate": r, "seed": 7 + r, "round": t, "kind": "client", "cohort": [0]}
+        {"replicate": r, "seed": 7 + r, "round": t, "kind": "client"}
+        | {"cohorts": [[0]], "enforced": [False], "trained": [True]}
         | {"test_accuracy": (0.1 * (r + 1) * t) % 1, "test_loss": 1.0 / (1 + t)}
         | {"snapshots": 0, "server_rounds": 0, "steps": 3}
         | {"bytes_down": 4, "bytes_up": 2, "seconds": 0.1}

@@ -37,7 +37,7 @@ FACTS = [
     "replicate",
     "round",
     "kind",
-    "cohort",
+    "cohorts",
     "test_accuracy",
     "test_loss",
     "steps",

@@ -56,10 +56,10 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
     own = store.clients(runs[0].id)
     assert set(own["run_id"]) == {runs[0].id}
     assert (own["seed"] == own["replicate"] + runs[0].seed).all()
-    # A client has trained in the rounds whose cohorts hold it: all are evaluated here.
+    # A client has trained in the rounds whose cohorts hold it.
     rounds = store.rounds(runs[0].id)
     for (replicate, client), rows in own.groupby(["replicate", "client"]):
-        cohorts = rounds.loc[rounds["replicate"] == replicate, "cohort"]
+        cohorts = rounds.loc[rounds["replicate"] == replicate, "cohorts"].explode()
         came = sum(client in cohort for cohort in cohorts)
         assert rows["participations"].iloc[-1] == came
     # The columns of rounds/ follow from the table.

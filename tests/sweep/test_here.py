@@ -50,6 +50,19 @@ def rows_of(outcome: Outcome) -> pd.DataFrame:
     return outcome.store.rounds().drop(columns="seconds")
 
 
+def test_results_name_the_partition_of_each_replicate_and_divide_the_spread(
+    tiny: Run, tmp_path: Path
+) -> None:
+    run = tiny.replace({"data.seed": 5, "data.partition_seeds": 2, "replicates": 4})
+    outcome, _ = go(Sweep("deals", {("a",): run}, axes=("x",)), tmp_path)
+    expected = [5 + (run.seed + r) % 2 for r in range(4)]
+    assert outcome.runs["partition_seed"].tolist() == expected
+    (table,) = tmp_path.rglob("table.md")
+    assert (
+        "± is for one new partition and seed, from 2 partitions." in table.read_text()
+    )
+
+
 def grid(tiny: Run) -> Sweep:
     algorithms = {"FedAvg": FedAvg(), "SAFARI": SAFARI(), "SCAFFOLD": SCAFFOLD()}
     kept = tiny.replace(keep="last", eval_clients=PerClient(on="labels", every=2))

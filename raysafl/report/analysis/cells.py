@@ -7,8 +7,7 @@ that no axis can clash with a statistic: `label.<axis>`, `mean.<statistic>`,
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from raysafl.report.analysis.layout import (
     label_text,
     labels_text,
 )
+from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
 from raysafl.storage.statistics import ACCURACIES, FIXED
@@ -82,15 +82,10 @@ def replicates_of(runs: pd.DataFrame) -> "pd.Series[int]":
 
 
 def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Mean and standard deviation over the finished replicates of every entry of a sweep.
+    """Mean and spread over the finished replicates of every entry of a sweep.
 
-    For statistic x, n finished replicates and the table's scale c,
-
-        mean.x = c sum_r x_r / n
-        std.x  = c sqrt(sum_r (x_r - mean_r x_r)^2 / (n - 1))
-
-    so both have the table's unit; `std` is NaN for n = 1, and both are NaN for n = 0.
-    Replicates that diverged, failed or are damaged are counted, but not averaged.
+    All are in the table's unit. Replicates that diverged, failed or are damaged are
+    counted, but not averaged.
 
     Args:
         runs: the rows of `runs.parquet`.
@@ -99,10 +94,11 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     Returns:
         One row per entry, in the manifest's order: `run_id`, `label.<axis>` (typed as
         in the manifest), `replicates` (n), `diverged`, `failed`, `damaged`, `missing`
-        (counts of replicates), `mean.<statistic>` and `std.<statistic>`, and
-        `above_chance`: with a the mean of `last5` and c = 1 / number of classes,
-        (a - c) / (1 - c), which is 0 for guessing and 1 for no error, or NaN if c is
-        not known.
+        (counts of replicates), `mean.<statistic>` and `std.<statistic>` (that of one new
+        partition and seed), the other columns of `raysafl.report.analysis.nested` for the
+        table's own statistic, and `above_chance`: with a the mean of `last5` and c = 1 /
+        number of classes, (a - c) / (1 - c), which is 0 for guessing and 1 for no error,
+        or NaN if c is not known.
 
     Raises:
         ValueError: the runs have no such statistic.
@@ -127,15 +123,15 @@ def aggregate(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     frame["missing"] = (due - frame[list(COUNTS)].sum(axis=1)).clip(lower=0)
 
     finished = known[known["status"] == Status.FINISHED]
+    partitions = partitions_of(finished)
     for name in names:
-        grouped = finished[name].astype(float).groupby(finished["run_id"])
-        # The spread of infinite losses is NaN, which needs no warning.
-        with np.errstate(invalid="ignore"):
-            mean = grouped.mean()
-            std = grouped.std(ddof=1)
-        scale = factor(manifest, name)
-        frame[f"mean.{name}"] = mean.reindex(ids).to_numpy(float) * scale
-        frame[f"std.{name}"] = std.reindex(ids).to_numpy(float) * abs(scale)
+        values = finished[name].astype(float) * factor(manifest, name)
+        found = nested(values, finished["run_id"], partitions).reindex(ids)
+        for column in ("mean", "std"):
+            frame[f"{column}.{name}"] = found[column].to_numpy(float)
+        if name == manifest.table.statistic:
+            own = found.drop(columns=["mean", "std"]).reset_index(drop=True)
+            frame = frame.join(own)
     frame["above_chance"] = _above_chance(finished).reindex(ids).to_numpy(float)
     return frame
 
@@ -223,25 +219,20 @@ def _is_alike(name: str, manifest: Manifest) -> bool:
     return own is not None and own.column == of_table.column
 
 
-@dataclass(frozen=True)
-class Distance:
+class Distance(NamedTuple):
     """How far a table is from the paper's, beside how much the paper's numbers spread.
 
-    All are in the table's unit, and NaN if there is nothing to take a mean over.
-
-    Attributes:
+    Args:
         cells: the number of cells with a printed number and one of ours.
-        difference: the mean of their |diff.x|, where x is the table's statistic.
-        printed_std: the mean of the standard deviations that are printed for them.
-        own_std: the mean of ours over the cells for which one is printed. Where the
-            paper's are over the last five evaluated rounds
-            (`Table.printed_spread`), ours are `last5_std`.
+        difference: the mean of their |diff.x|, where x is the table's statistic, in the
+            table's unit; NaN without cells.
+        printed_std: the mean of the standard deviations that are printed for them; NaN
+            without any.
     """
 
     cells: int
     difference: float
     printed_std: float
-    own_std: float
 
 
 def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
@@ -251,19 +242,9 @@ def distance(compared: pd.DataFrame, manifest: Manifest) -> Distance:
         compared: from `compare`.
         manifest: the sweep.
     """
-    table = manifest.table
-    gaps = compared[f"diff.{table.statistic}"].abs()
-    both = compared[gaps.notna()]
-    with_std = both[both["paper.std"].notna()]
-    own = f"std.{table.statistic}"
-    if table.printed_spread == "last5":
-        own = "mean.last5_std"
-    return Distance(
-        cells=len(both),
-        difference=float(gaps.mean()),
-        printed_std=float(with_std["paper.std"].mean()),
-        own_std=float(with_std[own].mean()) if own in with_std else math.nan,
-    )
+    gaps = compared[f"diff.{manifest.table.statistic}"].abs().dropna()
+    printed = compared.loc[gaps.index, "paper.std"]
+    return Distance(len(gaps), float(gaps.mean()), float(printed.mean()))
 
 
 def unplaced(manifest: Manifest) -> list[Printed]:

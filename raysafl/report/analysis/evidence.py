@@ -1,55 +1,47 @@
 """How certain the numbers are: intervals, verdicts against the paper, paired tests."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.cells import factor
-from raysafl.report.analysis.layout import Key, Layout
+from raysafl.report.analysis.cells import (
+    EVERYWHERE,
+    aggregate,
+    compare,
+    factor,
+    matches,
+)
+from raysafl.report.analysis.layout import Key, Layout, label_text
+from raysafl.report.analysis.nested import nested, partitions_of
+from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Table
 
 LEVEL = 0.95
-# Two means are near each other within this many percentage points, or, in another unit,
-# within this share of the paper's number.
-POINTS = 2.0
-SHARE = 0.05
 VERDICTS = {
-    "agrees": "the interval of Δ holds 0, and the means are near each other",
-    "close": "the interval leaves 0 out, but the means are near each other",
-    "unclear": "the interval holds 0, but the means are not near: too much spread to tell",
-    "off": "the interval leaves 0 out, and the means are not near each other",
+    "inside": "Δ ± holds 0: our runs give such a number",
+    "outside": "it does not: runs like ours give such a number in 5 % of cases or fewer",
 }
 Floats = NDArray[np.float64]
 
 
-def near(table: Table) -> str:
-    """Say when two means of this table count as near each other."""
-    return (
-        f"{POINTS:g} percentage points"
-        if table.unit == "%"
-        else f"{SHARE:.0%} of the paper's"
-    )
-
-
 def rule(table: Table) -> str:
-    """Explain how a verdict is found, as Markdown."""
+    """Explain how a printed number is judged, as Markdown."""
     words = "\n".join(f"- **{name}**: {why}" for name, why in VERDICTS.items())
-    spread = "If it prints no standard deviation, ours stands for both."
-    if table.printed_spread == "last5":
-        spread = (
-            "Its standard deviation is that of the last five accuracies of one run, which "
-            "compares with `last5_std` and says nothing about seeds, so ours stands for both."
-        )
     return (
-        f"Verdict on `{table.statistic}`: Δ is ours minus the paper's, its {LEVEL:.0%} interval "
-        "Welch's, from both means and standard deviations. The paper's number of seeds is "
-        f"taken to be ours. {spread} Near "
-        f"is within {near(table)}; if we have no standard deviation (one seed), nearness "
-        f"alone decides.\n\n{words}"
+        f"A printed number of `{table.statistic}` is judged by its place among the results that "
+        "one new partition would give. Between partitions and between seeds within one, results "
+        "have standard deviations, from an analysis of variance. The paper's number is the mean "
+        f"of {count(table.seeds, 'seed')} on one partition, so z = (paper - ours) / "
+        f"sqrt(between² + within² / {table.seeds} + (standard error of our mean)²). Δ is ours "
+        f"minus the paper's, and its ± the half width of the {LEVEL:.0%} prediction interval "
+        "(Student's t, with one degree of freedom fewer than there are partitions, or seeds if "
+        "there is one partition). *Below* is the share of our partitions with a lower mean than "
+        "the paper's. With one partition, nothing is known of other partitions, and between "
+        f"counts as 0; with one seed for each, their sum counts as between.\n\n{words}"
     )
 
 
@@ -60,18 +52,6 @@ def _t_quantile(freedom: Floats) -> Floats:
 
     quantile: Floats = stdtrit(freedom, (1 + LEVEL) / 2)
     return np.where(freedom > 0, quantile, np.nan)
-
-
-def half_width(std: Floats, n: Floats) -> Floats:
-    """Return half the width of the t interval of a mean of n replicates.
-
-        t_{(1 + level) / 2, n - 1} * std / sqrt(n)
-
-    It is NaN for fewer than two replicates.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        width: Floats = _t_quantile(n - 1) * std / np.sqrt(n)
-    return width
 
 
 def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
@@ -95,49 +75,129 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
     return np.where(a + b == 0, 0.0, width)
 
 
-def add_verdicts(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Add to each cell how certain its number is, and the verdict against the paper's.
+def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Return the cells of a table with the paper's numbers, and how these are judged.
 
     Args:
-        compared: from `raysafl.report.analysis.cells.compare`.
+        runs: the rows of `runs.parquet`.
         manifest: the sweep.
 
     Returns:
-        The cells with `half.mean` and `half.diff` (half the width of the 95 % intervals
-        of our mean and of the difference; NaN if there is none), `deviations` (the
-        difference in combined standard deviations, sqrt(ours^2 + the paper's^2)) and
-        `verdict` (one of `VERDICTS`, or empty where nothing can be compared).
+        The columns of `raysafl.report.analysis.cells.compare`, and `half.mean` (half the
+        width of the 95 % interval of our mean), `half.diff`, `z`, `below` and `verdict`
+        (one of `VERDICTS`, or empty where nothing can be judged) as `rule` explains.
     """
-    table = manifest.table
-    cells = compared.copy()
-    diff = cells[f"diff.{table.statistic}"].to_numpy(float)
-    std = cells[f"std.{table.statistic}"].to_numpy(float)
-    n = cells["replicates"].to_numpy(float)
-    printed = cells["paper.std"].to_numpy(float)
-
-    # A paper that prints no spread over seeds, or no number of seeds, is taken to have
-    # ours.
-    unknown = np.isnan(printed) | (table.printed_spread != "seeds")
-    theirs = np.where(unknown, std, printed)
-    cells["half.mean"] = half_width(std, n)
-    half = welch(std, theirs, n, n)
-    cells["half.diff"] = half
-    with np.errstate(invalid="ignore", divide="ignore"):
-        cells["deviations"] = np.abs(diff) / np.sqrt(
-            np.nan_to_num(std) ** 2 + theirs**2
-        )
-    limit = (
-        POINTS
-        if table.unit == "%"
-        else SHARE * np.abs(cells["paper.mean"].to_numpy(float))
+    name = manifest.table.statistic
+    cells = compare(aggregate(runs, manifest), manifest)
+    cells["half.mean"] = cells["error"] * _t_quantile(cells["freedom"].to_numpy(float))
+    found = cells.rename(columns={f"std.{name}": "std"})
+    cells["half.diff"], cells["z"] = _place(found, cells[f"diff.{name}"], manifest)
+    cells["verdict"] = np.select(
+        [
+            (cells["half.diff"] + cells[f"diff.{name}"]).isna(),
+            cells[f"diff.{name}"].abs() <= cells["half.diff"],
+        ],
+        ["", "inside"],
+        "outside",
     )
-    close = np.abs(diff) <= limit
-    holds = np.abs(diff) <= half
-    words = np.where(
-        close, np.where(holds, "agrees", "close"), np.where(holds, "unclear", "off")
-    )
-    cells["verdict"] = np.where(np.isnan(diff), "", words)
+    means = _replicates(runs, manifest).groupby(level="partition").mean()
+    lower = means.reindex(columns=cells["run_id"]).to_numpy() < cells[
+        "paper.mean"
+    ].to_numpy(float)
+    several = (cells["partitions"] > 1) & cells["z"].notna()
+    cells["below"] = (lower.sum(axis=0) / cells["partitions"]).where(several)
     return cells
+
+
+def _place(
+    found: pd.DataFrame, diff: "pd.Series[float]", manifest: Manifest
+) -> tuple[Floats, Floats]:
+    """Return the half width of the prediction interval of differences, and their z.
+
+    Args:
+        found: from `nested`, in the table's unit.
+        diff: ours minus the paper's.
+        manifest: the sweep.
+    """
+    within = found["within"].fillna(0)
+    # Without `within`, `std` cannot be divided; without `between`, it is `within`.
+    between = found["between"].fillna(found["std"].where(found["within"].isna(), 0))
+    variance = between**2 + within**2 / manifest.table.seeds + found["error"] ** 2
+    deviation = np.sqrt(variance.to_numpy(float))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = -diff.to_numpy(float) / deviation
+    return deviation * _t_quantile(found["freedom"].to_numpy(float)), z
+
+
+def _replicates(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Return the table's statistic of the finished replicates, in the table's unit.
+
+    Returns:
+        A column for each run with a printed number, by its id, and a row for each pair
+        `partition`, `replicate`.
+    """
+    name = manifest.table.statistic
+    ids = [
+        entry.run_id
+        for entry in manifest.entries
+        if any(matches(p, entry.labels) for p in manifest.table.paper)
+    ]
+    if runs.empty or name not in runs:
+        runs = pd.DataFrame(columns=["run_id", "status", "replicate", name])
+    done = runs[(runs["status"] == Status.FINISHED) & runs["run_id"].isin(ids)]
+    values = done[name].astype(float) * factor(manifest, name)
+    done = done.assign(partition=partitions_of(done), value=values)
+    return done.pivot(
+        index=["partition", "replicate"], columns="run_id", values="value"
+    )
+
+
+def bias(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Judge the mean signed difference to the paper of groups of cells.
+
+    Replicates of one number have one partition and one seed in all cells. So the mean
+    over the cells of a group is a result of its own, which is judged as that of a cell
+    is (`rule`): the cells' dependence is in its spread.
+
+    Args:
+        cells: from `judged`.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+
+    Returns:
+        Rows `group` ("all cells" or "<axis> = <value>"), `cells`, `lower` (how many of
+        them are lower than the paper's), `diff` (the mean of ours minus the paper's),
+        `half` and `z`; NaN where no replicate has all cells of the group.
+    """
+    name = manifest.table.statistic
+    both = cells[cells[f"diff.{name}"].notna()]
+    if both.empty:
+        return pd.DataFrame()
+    groups = {EVERYWHERE: both}
+    for axis in manifest.axes:
+        some = both.groupby(f"label.{axis}", sort=False)
+        if len(some) > 1:
+            groups |= {f"{axis} = {label_text(cast(Label, v))}": own for v, own in some}
+    wide = _replicates(runs, manifest)
+    rows = []
+    for group, own in groups.items():
+        diff = own[f"diff.{name}"]
+        means = wide[list(own["run_id"])].dropna().mean(axis=1)
+        each = means.rename("value").reset_index().assign(group=group)
+        found = nested(each["value"], each["group"], each["partition"])
+        found = found.reindex([group])
+        half, z = _place(found, pd.Series({group: diff.mean()}), manifest)
+        rows.append(
+            {
+                "group": group,
+                "cells": len(own),
+                "lower": int((diff < 0).sum()),
+                "diff": float(diff.mean()),
+                "half": float(half[0]),
+                "z": float(z[0]),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def holm(p: Floats) -> Floats:
@@ -154,6 +214,9 @@ def holm(p: Floats) -> Floats:
 
 def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFrame:
     """Compare every method with the first one, seed by seed, for all other labels.
+
+    Where all runs have several partitions, their means over a partition's seeds take the
+    place of seeds.
 
     Replicates with the same seed see the same cohorts whatever the algorithm. So the
     differences of their two numbers are tested (paired t test, two-sided), which is
@@ -222,9 +285,14 @@ def _differences(
     parts = [pd.DataFrame({n: pd.Series(dtype=kind) for n, kind in columns.items()})]
     if pairs:
         name = manifest.table.statistic
-        numbers = done[["run_id", "seed"]].assign(
-            value=done[name].astype(float) * factor(manifest, name)
-        )
+        partitions = partitions_of(done)
+        # Seeds of one partition depend on each other, so partitions are compared if all
+        # runs have several.
+        several = partitions.groupby(done["run_id"]).nunique().min() > 1
+        unit = partitions if several else done["seed"]
+        values = done[name].astype(float) * factor(manifest, name)
+        means = values.groupby([done["run_id"], unit.rename("seed")]).mean()
+        numbers = means.rename("value").reset_index()
         base = numbers.rename(columns={"run_id": "base", "value": "base_value"})
         frame = pd.DataFrame(pairs, columns=["run_id", "base"]).reset_index(
             names="pair"

@@ -142,7 +142,7 @@ def participation_raster(came: NDArray[np.bool_], title: str) -> bytes:
     """
     figure = new_figure(WIDTH, 3.8)
     axes, side = figure.subplots(1, 2, sharey=True, width_ratios=[5, 1])
-    draw_raster(axes, side, came, np.arange(len(came)), title)
+    draw_raster(axes, side, came, title)
     return to_png(figure)
 
 
@@ -150,7 +150,6 @@ def draw_raster(
     axes: Axes,
     side: Axes,
     came: NDArray[np.bool_],
-    rounds: NDArray[np.int64],
     title: str,
     enforced: NDArray[np.bool_] | None = None,
     width: float = 4.8,
@@ -161,7 +160,6 @@ def draw_raster(
         axes: where the raster is drawn.
         side: where the shares are drawn.
         came: which clients came in which rounds, [rounds, clients].
-        rounds: the numbers of these rounds, [rounds].
         title: the title above the raster.
         enforced: which rounds have a second colour, [rounds].
         width: the width of `axes` in inches.
@@ -174,9 +172,9 @@ def draw_raster(
     second = np.zeros(len(came), bool) if enforced is None else enforced
     shade = np.where(second[when], OKABE_ITO[1], OKABE_ITO[0])
     # A mark is as wide as the room of one round, in points.
-    thick = float(np.clip(72 * width / len(rounds), 0.35, 6))
-    axes.vlines(rounds[when], who - 0.4, who + 0.4, color=shade, linewidth=thick)
-    axes.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
+    thick = float(np.clip(72 * width / len(came), 0.35, 6))
+    axes.vlines(when, who - 0.4, who + 0.4, color=shade, linewidth=thick)
+    axes.set_xlim(-0.5, len(came) - 0.5)
     axes.set_ylim(-0.7, clients - 0.3)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))

@@ -20,8 +20,8 @@ def rasters(
 ) -> bytes | None:
     """Draw which clients came in the first seed of the first run of each policy.
 
-    Only evaluated rounds are drawn. Enforced rounds have a colour of their own where
-    every round was evaluated and some rounds, but not all, were enforced.
+    Every round is drawn, evaluated or not. Enforced rounds have a colour of their own
+    where some rounds, but not all, were enforced.
 
     Args:
         rounds: rows as in `rounds/`.
@@ -46,24 +46,19 @@ def rasters(
     for (axes, side), entries in zip(pairs, drawn, strict=False):
         rows = rounds[rounds["run_id"] == entries[0].run_id]
         rows = rows[rows["replicate"] == rows["replicate"].min()]
-        enforced = _enforced(rows)
-        marked |= enforced is not None
-        came = _came(rows, _num_clients(runs, entries[0]))
-        numbers = rows["round"].to_numpy(np.int64)
-        draw_raster(
-            axes, side, came, numbers, _shared(entries, manifest, layout), enforced, 3.9
-        )
+        came = came_in(rows, _num_clients(runs, entries[0]))
+        enforced = np.concatenate(rows["enforced"].tolist())
+        # Under uniform participation every round is, which a colour would not tell.
+        enforced &= not enforced.all()
+        marked |= bool(enforced.any())
+        draw_raster(axes, side, came, _shared(entries, manifest, layout), enforced, 3.9)
         side.tick_params(labelleft=False)
         side.set_xlabel("% of rounds", fontsize=LETTERS)
     for axes in pairs[len(drawn) :].flat:
         axes.set_visible(False)
-    notes = (
-        [f"the first {MOST} of {len(policies)} policies"]
-        if len(policies) > MOST
-        else []
-    )
-    notes += ["evaluated rounds only"] if _gaps(rows) else []
-    title = ", ".join(["Who came when (first seed; dashed: mean)", *notes])
+    title = "Who came when (first seed; dashed: mean)"
+    if len(policies) > MOST:
+        title += f", the first {MOST} of {len(policies)} policies"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
     if marked:
         figure.supxlabel(
@@ -119,26 +114,16 @@ def _num_clients(runs: pd.DataFrame, entry: Entry) -> int:
     return int(clients.fillna(0).iloc[0])
 
 
-def _came(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
-    """Return which clients came in which rounds, as booleans [rounds, clients]."""
-    cohorts = [list(cohort) for cohort in rows["cohort"]]
-    seen = max((max(cohort, default=-1) for cohort in cohorts), default=-1) + 1
-    came = np.zeros((len(rows), max(clients, seen, 1)), bool)
-    for i, cohort in enumerate(cohorts):
-        came[i, cohort] = True
+def came_in(rows: pd.DataFrame, clients: int) -> NDArray[np.bool_]:
+    """Return which clients came in each round, as booleans [rounds, clients].
+
+    Args:
+        rows: the rows of one replicate, in order of rounds.
+        clients: the number of clients; the ids that came may show that there are more.
+    """
+    cohorts = [ids for row in rows["cohorts"] for ids in row]
+    seen = max((max(ids, default=-1) for ids in cohorts), default=-1) + 1
+    came = np.zeros((len(cohorts), max(clients, seen, 1)), bool)
+    for i, ids in enumerate(cohorts):
+        came[i, ids] = True
     return came
-
-
-def _gaps(rows: pd.DataFrame) -> bool:
-    """Return whether some rounds were not evaluated."""
-    return bool(rows["round"].iloc[0] > 0 or rows["round"].diff().max() > 1)
-
-
-def _enforced(rows: pd.DataFrame) -> NDArray[np.bool_] | None:
-    """Return which rounds were enforced, or None if it is not known or all of them were."""
-    marks = rows["snapshots"].fillna(0).to_numpy(float) > 0
-    some = (
-        marks.any()
-        and not marks[rows["kind"].str.contains("client").to_numpy(bool)].all()
-    )
-    return marks if some and not _gaps(rows) else None

@@ -23,7 +23,7 @@ from raysafl.report.pages.html import (
 )
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.pages.origin import origin_facts
-from raysafl.report.wording import NOTHING, number, signed, spread
+from raysafl.report.wording import signed_spread, spread
 from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.store import Store
@@ -152,9 +152,7 @@ def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
             half = float(
                 welch(*(np.array([x], float) for x in (std, base_std, n, base_n)))[0]
             )
-            tail = "" if math.isnan(half) else f" ± {number(half, table.unit)}"
-            gap = signed(mean - base, table.unit)
-            texts.append(gap if gap == NOTHING else gap + tail)
+            texts.append(signed_spread(mean - base, half, table.unit))
     return texts
 
 

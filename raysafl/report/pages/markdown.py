@@ -10,8 +10,6 @@ import pandas as pd
 from raysafl.report.analysis import claims
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.cells import (
-    aggregate,
-    compare,
     distance,
     matches,
     matching,
@@ -20,7 +18,7 @@ from raysafl.report.analysis.cells import (
     unit_of,
     unplaced,
 )
-from raysafl.report.analysis.evidence import add_verdicts, rule
+from raysafl.report.analysis.evidence import LEVEL, bias, judged, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
@@ -35,13 +33,17 @@ from raysafl.report.wording import (
     NOTHING,
     caption,
     count,
+    judgement,
     number,
     number_or_dash,
     ours,
     scale_note,
     search_note,
     signed,
+    signed_spread,
     spread,
+    spread_note,
+    spread_parts,
     theirs,
 )
 from raysafl.storage.ledger import Status
@@ -103,8 +105,10 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     names = [n for n in statistics(manifest.table) if cells[f"mean.{n}"].notna().any()]
     printed = bool(cells["paper.mean"].notna().any())
     gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
-    words = ["paper", "verdict"] if printed else []
-    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *names]
+    parts = ["between", "within"] if (cells["partitions"] > 1).any() else []
+    words = ["paper", "z", "below"][: 2 + cells["below"].notna().any()]
+    words = [*words, "verdict"] if printed else []
+    head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *parts, *names]
     units = {n: unit if n in FIXED else unit_of(manifest, n) for n in names}
     found = cells_by_labels(cells, axes)
     rows = []
@@ -112,6 +116,7 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
         cell = found[key]
         paper = [
             spread(cell["paper.mean"], cell["paper.std"], unit),
+            *judgement(cells, cell),
             cell["verdict"] or NOTHING,
         ]
         off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
@@ -122,6 +127,7 @@ def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
                 str(cell["replicates"]),
                 *paper[: len(words)],
                 *off,
+                *spread_parts(cells, cell, unit),
                 *own,
             ]
         )
@@ -148,14 +154,40 @@ def distance_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     )
     if math.isnan(found.printed_std):
         return [f"{text}. The paper prints no standard deviations."]
-    text += (
-        "; the mean printed standard deviation is "
-        f"**{_in_unit(found.printed_std, table.unit)}**"
+    printed = _in_unit(found.printed_std, table.unit)
+    return [f"{text}; the mean printed standard deviation is **{printed}**."]
+
+
+def bias_lines(
+    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest
+) -> list[str]:
+    """Write whether groups of cells are higher or lower than the paper's on the whole.
+
+    Args:
+        cells: from `judged`.
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+    """
+    unit = manifest.table.unit
+    rows = [
+        [
+            row["group"],
+            str(row["cells"]),
+            str(row["lower"]),
+            signed_spread(row["diff"], row["half"], unit),
+            signed(row["z"], "%"),
+        ]
+        for _, row in bias(cells, runs, manifest).iterrows()
+    ]
+    if not rows:
+        return []
+    text = (
+        "Bias: the mean signed difference to the paper (ours minus the paper's). All cells share "
+        f"partitions and seeds, so the mean over a group is judged as one number: ± {LEVEL:.0%} "
+        "and z are those of the rule for cells."
     )
-    if not math.isnan(found.own_std):
-        of = " (`last5_std`)" if table.printed_spread == "last5" else ""
-        text += f", ours{of} {number(found.own_std, table.unit)}"
-    return [f"{text}."]
+    head = ["cells", "number", "lower than the paper's", f"Δ ± {LEVEL:.0%}", "z"]
+    return [text, pipe_table(head, rows, 1)]
 
 
 def _in_unit(value: float, unit: str) -> str:
@@ -350,7 +382,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     versus = f", minus that of the same seed's {minus}" if minus else ""
     runs, manifest = improvements(runs, manifest)
     layout = Layout.of(manifest)
-    cells = add_verdicts(compare(aggregate(runs, manifest), manifest), manifest)
+    cells = judged(runs, manifest)
     part = Part.of(cells, manifest, layout)
     note = scale_note(manifest)
     source = manifest.table.source
@@ -362,7 +394,9 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
         search_note(manifest),
         part.note,
         _pivot(part.cells, part.manifest, part.layout),
+        spread_note(cells, manifest.table),
         *distance_lines(cells, manifest),
+        *bias_lines(cells, runs, manifest),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
         _long(part.cells, part.manifest, part.layout),

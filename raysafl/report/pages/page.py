@@ -8,7 +8,7 @@ import pandas as pd
 
 from raysafl.core.text import format_bytes
 from raysafl.report.analysis.cells import aggregate, statistics, unit_of
-from raysafl.report.analysis.evidence import LEVEL, VERDICTS, rule
+from raysafl.report.analysis.evidence import LEVEL, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
@@ -34,6 +34,7 @@ from raysafl.report.pages.html import Part as Piece
 from raysafl.report.pages.markdown import (
     ALL_FINISHED,
     CHOSEN_AFTERWARDS,
+    bias_lines,
     claim_lines,
     distance_lines,
     losses,
@@ -52,13 +53,15 @@ from raysafl.report.wording import (
     NOTHING,
     caption,
     count,
-    number,
+    judgement,
     number_or_dash,
     ours,
     scale_note,
     search_note,
-    signed,
+    signed_spread,
     spread,
+    spread_note,
+    spread_parts,
     theirs,
 )
 from raysafl.storage.manifest import Manifest
@@ -175,17 +178,18 @@ def _summary_parts(report: Report) -> list[Piece]:
     parts += [prose(note) for note in notes if note]
     judged = cells[cells["verdict"] != ""]
     if len(judged):
-        words = judged["verdict"].value_counts()
-        far = int((judged["deviations"] > 2).sum())
-        text = ", ".join(f"**{int(words.get(word, 0))}** {word}" for word in VERDICTS)
+        inside = int((judged["verdict"] == "inside").sum())
         parts.append(
             prose(
-                f"Of {count(len(judged), 'printed number')} with a number of ours: {text} (rule "
-                f"below the table); {count(far, 'cell')} off by more than two combined standard "
-                "deviations."
+                f"Of {count(len(judged), 'printed number')} with a number of ours, **{inside}** "
+                f"are inside the {LEVEL:.0%} prediction interval of our runs (rule below the "
+                "table)."
             )
         )
-        parts += [prose(line) for line in distance_lines(cells, report.shown)]
+    # The distance and the bias need a printed number, but no spread.
+    parts += [prose(line) for line in distance_lines(cells, report.shown)]
+    bias = bias_lines(cells, report.versus, report.shown)
+    parts += [prose("\n\n".join(bias))] if bias else []
     return parts
 
 
@@ -223,7 +227,9 @@ def _table_parts(report: Report) -> list[Piece]:
         else ""
     )
     text = f"Cells: {caption(manifest)}{versus}."
-    after = [prose(rule(table))] if table.paper else []
+    note = spread_note(report.cells, table)
+    after = [prose(note)] if note else []
+    after += [prose(rule(table))] if table.paper else []
     return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
 
 
@@ -243,27 +249,23 @@ def _all_cells(report: Report) -> list[Piece]:
     others = [
         n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()
     ]
-    head = [", ".join(axes), "seeds", name, f"± {LEVEL:.0%}"]
-    head += ["paper", f"Δ ± {LEVEL:.0%}", "Δ / std", "verdict"] if printed else []
+    head = [", ".join(axes), "replicates", name, f"± {LEVEL:.0%}"]
+    if (report.cells["partitions"] > 1).any():
+        head += ["between", "within"]
+    if printed:
+        words = ["paper", f"Δ ± {LEVEL:.0%}", "z", "below"]
+        head += [*words[: 3 + report.cells["below"].notna().any()], "verdict"]
     found = cells_by_labels(report.part.cells, axes)
     rows = []
     for key in report.part.layout.combinations(manifest, axes):
         cell = found[key]
         row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
         row.append(number_or_dash(cell["half.mean"], unit))
+        row += spread_parts(report.cells, cell, unit)
         if printed:
-            gap = signed(cell[f"diff.{name}"], unit)
-            half = cell["half.diff"]
             row += [spread(cell["paper.mean"], cell["paper.std"], unit)]
-            row += [
-                gap
-                if math.isnan(half) or gap == NOTHING
-                else f"{gap} ± {number(half, unit)}"
-            ]
-            row += [
-                number_or_dash(cell["deviations"]),
-                badge(cell["verdict"]) or NOTHING,
-            ]
+            row += [signed_spread(cell[f"diff.{name}"], cell["half.diff"], unit)]
+            row += [*judgement(report.cells, cell), badge(cell["verdict"]) or NOTHING]
         units = [unit_of(manifest, n) for n in others]
         more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
         rows.append([*row, *more])
@@ -275,8 +277,8 @@ def _all_cells(report: Report) -> list[Piece]:
     return [
         Grid("All cells", [*head, *others], rows),
         prose(
-            f"Mean ± standard deviation over seeds; ± {LEVEL:.0%} is half the width of the mean's "
-            "interval (t). " + "; ".join(means) + "."
+            f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
+            "(t). " + "; ".join(means) + "."
         ),
     ]
 
@@ -310,7 +312,6 @@ def _tests(report: Report) -> list[Piece]:
         place = ", ".join(label_text(pair[f"label.{axis}"]) for axis in others)
         clear = pair["holm"] < CLEAR
         word = ("higher" if pair["diff"] > 0 else "lower") if clear else ""
-        half = "" if math.isnan(pair["half"]) else f" ± {number(pair['half'], unit)}"
         p = [
             NOTHING if math.isnan(pair[c]) else f"{pair[c]:.3g}" for c in ("p", "holm")
         ]
@@ -320,7 +321,7 @@ def _tests(report: Report) -> list[Piece]:
             [
                 name,
                 str(pair["seeds"]),
-                signed(pair["diff"], unit) + half,
+                signed_spread(pair["diff"], pair["half"], unit),
                 *p,
                 badge(word),
             ]
@@ -328,7 +329,8 @@ def _tests(report: Report) -> list[Piece]:
     base = label_text(pairs["baseline"].iloc[0])
     text = (
         f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
-        f"see the same cohorts, so their differences are tested: paired t test, two-sided, with "
+        f"see the same cohorts, so their differences are tested (those of the means over each "
+        f"partition, where there are several partitions): paired t test, two-sided, with "
         f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
         f"{len(pairs)} comparisons {where}; below {CLEAR:g} the method is called higher or "
         "lower. With few seeds and many comparisons few pass: an empty verdict is no evidence "
