@@ -133,7 +133,7 @@ def test_the_model_after_each_round_is_that_of_the_definition_in_float64(
     simulation = Simulation(RUN.replace(algorithm=algorithm), WORKER)
     found, cohorts = [], []
     while not simulation.done:
-        cohorts.append([record.cohort for record in simulation.step()])
+        cohorts.append([record.cohorts[-1] for record in simulation.step()])
         found.append([own.state.w_P.numpy() for own in simulation.replicates])
     train = WORKER.trainer.inputs
     for r, seed in enumerate(RUN.seeds):
@@ -156,7 +156,9 @@ def test_each_replicate_has_rounds_in_which_nobody_comes_and_one_begins_with_the
     None
 ):
     simulation = Simulation(RUN, WORKER)
-    cohorts = [[own.cohort for own in simulation.step()] for _ in range(RUN.rounds)]
+    cohorts = [
+        [own.cohorts[-1] for own in simulation.step()] for _ in range(RUN.rounds)
+    ]
     for came in zip(*cohorts, strict=True):
         assert [] in came and max(map(len, came)) > 1
     assert [] in cohorts[0]
