@@ -8,22 +8,22 @@ that with alpha = 1 each client holds all labels. `tests/house/test_experiments.
 checks both sentences. The paper does not name the figure's dataset. We took CIFAR-10,
 whose ten classes have equal sizes, as those of Fashion-MNIST have.
 
-As runs, the cells are FedAvg under uniform participation on these partitions.
+As runs, the entries are FedAvg under uniform participation on these partitions.
 
-Run it with `raysafl run experiments/fast/figure1.py`. Its 4 cells with 3 seeds each
+Run it with `raysafl run experiments/fast/figure1.py`. Its 4 entries with 3 seeds each
 take about 2,500 hours of one core, so use a GPU; with `--scale small` they take about 2
 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fast.setting import SCALES, cell_run
+from experiments.fast.setting import SCALES, entry_run
 
 SWEEP = fl.Sweep(
     name="fast_figure1",
     title="FAST, figure 1: 30 clients under balanced Dirichlet(alpha)",
     axes=("alpha",),
     runs={
-        (alpha,): cell_run("CIFAR-10", "Uniform", 1, alpha).replace(
+        (alpha,): entry_run("CIFAR-10", "Uniform", 1, alpha).replace(
             {"data.clients": 30, "participation.m": 3}
         )
         for alpha in (0.05, 0.1, 0.5, 1.0)

@@ -9,19 +9,19 @@ probability mass on [i/M, (i+1)/M]. In the reading `rates`, each client draws it
 participation rate; ten clients are then taken by these weights, because Weibull's rates
 are near 1, so that nearly all clients would take part otherwise.
 
-As runs, the cells are FedAvg on Fashion-MNIST with alpha = 0.05. Those of the reading
+As runs, the entries are FedAvg on Fashion-MNIST with alpha = 0.05. Those of the reading
 `mass` are the runs of table 3 with q = 0.
 
-Run it with `raysafl run experiments/fast/figure2.py`. Its 6 cells with 3 seeds each
+Run it with `raysafl run experiments/fast/figure2.py`. Its 6 entries with 3 seeds each
 take about 70 hours of one core, so use a GPU; with `--scale small` they take about 3
 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fast.setting import DISTRIBUTIONS, SCALES, cell_run
+from experiments.fast.setting import DISTRIBUTIONS, SCALES, entry_run
 
 MASS = {
-    (name, "mass"): cell_run("Fashion-MNIST", name, 0, 0.05) for name in DISTRIBUTIONS
+    (name, "mass"): entry_run("Fashion-MNIST", name, 0, 0.05) for name in DISTRIBUTIONS
 }
 RATES = {
     (name, "rates"): MASS[name, "mass"].replace(

@@ -6,13 +6,13 @@ The figure shows table 3 as curves. Its runs are those of table 3, with the same
 ids; alpha is 0.05 for Fashion-MNIST. The option `--only dataset=CIFAR-10` runs one
 dataset only.
 
-Run it with `raysafl run experiments/fast/figure3.py`. Its 75 cells with 3 seeds each
+Run it with `raysafl run experiments/fast/figure3.py`. Its 75 entries with 3 seeds each
 take about 17,400 hours of one core, so use a GPU; with `--scale small` they take about
 22 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
+from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_run
 
 ALPHAS = {"Fashion-MNIST": 0.05, "CIFAR-10": 0.1, "Shakespeare": "natural"}
 SNAPSHOT_PROBS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, "Ada.(1)", "Ada.(7)")
@@ -24,7 +24,7 @@ SWEEP = fl.Sweep(
     title="FAST, figure 3: FAST+FedAvg under arbitrary participation",
     axes=("dataset", "participation", "q"),
     runs={
-        (dataset, name, q): cell_run(dataset, name, q, alpha)
+        (dataset, name, q): entry_run(dataset, name, q, alpha)
         for dataset, alpha in ALPHAS.items()
         for name, q in CURVES
     },

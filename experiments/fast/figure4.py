@@ -7,20 +7,20 @@ lambda = 1, 4 and 7. The text of the paper names 1 and 7; it names neither the f
 dataset nor its distribution. The value of q in each round is a column of the sweep's
 `rounds/`, and its mean over the rounds is 1 - Ratio.
 
-Run it with `raysafl run experiments/fast/figure4.py`. Its 9 cells with 3 seeds each
+Run it with `raysafl run experiments/fast/figure4.py`. Its 9 entries with 3 seeds each
 take about 100 hours of one core, so use a GPU; with `--scale small` they take about 6
 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
+from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_run
 
 SWEEP = fl.Sweep(
     name="fast_figure4",
     title="FAST, figure 4: q in adaptive FAST+FedAvg on Fashion-MNIST, alpha = 0.05",
     axes=("participation", "lambda"),
     runs={
-        (name, strength): cell_run("Fashion-MNIST", name, f"Ada.({strength})", 0.05)
+        (name, strength): entry_run("Fashion-MNIST", name, f"Ada.({strength})", 0.05)
         for name in DISTRIBUTIONS
         for strength in (1, 4, 7)
     },

@@ -13,19 +13,19 @@ cohort while it trains (`local`), or that of the new global model on the cohort'
 samples (`cohort`) or on all clients' samples (`clients`). The tables run the reading
 `mass`, five epochs of SGD and `clients`, which came out nearest.
 
-The cells of a reading are uniform participation and, under Beta, no snapshots, half of
+The entries of a reading are uniform participation and, under Beta, no snapshots, half of
 the rounds as snapshots, and adaptive FAST with lambda = 1 and 7. With `rates, free` and
 Weibull, whose rates are near 1, about 95 of 100 clients would take part instead of the
 printed 10 %. So that reading is tried for Beta alone, where about nine clients take
 part.
 
-Run it with `raysafl run experiments/fast/readings.py`. Its 41 cells with 3 seeds each
+Run it with `raysafl run experiments/fast/readings.py`. Its 41 entries with 3 seeds each
 take about 9,200 hours of one core, so use a GPU; with `--scale small` they take about
 10 minutes on two cores.
 """
 
 import raysafl as fl
-from experiments.fast.setting import NOTES, SCALES, cell_run
+from experiments.fast.setting import NOTES, SCALES, entry_run
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
 PRINTED = """
@@ -61,8 +61,8 @@ READINGS = [
 
 
 def reading_run(draw, optimizer, epochs, accuracy, participation, q):
-    """Return the run of one cell of table 3 under one reading."""
-    base = cell_run("CIFAR-10", participation, q, 0.1).replace(
+    """Return the run of one entry of table 3 under one reading."""
+    base = entry_run("CIFAR-10", participation, q, 0.1).replace(
         TRAINING[optimizer, epochs]
     )
     has_snapshots = isinstance(base.participation, fl.Snapshot)
@@ -77,17 +77,17 @@ def reading_run(draw, optimizer, epochs, accuracy, participation, q):
 
 
 def differs_from_usual(draw, accuracy, participation, q):
-    """Return whether a cell's run depends on a reading's draw and accuracy at all.
+    """Return whether an entry's run depends on a reading's draw and accuracy at all.
 
     Uniform participation does not depend on the draw, and only adaptive FAST depends on
-    the accuracy. Other cells would repeat the runs of the usual draw and accuracy.
+    the accuracy. Other entries would repeat the runs of the usual draw and accuracy.
     """
     if accuracy != "local":
         return isinstance(q, str)
     return draw == "mass" or participation != "Uniform"
 
 
-CELLS = [
+ENTRIES = [
     (*reading, name, q)
     for reading in READINGS
     for name, q, _ in TABLE3
@@ -97,7 +97,7 @@ SWEEP = fl.Sweep(
     name="fast_readings",
     title="FAST's table 3 (CIFAR-10) under readings of what the paper leaves open",
     axes=(*READING_AXES, "participation", "q"),
-    runs={key: reading_run(*key) for key in CELLS},
+    runs={key: reading_run(*key) for key in ENTRIES},
     table=fl.Table(
         rows=READING_AXES,
         columns=["participation", "q"],
@@ -106,8 +106,8 @@ SWEEP = fl.Sweep(
         also=["arbitrary_ratio"],
         source="FAST, table 3 (CIFAR-10)",
     ),
-    paper={key: TABLE3[(*key[4:], 0.1)] for key in CELLS},
-    more={"arbitrary_ratio": {key: RATIOS[(*key[4:], 0.1)] for key in CELLS}},
+    paper={key: TABLE3[(*key[4:], 0.1)] for key in ENTRIES},
+    more={"arbitrary_ratio": {key: RATIOS[(*key[4:], 0.1)] for key in ENTRIES}},
     notes=__doc__ + NOTES,
     scales=SCALES,
 )

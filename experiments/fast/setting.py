@@ -1,6 +1,6 @@
 """The setting that FAST's tables share (docs/papers.md#fast).
 
-Tables that print the same cell build the same run here, with the same run id.
+Tables that print the same entry build the same run here, with the same run id.
 """
 
 import raysafl as fl
@@ -13,7 +13,7 @@ Shakespeare, and 10 % of them train in a round. The partition is a balanced
 Dirichlet(alpha); for Shakespeare each client is one speaker. The distributions of
 arbitrary participation are Beta(1, 10), Gamma(10, 0.01) and Weibull(10, 1). The batch
 size is 128. Fashion-MNIST: 1,000 rounds at rate 1e-3. CIFAR-10: 10,000 rounds at rate
-1e-2, which is halved at round 5,000. Shakespeare: 5,000 rounds at rate 0.5. A cell is
+1e-2, which is halved at round 5,000. Shakespeare: 5,000 rounds at rate 0.5. An entry is
 the mean and the standard deviation of the last five test accuracies of a run (`last5`,
 `last5_std`). The column Ratio is the share of rounds with arbitrary participation
 (`arbitrary_ratio`). The row of adaptive FAST with its default lambda = 1 is called
@@ -29,7 +29,7 @@ clients. These three choices come nearest to table 3 on CIFAR-10
 not tried on text, which is trained for one epoch of plain SGD. The sizes of the
 networks, mu = 0.01 of FedProx and beta = 0.9 of FedAvgM are our choice. The accuracy is
 tested every ten rounds, so that the last five tests lie 40 rounds apart. The paper
-seems to have one run of each cell. We have three seeds, so our +- is the spread over
+seems to have one run of each entry. We have three seeds, so our +- is the spread over
 seeds, and `last5_std` is what compares with the printed spread.
 
 Scale `small`: two seeds, 30 clients, 3 of them a round, 40 rounds, narrow networks.
@@ -42,7 +42,7 @@ every 5, with one seed. Text has 200 rounds.
 DISTRIBUTIONS = {"Beta": fl.Beta(), "Gamma": fl.Gamma(), "Weibull": fl.Weibull()}
 METHODS = {
     "FedAvg": fl.FedAvg(),
-    "FedProx": fl.FedProx(mu=0.01),
+    "FedProx": fl.FedProx(prox=0.01),
     "FedAvgM": fl.FedAvgM(momentum=0.9),
 }
 DIRICHLET = fl.Dirichlet(alpha=0.1)
@@ -92,7 +92,7 @@ BASE_RUNS = {
 
 
 def participation_policy(participation, q, m, accuracy="local"):
-    """Return who takes part in the rounds of a cell.
+    """Return who takes part in the rounds of an entry.
 
     Args:
         participation: "Uniform", or the name of a distribution in `DISTRIBUTIONS`.
@@ -116,8 +116,8 @@ def participation_policy(participation, q, m, accuracy="local"):
     return fl.Snapshot(base=arbitrary, uniform=uniform, snapshot_prob=q)
 
 
-def cell_run(dataset, participation, q, alpha, method="FedAvg"):
-    """Return the run of one cell of a table.
+def entry_run(dataset, participation, q, alpha, method="FedAvg"):
+    """Return the run of one entry of a table.
 
     Args:
         dataset: A name in `BASE_RUNS`.

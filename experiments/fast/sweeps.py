@@ -6,7 +6,7 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, cell_run
+from experiments.fast.setting import DISTRIBUTIONS, NOTES, SCALES, entry_run
 from experiments.tools.datasets import file_part
 from experiments.tools.printed_tables import printed_numbers, printed_ratios
 
@@ -24,7 +24,7 @@ def participation_table(number, dataset, method, printed, notes):
         title=f"FAST, table {number}: {method} on {dataset} under four participations",
         axes=("participation", "alpha"),
         runs={
-            (name, alpha): cell_run(dataset, name, 0, alpha, method)
+            (name, alpha): entry_run(dataset, name, 0, alpha, method)
             for name, alpha in paper
         },
         table=fl.Table(
@@ -67,7 +67,7 @@ def snapshot_table(number, dataset, method, printed, notes):
         name=f"fast_table{number}_{file_part(dataset)}",
         title=f"FAST, table {number}: {method} with snapshots on {dataset}",
         axes=("participation", "q", "alpha"),
-        runs={key: cell_run(dataset, *key, method) for key in paper},
+        runs={key: entry_run(dataset, *key, method) for key in paper},
         table=fl.Table(
             rows=["participation", "q"],
             columns=["alpha"],
@@ -128,7 +128,7 @@ def lambda_table(number, alpha, printed, notes):
         ),
         axes=("lambda", "participation"),
         runs={
-            (strength, name): cell_run(
+            (strength, name): entry_run(
                 "Fashion-MNIST", name, f"Ada.({strength})", alpha
             )
             for strength, name in paper

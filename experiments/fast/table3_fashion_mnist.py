@@ -4,13 +4,13 @@ Source: FAST, docs/papers.md#fast, table 3, Fashion-MNIST part.
 
 Cohorts follow one of three distributions under which some clients hardly ever take
 part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
-adaptive FAST (`Ada.(lambda)`) changes q during training. A cell is printed as the
+adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
 The text says that adaptive FAST with its default lambda always needs less than 10 %
 snapshots, but the table has 11.5 % for Beta at alpha = 0.05.
 
-Run it with `raysafl run experiments/fast/table3_fashion_mnist.py`. Its 50 cells with 3
+Run it with `raysafl run experiments/fast/table3_fashion_mnist.py`. Its 50 entries with 3
 seeds each take about 580 hours of one core, so use a GPU; with `--scale small` they
 take about 14 minutes on two cores.
 """

@@ -4,10 +4,10 @@ Source: FAST, docs/papers.md#fast, table 3, Shakespeare part.
 
 Cohorts follow one of three distributions under which some clients hardly ever take
 part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
-adaptive FAST (`Ada.(lambda)`) changes q during training. A cell is printed as the
+adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table3_shakespeare.py`. Its 25 cells with 3
+Run it with `raysafl run experiments/fast/table3_shakespeare.py`. Its 25 entries with 3
 seeds each take about 3,097 hours of one core, so use a GPU; with `--scale small` they
 take about 2 minutes on two cores.
 """

@@ -9,7 +9,7 @@ more arbitrary participation costs.
 Uniform participation at alpha = 0.05 is printed with +- 3.4 here and with +- 3.9 in
 table 6, although it is the same run.
 
-Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 20 cells with 3
+Run it with `raysafl run experiments/fast/table4_fashion_mnist.py`. Its 20 entries with 3
 seeds each take about 230 hours of one core, so use a GPU; with `--scale small` they
 take about 6 minutes on two cores.
 """

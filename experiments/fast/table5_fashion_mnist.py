@@ -3,13 +3,13 @@
 Source: FAST, docs/papers.md#fast, table 5.
 
 In adaptive FAST the probability q of a snapshot changes during training, and a larger
-lambda makes more rounds snapshots. A cell is printed as the accuracy, a slash, and the
+lambda makes more rounds snapshots. An entry is printed as the accuracy, a slash, and the
 percentage of rounds with arbitrary participation.
 
 Gamma with lambda = 2 is printed with the same digits as Beta with lambda = 9 (79.63 +-
 5.2), so one of the two may be a slip of the paper.
 
-Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 27 cells with 3
+Run it with `raysafl run experiments/fast/table5_fashion_mnist.py`. Its 27 entries with 3
 seeds each take about 310 hours of one core, so use a GPU; with `--scale small` they
 take about 9 minutes on two cores.
 """

@@ -4,13 +4,13 @@ Source: FAST, docs/papers.md#fast, table 6, CIFAR-10 part.
 
 Cohorts follow one of three distributions under which some clients hardly ever take
 part. With probability q a round is a snapshot, whose cohort is drawn uniformly;
-adaptive FAST (`Ada.(lambda)`) changes q during training. A cell is printed as the
+adaptive FAST (`Ada.(lambda)`) changes q during training. An entry is printed as the
 accuracy, a slash, and the percentage of rounds with arbitrary participation.
 
 Gamma with q = 0.1 is printed with the same digits as in table 3 (74.77 +- 0.6, 89.7 %),
 so one of the two may be a slip of the paper.
 
-Run it with `raysafl run experiments/fast/table6_cifar10.py`. Its 25 cells with 3 seeds
+Run it with `raysafl run experiments/fast/table6_cifar10.py`. Its 25 entries with 3 seeds
 each take about 13,600 hours of one core, so use a GPU; with `--scale small` they take
 about 13 minutes on two cores.
 """

@@ -3,10 +3,10 @@
 Source: FAST, docs/papers.md#fast, table 8.
 
 In adaptive FAST the probability q of a snapshot changes during training, and a larger
-lambda makes more rounds snapshots. A cell is printed as the accuracy, a slash, and the
+lambda makes more rounds snapshots. An entry is printed as the accuracy, a slash, and the
 percentage of rounds with arbitrary participation.
 
-Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 27 cells with 3
+Run it with `raysafl run experiments/fast/table8_fashion_mnist.py`. Its 27 entries with 3
 seeds each take about 300 hours of one core, so use a GPU; with `--scale small` they
 take about 9 minutes on two cores.
 """

@@ -7,7 +7,7 @@ local rates eta_l nor the numbers C of classes per client. Of the rates, table I
 0.02 and 0.05. In FSLsyn the server learns from 675 images of drawn letters and digits
 (glyphs).
 
-Run it with `raysafl run experiments/fsl/figure5_emnist.py`. Its 64 cells with 3 seeds
+Run it with `raysafl run experiments/fsl/figure5_emnist.py`. Its 64 entries with 3 seeds
 each take about 1,108 hours of one core, so use a GPU; with `--scale small` they take
 about 12 minutes on two cores.
 """

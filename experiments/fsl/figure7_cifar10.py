@@ -7,7 +7,7 @@ them. DS is data sharing. The paper prints n0 = 200, eta_l = 0.01 and gamma = 1,
 neither the numbers C of classes per client nor the numbers S of clients a round. We
 took C = 1, 2, 5 and S = 2, 4, 10.
 
-Run it with `raysafl run experiments/fsl/figure7_cifar10.py`. Its 27 cells with 3 seeds
+Run it with `raysafl run experiments/fsl/figure7_cifar10.py`. Its 27 entries with 3 seeds
 each take about 486 hours of one core, so use a GPU; with `--scale small` they take
 about 9 minutes on two cores.
 """

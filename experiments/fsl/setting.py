@@ -1,6 +1,6 @@
 """The setting that FSL's figures share (Mai, La and Zhang, docs/papers.md#fsl).
 
-Figures that show the same cell build the same run here, with the same run id.
+Figures that show the same entry build the same run here, with the same run id.
 """
 
 import raysafl as fl

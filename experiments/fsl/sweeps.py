@@ -25,7 +25,7 @@ RIVALS = ("SCAFFOLD", "FedDyn")
 
 
 def _accuracy_over_classes(dataset, pretrain):
-    """Return the cells of figures 1 and 6: FL, DS, and FSL with each gamma."""
+    """Return the entries of figures 1 and 6: FL, DS, and FSL with each gamma."""
     gammas = {f"FSL {gamma}": {"gamma": gamma} for gamma in GAMMAS[dataset]}
     methods = {"FL": {}, "DS": {}} | gammas
     return {
@@ -220,7 +220,7 @@ def figure7(dataset, notes, *, cohort_sizes, n0):
 def figure8(dataset, notes, *, C, S, n0):
     """Return figure 8: FSL and FSL-p for gamma, and DS, which is shown at gamma = 0."""
     gammas = (0.5, 1.0, 1.5, 2.0)
-    cells = [
+    entries = [
         ("DS", 0.0),
         *((method, gamma) for method in ("FSL", "FSL-p") for gamma in gammas),
     ]
@@ -230,7 +230,7 @@ def figure8(dataset, notes, *, C, S, n0):
         axes=("method", "gamma"),
         runs={
             (method, gamma): scenario1(dataset, method, C, S=S, n0=n0, gamma=gamma)
-            for method, gamma in cells
+            for method, gamma in entries
         },
         table=fl.Table(rows=["method"], columns=["gamma"], **SHOWN),
         claims=[

@@ -9,7 +9,7 @@ the rounds to accuracy 0.5 from its smoothed curves, so both are shown. We read
 n0 = 250 as 25 samples from each of ten clients. FLSyn, which the figures call FSLsyn,
 learns from STL-10, which must lie in the data folder.
 
-Run it with `raysafl run experiments/fsl/table1.py`. Its 20 cells with 3 seeds each take
+Run it with `raysafl run experiments/fsl/table1.py`. Its 20 entries with 3 seeds each take
 about 159 hours of one core, so use a GPU; with `--scale small` they take about 2
 minutes on two cores.
 """
@@ -28,7 +28,7 @@ FSL, 500   | 0.6144 203
 """)
 GAMMAS = (0.6, 0.8, 1.0, 1.2)
 TUNED = {"FedDyn": (0.01, 0.05, 0.1, 0.5), "FLSyn": GAMMAS, "FSL": GAMMAS}
-CELLS = [
+ENTRIES = [
     (method, n0, value)
     for method, n0, column in PRINTED
     if column == "acc"
@@ -36,8 +36,8 @@ CELLS = [
 ]
 
 
-def cell_run(method, n0, tuned):
-    """Return the run of one cell; `tuned` is FedDyn's alpha, or FSL's gamma."""
+def entry_run(method, n0, tuned):
+    """Return the run of one entry; `tuned` is FedDyn's alpha, or FSL's gamma."""
     if method == "FedDyn":
         return scenario2("CIFAR-10", "FedDyn", 2, lr=0.05, alpha=tuned)
     if method == "FLSyn":
@@ -48,9 +48,10 @@ def cell_run(method, n0, tuned):
 
 
 def printed_column(column):
-    """Return the printed number of a column for every cell."""
+    """Return the printed number of a column for every entry."""
     return {
-        (method, n0, value): PRINTED[method, n0, column] for method, n0, value in CELLS
+        (method, n0, value): PRINTED[method, n0, column]
+        for method, n0, value in ENTRIES
     }
 
 
@@ -58,7 +59,7 @@ SWEEP = fl.Sweep(
     name="fsl_table1",
     title="FSL, table I: CIFAR-10, C = 2; tuned is FedDyn's alpha or FSL's gamma",
     axes=("method", "n0", "tuned"),
-    runs={cell: cell_run(*cell) for cell in CELLS},
+    runs={entry: entry_run(*entry) for entry in ENTRIES},
     table=fl.Table(
         rows=["method", "n0"],
         columns=["tuned"],

@@ -7,13 +7,13 @@ round is a client round with probability q = 0.4. The figure prints no numbers. 
 the sizes n0 = 500, 5,000 and 10,000 from table 4, and FedAvg as the curve beside them
 from that table and from an earlier version of the figure.
 
-Run it with `raysafl run experiments/safari/figure2.py`. Its 4 cells with 3 seeds each
+Run it with `raysafl run experiments/safari/figure2.py`. Its 4 entries with 3 seeds each
 take about 714 hours of one core, so use a GPU; with `--scale small` they take about 1
 minute on two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import NOTES, SCALES, cell_run
+from experiments.safari.setting import NOTES, SCALES, entry_run
 
 SERVER_SIZES = (10000, 5000, 500, 0)  # 0 stands for FedAvg, which has no server data
 SWEEP = fl.Sweep(
@@ -21,7 +21,7 @@ SWEEP = fl.Sweep(
     title="SAFARI, figure 2: CIFAR-10, s = 4, p = 1, q = 0.4, n0 samples at the server",
     axes=("n0",),
     runs={
-        (n0,): cell_run(
+        (n0,): entry_run(
             "CIFAR-10", "SAFARI" if n0 else "FedAvg", p=1, n0=n0 or None, q=0.4
         )
         for n0 in SERVER_SIZES

@@ -15,7 +15,7 @@ Which statistic of the accuracy the paper prints is not a reading: the report co
 all of them. FedAvg has no server round. The report ranks the readings by their distance
 to the printed numbers.
 
-Run it with `raysafl run experiments/safari/readings.py`. Its 132 cells with 5 seeds
+Run it with `raysafl run experiments/safari/readings.py`. Its 132 entries with 5 seeds
 each take about 55 minutes of one core; with `--scale small` they take about 1 minute on
 two cores.
 """
@@ -51,7 +51,7 @@ SERVERS = {
 
 
 def reading_run(server_round, spread, server, s, method, p):
-    """Return the run of one cell of table 8 under one reading."""
+    """Return the run of one entry of table 8 under one reading."""
     partition, seed = SPREADS[spread]
     run = BASE_RUNS["MNIST"].replace(
         {
@@ -78,23 +78,23 @@ READINGS = [
     ),
     *(("1 epoch", spread, "per class") for spread in ("even, one", "shards, per seed")),
 ]
-SAFARI_CELLS = [
+SAFARI_ENTRIES = [
     (*reading, s, "SAFARI", p)
     for reading in READINGS
     for s, method, p in TABLE8
     if method == "SAFARI"
 ]
-FEDAVG_CELLS = [
+FEDAVG_ENTRIES = [
     ("none", spread, "uniform", s, "FedAvg", p)
     for spread in SPREADS
     for s, _, p in TABLE8
 ]
-CELLS = SAFARI_CELLS + FEDAVG_CELLS
+ENTRIES = SAFARI_ENTRIES + FEDAVG_ENTRIES
 SWEEP = fl.Sweep(
     name="safari_readings",
     title="SAFARI's table 8 under readings of what the paper leaves open",
     axes=("server round", "spread", "D0", "s", "method", "p"),
-    runs={key: reading_run(*key) for key in dict.fromkeys(CELLS)},
+    runs={key: reading_run(*key) for key in dict.fromkeys(ENTRIES)},
     table=fl.Table(
         rows=["method", "server round", "spread", "D0"],
         columns=["s", "p"],
@@ -102,7 +102,7 @@ SWEEP = fl.Sweep(
         readings=["server round", "spread", "D0"],
         source="SAFARI, table 8 (MNIST)",
     ),
-    paper={key: TABLE8[key[3:]] for key in CELLS},
+    paper={key: TABLE8[key[3:]] for key in ENTRIES},
     notes=__doc__ + NOTES,
     scales=SCALES,
 )

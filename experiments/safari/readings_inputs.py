@@ -18,13 +18,13 @@ paper evaluates every fifth round.
 A reading that is chosen by its distance to this table must be confirmed on tables that
 had no say in the choice, such as tables 5 and 10.
 
-Run it with `raysafl run experiments/safari/readings_inputs.py`. Its 48 cells with 5
+Run it with `raysafl run experiments/safari/readings_inputs.py`. Its 48 entries with 5
 seeds each take about 20 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, cell_run
+from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, entry_run
 from experiments.safari.table8_mnist import PRINTED
 from experiments.tools.printed_tables import printed_numbers
 
@@ -38,7 +38,7 @@ SWEEP = fl.Sweep(
     title="SAFARI's table 8 with standardised inputs, and with pixels in [0, 1]",
     axes=("inputs", "s", "method", "p"),
     runs={
-        (inputs, s, method, p): cell_run(base, method, p=p, s=s)
+        (inputs, s, method, p): entry_run(base, method, p=p, s=s)
         for inputs, base in BASES.items()
         for s, method, p in TABLE8
     },
@@ -51,7 +51,9 @@ SWEEP = fl.Sweep(
         source="SAFARI, table 8 (MNIST)",
     ),
     paper={
-        (inputs, *cell): number for inputs in INPUTS for cell, number in TABLE8.items()
+        (inputs, *entry): number
+        for inputs in INPUTS
+        for entry, number in TABLE8.items()
     },
     notes=__doc__ + NOTES,
     scales=SCALES,

@@ -10,13 +10,13 @@ steps, which is a client's epoch. The classes are spread as evenly as possible, 
 spread for all seeds, or dealt in shards (McMahan et al. 2017, docs/papers.md#fedavg)
 anew for each seed. Four of ten clients never take part (s = 4).
 
-Run it with `raysafl run experiments/safari/readings_n0.py`. Its 52 cells with 5 seeds
+Run it with `raysafl run experiments/safari/readings_n0.py`. Its 52 entries with 5 seeds
 each take about 20 minutes of one core; with `--scale small` they take about 1 minute on
 two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, cell_run
+from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, entry_run
 from experiments.tools.printed_tables import printed_numbers
 
 TABLE3 = printed_numbers("""
@@ -38,7 +38,7 @@ SPREADS = {  # partition, and seed of the data (None: one per replicate)
 
 
 def reading_run(server_round, spread, n0, p):
-    """Return the run of one cell of table 3 under one reading, or of its baseline."""
+    """Return the run of one entry of table 3 under one reading, or of its baseline."""
     partition, seed = SPREADS[spread]
     base = BASE_RUNS["MNIST"].replace(
         {
@@ -48,9 +48,9 @@ def reading_run(server_round, spread, n0, p):
         }
     )
     if server_round == "none":
-        return cell_run(base, "FedAvg", p=p)
+        return entry_run(base, "FedAvg", p=p)
     server_update = SERVER_ROUNDS[server_round]
-    return cell_run(base, "SAFARI", p=p, n0=n0).replace(
+    return entry_run(base, "SAFARI", p=p, n0=n0).replace(
         algorithm=fl.SAFARI(client_prob=0.8, server_update=server_update)
     )
 
@@ -64,7 +64,7 @@ def smoke(run):
     return run.replace({"algorithm.server_update.steps": server_update.steps // 10})
 
 
-CELLS = [
+ENTRIES = [
     (server_round, spread, *key)
     for server_round in SERVER_ROUNDS
     for spread in SPREADS
@@ -77,7 +77,7 @@ SWEEP = fl.Sweep(
         "SAFARI's table 3 (improvements over FedAvg) under readings of a server round"
     ),
     axes=("server round", "spread", "n0", "p"),
-    runs={key: reading_run(*key) for key in BASELINES + CELLS},
+    runs={key: reading_run(*key) for key in BASELINES + ENTRIES},
     table=fl.Table(
         rows=["server round", "spread", "n0"],
         columns=["p"],
@@ -87,7 +87,7 @@ SWEEP = fl.Sweep(
         readings=["server round", "spread"],
         source="SAFARI, table 3 (MNIST)",
     ),
-    paper={key: TABLE3[key[2:]] for key in CELLS},
+    paper={key: TABLE3[key[2:]] for key in ENTRIES},
     notes=__doc__ + NOTES,
     scales=SCALES | {"smoke": smoke},
 )

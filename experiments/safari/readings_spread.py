@@ -16,18 +16,18 @@ Each seed has a deal of its own here: the deal of seed k is the one that all see
 run with `data.seed = k` share. The printed spreads over seeds are small, so the paper's
 seeds seem to share one deal. The report therefore shows how much the deals of a kind
 differ, and `docs/reproduction.md` gives the place of each printed number among them. The
-cells are those of FedAvg in table 8 (for `dealt` without s = 2) and, for `shards` alone,
-the cells of table 10 with m = 1 and 2 clients a round, which depend on the deal most.
+entries are those of FedAvg in table 8 (for `dealt` without s = 2) and, for `shards` alone,
+the entries of table 10 with m = 1 and 2 clients a round, which depend on the deal most.
 They had no say in the choice of the kind.
 
-Run it with `raysafl run experiments/safari/readings_spread.py`. Its 20 cells with 8 to
+Run it with `raysafl run experiments/safari/readings_spread.py`. Its 20 entries with 8 to
 32 seeds each take about 20 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 
 import raysafl as fl
 from experiments.safari import table8_mnist, table10_mnist
-from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, cell_run
+from experiments.safari.setting import BASE_RUNS, INPUTS, NOTES, SCALES, entry_run
 from experiments.tools.printed_tables import printed_numbers
 
 TABLE8 = printed_numbers(table8_mnist.PRINTED)
@@ -48,7 +48,7 @@ CONFIRMING = {  # four clients are absent in table 10
 
 
 def reading_run(spread, s, m, p):
-    """Return the run of one cell of FedAvg, with another deal for each seed."""
+    """Return the run of one entry of FedAvg, with another deal for each seed."""
     partition, deals = SPREADS[spread]
     base = BASE_RUNS["MNIST"].replace(
         {
@@ -58,24 +58,24 @@ def reading_run(spread, s, m, p):
             "replicates": deals,
         }
     )
-    return cell_run(base, "FedAvg", p=p, s=s, m=m)
+    return entry_run(base, "FedAvg", p=p, s=s, m=m)
 
 
 PLACES = {
     "shards": PRINTED | CONFIRMING,
-    "dealt": {cell: number for cell, number in PRINTED.items() if cell[0] != 2},
+    "dealt": {entry: number for entry, number in PRINTED.items() if entry[0] != 2},
     "even": PRINTED,
 }
-CELLS = {
-    (spread, *cell): number
+ENTRIES = {
+    (spread, *entry): number
     for spread, places in PLACES.items()
-    for cell, number in places.items()
+    for entry, number in places.items()
 }
 SWEEP = fl.Sweep(
     name="safari_readings_spread",
     title="SAFARI's FedAvg on MNIST under kinds of spread, with a deal for each seed",
     axes=("spread", "s", "m", "p"),
-    runs={key: reading_run(*key) for key in CELLS},
+    runs={key: reading_run(*key) for key in ENTRIES},
     table=fl.Table(
         rows=["spread", "s", "m"],
         columns=["p"],
@@ -84,7 +84,7 @@ SWEEP = fl.Sweep(
         readings=["spread"],
         source="SAFARI, tables 8 and 10 (MNIST)",
     ),
-    paper=CELLS,
+    paper=ENTRIES,
     notes=__doc__ + NOTES,
     scales=SCALES,
 )

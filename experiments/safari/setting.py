@@ -1,6 +1,6 @@
 """The setting that SAFARI's tables share (Yang et al., docs/papers.md#safari).
 
-Tables that print the same cell build the same run here, with the same run id.
+Tables that print the same entry build the same run here, with the same run id.
 """
 
 import raysafl as fl
@@ -86,7 +86,7 @@ DEALS = {
     "CIFAR-10": {"data.partition_seeds": 3, "replicates": 3},
     "Fashion-MNIST": {"data.partition_seeds": 4, "replicates": 4},
 }
-BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell varies
+BASE_RUNS = {  # FedAvg with all clients present; `entry_run` changes what an entry varies
     "MNIST": _MNIST,
     "CIFAR-10": _MNIST.replace(
         {
@@ -109,10 +109,10 @@ BASE_RUNS = {  # FedAvg with all clients present; `cell_run` changes what a cell
 }
 
 
-def cell_run(base, method, p, s=4, m=5, n0=None, q=0.8):
-    """Return the run of one cell of a table.
+def entry_run(base, method, p, s=4, m=5, n0=None, q=0.8):
+    """Return the run of one entry of a table.
 
-    A run of FedAvg keeps the server dataset of `base`, which it does not use. So a cell
+    A run of FedAvg keeps the server dataset of `base`, which it does not use. So an entry
     of FedAvg is the same run whatever n0 the table names.
 
     Args:

@@ -6,9 +6,13 @@ experiment file, which opens the notes of the report.
 """
 
 import raysafl as fl
-from experiments.safari.setting import NOTES, PRINTED_STATISTIC, SCALES, cell_run
+from experiments.safari.setting import NOTES, PRINTED_STATISTIC, SCALES, entry_run
 from experiments.tools.datasets import file_part
-from experiments.tools.printed_tables import cell_texts, dashed_cells, printed_numbers
+from experiments.tools.printed_tables import (
+    dashed_entries,
+    entry_texts,
+    printed_numbers,
+)
 
 
 def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within):
@@ -30,7 +34,7 @@ def absence_table(dataset, printed, notes, *, decrease, iid_decrease, iid_within
             "classes each"
         ),
         axes=("s", "p"),
-        runs={(s, p): cell_run(dataset, "FedAvg", s=s, p=p) for s, p in paper},
+        runs={(s, p): entry_run(dataset, "FedAvg", s=s, p=p) for s, p in paper},
         table=fl.Table(
             rows=["s"],
             columns=["p"],
@@ -67,8 +71,8 @@ def improvement_table(dataset, printed, notes):
         ),
         axes=("s", "method", "p"),
         runs={
-            (s, method, p): cell_run(dataset, method, s=s, p=p)
-            for s, p in cell_texts(printed)
+            (s, method, p): entry_run(dataset, method, s=s, p=p)
+            for s, p in entry_texts(printed)
             for method in ("FedAvg", "SAFARI")
         },
         table=fl.Table(
@@ -82,7 +86,7 @@ def improvement_table(dataset, printed, notes):
             (s, "SAFARI", p): number
             for (s, p), number in printed_numbers(printed).items()
         },
-        claims=_no_difference(dashed_cells(printed), ("s", "p")),
+        claims=_no_difference(dashed_entries(printed), ("s", "p")),
         notes=notes + NOTES,
         scales=SCALES,
     )
@@ -98,11 +102,11 @@ def server_data_table(number, dataset, printed, notes, earlier=""):
         notes: What the report says first.
         earlier: The same table in an earlier version of the paper, if it prints one.
     """
-    sizes = sorted({n0 for n0, _ in cell_texts(printed)}, reverse=True)
-    fedavg = {(0, p): cell_run(dataset, "FedAvg", p=p) for p in (10, 5, 2, 1)}
+    sizes = sorted({n0 for n0, _ in entry_texts(printed)}, reverse=True)
+    fedavg = {(0, p): entry_run(dataset, "FedAvg", p=p) for p in (10, 5, 2, 1)}
     safari = {
-        (n0, p): cell_run(dataset, "SAFARI", p=p, n0=n0)
-        for n0, p in cell_texts(printed)
+        (n0, p): entry_run(dataset, "SAFARI", p=p, n0=n0)
+        for n0, p in entry_texts(printed)
     }
     return fl.Sweep(
         name=f"safari_table{number}_{file_part(dataset)}",
@@ -122,7 +126,7 @@ def server_data_table(number, dataset, printed, notes, earlier=""):
         paper=printed_numbers(printed),
         more={PRINTED_STATISTIC: printed_numbers(earlier)} if earlier else {},
         claims=[
-            *_no_difference(dashed_cells(printed), ("n0", "p")),
+            *_no_difference(dashed_entries(printed), ("n0", "p")),
             *(
                 fl.Claim(
                     text="more server data help more (p = 1, 2)",
@@ -148,7 +152,7 @@ def client_probability_table(dataset, printed, notes):
         ),
         axes=("s", "q"),
         runs={
-            (s, q): cell_run(dataset, "FedAvg" if q == 1 else "SAFARI", s=s, p=1, q=q)
+            (s, q): entry_run(dataset, "FedAvg" if q == 1 else "SAFARI", s=s, p=1, q=q)
             for s, q in paper
         },
         table=fl.Table(
@@ -185,7 +189,7 @@ def comparison_table(number, dataset, printed, notes):
         ),
         axes=("s", "method", "p"),
         runs={
-            (s, method, p): cell_run(dataset, method, s=s, p=p)
+            (s, method, p): entry_run(dataset, method, s=s, p=p)
             for s, method, p in paper
         },
         table=fl.Table(
@@ -223,7 +227,7 @@ def cohort_size_table(number, dataset, printed, notes):
         title=f"SAFARI, table {number}: {dataset}, m clients a round, p classes each",
         axes=("m", "method", "p"),
         runs={
-            (m, method, p): cell_run(dataset, method, m=m, p=p)
+            (m, method, p): entry_run(dataset, method, m=m, p=p)
             for m, method, p in paper
         },
         table=fl.Table(

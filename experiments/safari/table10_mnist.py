@@ -6,7 +6,7 @@ Each client holds p of the ten classes. Four of ten clients never take part (s =
 m of the other six train in a round. The paper does not print s = 4. We took it because
 the rows m = 5 agree with tables 1 and 5 at s = 4, and because m ends at 6.
 
-Run it with `raysafl run experiments/safari/table10_mnist.py`. Its 48 cells with two
+Run it with `raysafl run experiments/safari/table10_mnist.py`. Its 48 entries with two
 seeds on each of 32 partitions take about 2 hours of one core; with `--scale small` they
 take about 1 minute on two cores.
 """

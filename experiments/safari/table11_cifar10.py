@@ -6,7 +6,7 @@ Each client holds p of the ten classes. Four of ten clients never take part (s =
 m of the other six train in a round. The paper does not print s = 4. We took it because
 the rows m = 5 agree with tables 1 and 5 at s = 4, and because m ends at 6.
 
-Run it with `raysafl run experiments/safari/table11_cifar10.py`. Its 32 cells with 3
+Run it with `raysafl run experiments/safari/table11_cifar10.py`. Its 32 entries with 3
 seeds each take about 3,082 hours of one core, so use a GPU; with `--scale small` they
 take about 4 minutes on two cores.
 """

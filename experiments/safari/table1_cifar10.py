@@ -6,7 +6,7 @@ Of ten clients, the last s never take part, and each client holds p of the ten c
 FedAvg loses little with IID data (p = 10), and much where the absent clients hold
 classes that nobody else holds (p = 1).
 
-Run it with `raysafl run experiments/safari/table1_cifar10.py`. Its 12 cells with 3
+Run it with `raysafl run experiments/safari/table1_cifar10.py`. Its 12 entries with 3
 seeds each take about 2,746 hours of one core, so use a GPU; with `--scale small` they
 take about 3 minutes on two cores.
 """

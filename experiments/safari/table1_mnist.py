@@ -6,7 +6,7 @@ Of ten clients, the last s never take part, and each client holds p of the ten c
 FedAvg loses little with IID data (p = 10), and much where the absent clients hold
 classes that nobody else holds (p = 1).
 
-Run it with `raysafl run experiments/safari/table1_mnist.py`. Its 12 cells with two
+Run it with `raysafl run experiments/safari/table1_mnist.py`. Its 12 entries with two
 seeds on each of 32 partitions take about 45 minutes of one core; with `--scale small`
 they take about 1 minute on two cores.
 """

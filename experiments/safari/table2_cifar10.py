@@ -8,7 +8,7 @@ The table shows the difference between the accuracies of SAFARI and FedAvg, whic
 report computes seed by seed. Where the paper prints a dash for "no statistical
 difference within 2 % error bar", a claim stands in place of a number.
 
-Run it with `raysafl run experiments/safari/table2_cifar10.py`. Its 24 cells with 3
+Run it with `raysafl run experiments/safari/table2_cifar10.py`. Its 24 entries with 3
 seeds each take about 4,501 hours of one core, so use a GPU; with `--scale small` they
 take about 6 minutes on two cores.
 """

@@ -8,7 +8,7 @@ The table shows the difference between the accuracies of SAFARI and FedAvg, whic
 report computes seed by seed. Where the paper prints a dash for "no statistical
 difference within 2 % error bar", a claim stands in place of a number.
 
-Run it with `raysafl run experiments/safari/table2_mnist.py`. Its 24 cells with two
+Run it with `raysafl run experiments/safari/table2_mnist.py`. Its 24 entries with two
 seeds on each of 32 partitions take about 80 minutes of one core; with `--scale small`
 they take about 1 minute on two cores.
 """

@@ -9,11 +9,11 @@ The table shows the difference between the accuracies of SAFARI and FedAvg, whic
 report computes seed by seed. Where the paper prints a dash for "no statistical
 difference within 2 % error bar", a claim stands in place of a number.
 
-An earlier version of the paper prints the same cells a second time (docs/papers.md#safari,
-its table 1). The two prints differ by 1.15 points in the mean, and by 3.9 in one cell.
+An earlier version of the paper prints the same entries a second time (docs/papers.md#safari,
+its table 1). The two prints differ by 1.15 points in the mean, and by 3.9 in one entry.
 The report shows the earlier one under "Other printed numbers".
 
-Run it with `raysafl run experiments/safari/table3_mnist.py`. Its 20 cells with two
+Run it with `raysafl run experiments/safari/table3_mnist.py`. Its 20 entries with two
 seeds on each of 32 partitions take about 65 minutes of one core; with `--scale small`
 they take about 1 minute on two cores.
 """

@@ -5,7 +5,7 @@ Source: Yang et al., docs/papers.md#safari, table 5, CIFAR-10 part.
 Each of ten clients holds one class (p = 1), and the last s never take part. With q = 1
 no round is the server's, which is FedAvg.
 
-Run it with `raysafl run experiments/safari/table5_cifar10.py`. Its 12 cells with 3
+Run it with `raysafl run experiments/safari/table5_cifar10.py`. Its 12 entries with 3
 seeds each take about 2,143 hours of one core, so use a GPU; with `--scale small` they
 take about 3 minutes on two cores.
 """

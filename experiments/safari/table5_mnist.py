@@ -5,7 +5,7 @@ Source: Yang et al., docs/papers.md#safari, table 5, MNIST part.
 Each of ten clients holds one class (p = 1), and the last s never take part. With q = 1
 no round is the server's, which is FedAvg.
 
-Run it with `raysafl run experiments/safari/table5_mnist.py`. Its 12 cells with two
+Run it with `raysafl run experiments/safari/table5_mnist.py`. Its 12 entries with two
 seeds on each of 32 partitions take about 40 minutes of one core; with `--scale small`
 they take about 1 minute on two cores.
 """

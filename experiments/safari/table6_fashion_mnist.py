@@ -4,7 +4,7 @@ Source: Yang et al., docs/papers.md#safari, table 6.
 
 Of 150 clients, s never take part. Each client holds one class.
 
-Run it with `raysafl run experiments/safari/table6_fashion_mnist.py`. Its 5 cells with
+Run it with `raysafl run experiments/safari/table6_fashion_mnist.py`. Its 5 entries with
 four partitions, each with a seed of its own, take about 2 hours of one core; with
 `--scale small` they take about 2 minutes on two cores.
 """
@@ -14,7 +14,7 @@ from experiments.safari.setting import (
     FASHION_MNIST_NOTES,
     PRINTED_STATISTIC,
     SCALES,
-    cell_run,
+    entry_run,
 )
 from experiments.tools.printed_tables import printed_numbers
 
@@ -27,7 +27,7 @@ SWEEP = fl.Sweep(
     title="SAFARI, table 6: FedAvg on Fashion-MNIST, s of 150 clients never come",
     axes=("s",),
     runs={
-        (s,): cell_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED
+        (s,): entry_run("Fashion-MNIST", "FedAvg", p=1, s=s, m=10) for (s,) in PRINTED
     },
     table=fl.Table(
         rows=[],

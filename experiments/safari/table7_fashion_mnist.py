@@ -5,11 +5,11 @@ Source: Yang et al., docs/papers.md#safari, table 7.
 Of 150 clients, 90 never take part, and each client holds one class. The server's
 dataset D0 has 0 (FedAvg), 1, 10 or 20 % of the size of the training set.
 
-FedAvg's cell is printed as 80 +- 0.38 here and as 80.71 +- 0.38 in table 6 (s = 90),
+FedAvg's entry is printed as 80 +- 0.38 here and as 80.71 +- 0.38 in table 6 (s = 90),
 although it is the same run. The text of the paper is legible at both places, so one of
 the two is a slip of the paper.
 
-Run it with `raysafl run experiments/safari/table7_fashion_mnist.py`. Its 4 cells with
+Run it with `raysafl run experiments/safari/table7_fashion_mnist.py`. Its 4 entries with
 four partitions, each with a seed of its own, take about 1.5 hours of one core; with
 `--scale small` they take about 1 minute on two cores.
 """
@@ -19,7 +19,7 @@ from experiments.safari.setting import (
     FASHION_MNIST_NOTES,
     PRINTED_STATISTIC,
     SCALES,
-    cell_run,
+    entry_run,
 )
 from experiments.tools.printed_tables import printed_numbers
 
@@ -35,7 +35,7 @@ SWEEP = fl.Sweep(
     ),
     axes=("server data (%)",),
     runs={
-        (percent,): cell_run(
+        (percent,): entry_run(
             "Fashion-MNIST",
             "SAFARI" if percent else "FedAvg",
             p=1,

@@ -6,7 +6,7 @@ Of ten clients, the last s never take part, and each client holds p of the ten c
 SAFARI is far better than FedAvg where classes are missing among the clients that take
 part, and does no harm with IID data (p = 10).
 
-Run it with `raysafl run experiments/safari/table8_mnist.py`. Its 24 cells with two
+Run it with `raysafl run experiments/safari/table8_mnist.py`. Its 24 entries with two
 seeds on each of 32 partitions take about 80 minutes of one core; with `--scale small`
 they take about 1 minute on two cores.
 """

@@ -6,7 +6,7 @@ Of ten clients, the last s never take part, and each client holds p of the ten c
 SAFARI is far better than FedAvg where classes are missing among the clients that take
 part, and does no harm with IID data (p = 10).
 
-Run it with `raysafl run experiments/safari/table9_cifar10.py`. Its 24 cells with 3
+Run it with `raysafl run experiments/safari/table9_cifar10.py`. Its 24 entries with 3
 seeds each take about 4,501 hours of one core, so use a GPU; with `--scale small` they
 take about 6 minutes on two cores.
 """

@@ -9,10 +9,10 @@ The server holds 500 samples, which only SAFARI and FSL use. The reviewers of FA
 FedAU, MIFA and FedVARP, which correct the weights of the clients instead? FAST is the
 row FedAvg in the columns with snapshots.
 
-All algorithms share their seeds, and so their cohorts. Cells of one column are
+All algorithms share their seeds, and so their cohorts. Entries of one column are
 therefore paired.
 
-Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 cells with 3
+Run it with `raysafl run experiments/studies/factorial_mnist.py`. Its 168 entries with 3
 seeds each take about 36 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
@@ -23,7 +23,7 @@ BETA = fl.Arbitrary(dist=fl.Beta(), m=10)
 UNIFORM = fl.Uniform(m=10)
 ALGORITHMS = {
     "FedAvg": fl.FedAvg(),
-    "FedProx": fl.FedProx(mu=0.01),
+    "FedProx": fl.FedProx(prox=0.01),
     "FedAvgM": fl.FedAvgM(momentum=0.9, lr=0.3),
     "SCAFFOLD": fl.SCAFFOLD(),
     "FedDyn": fl.FedDyn(alpha=0.1),

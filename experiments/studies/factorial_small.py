@@ -7,7 +7,7 @@ reviewers of FAST (docs/papers.md#fast) asked: do snapshots help more under the 
 arbitrary participation than FedAU, MIFA and FedVARP, which correct the weights of the
 clients instead?
 
-All algorithms share their seeds, and so their cohorts. Cells of one column are
+All algorithms share their seeds, and so their cohorts. Entries of one column are
 therefore paired.
 
 Run it with `raysafl run experiments/studies/factorial_small.py`. It needs no data and

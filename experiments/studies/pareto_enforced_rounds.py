@@ -10,7 +10,7 @@ them a round, a balanced Dirichlet(0.1) partition, and logistic regression, trai
 their seeds, and so their cohorts. `arbitrary_ratio` is the percentage of rounds in
 which clients train and that are not enforced.
 
-Run it with `raysafl run experiments/studies/pareto_enforced_rounds.py`. Its 110 cells
+Run it with `raysafl run experiments/studies/pareto_enforced_rounds.py`. Its 110 entries
 with 5 seeds each take about 55 minutes of one core; with `--scale small` they take
 about 1 minute on two cores.
 """

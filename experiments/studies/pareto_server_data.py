@@ -9,13 +9,13 @@ as a lower bound. FedAvg needs no D0. The accuracy is the mean of the last ten r
 so that no method gains by its best moment. The bytes that were sent are in
 `runs.parquet`.
 
-Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 cells with 5
+Run it with `raysafl run experiments/studies/pareto_server_data.py`. Its 82 entries with 5
 seeds each take about 53 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
 
 import raysafl as fl
-from experiments.safari.setting import BASE_RUNS, SCALES, cell_run
+from experiments.safari.setting import BASE_RUNS, SCALES, entry_run
 
 BASE = BASE_RUNS["MNIST"]  # its classes are spread as evenly as possible
 EPOCH = fl.LocalTraining(lr=0.1, batch_size=64, epochs=1)
@@ -31,9 +31,9 @@ SWEEP = fl.Sweep(
     name="pareto_server_data",
     title="Accuracy against server data, MNIST, 4 of 10 clients never come",
     axes=("p", "method", "n0"),
-    runs={(p, "FedAvg", 0): cell_run(BASE, "FedAvg", p) for p in (1, 2)}
+    runs={(p, "FedAvg", 0): entry_run(BASE, "FedAvg", p) for p in (1, 2)}
     | {
-        (p, name, n0): cell_run(BASE, "FedAvg", p).replace(
+        (p, name, n0): entry_run(BASE, "FedAvg", p).replace(
             {**changes, "data.server.n0": n0}
         )
         for p in (1, 2)

@@ -8,7 +8,7 @@ the probability that a round is the server's (1 - q of SAFARI, docs/papers.md#sa
 with n0 = 100 or 1,000 samples at the server. A snapshot that falls on a server round
 involves no client and is not counted.
 
-Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 cells with 5
+Run it with `raysafl run experiments/studies/safari_and_fast.py`. Its 40 entries with 5
 seeds each take about 10 minutes of one core; with `--scale small` they take about 1
 minute on two cores.
 """
@@ -26,8 +26,8 @@ SNAPSHOT_PROBS = (0, 0.1, 0.25, 0.5, 1)
 SERVER_SIZES = (100, 1000)
 
 
-def cell_run(n0, snapshot_prob, server_prob):
-    """Return the run of one cell; without server rounds it is FedAvg."""
+def entry_run(n0, snapshot_prob, server_prob):
+    """Return the run of one entry; without server rounds it is FedAvg."""
     run = BASE.replace(
         {
             "data.server.n0": n0,
@@ -49,8 +49,8 @@ SWEEP = fl.Sweep(
     ),
     axes=("n0", "snapshots", "server rounds"),
     runs={
-        cell: cell_run(*cell)
-        for cell in itertools.product(SERVER_SIZES, SNAPSHOT_PROBS, SERVER_PROBS)
+        entry: entry_run(*entry)
+        for entry in itertools.product(SERVER_SIZES, SNAPSHOT_PROBS, SERVER_PROBS)
     },
     table=fl.Table(
         rows=["n0", "snapshots"],

@@ -3,7 +3,7 @@
     python -m experiments.tools.collect_measured SOURCE... [--into DIR] [--copied-from DIR]
 
 Run it from the repository's root. SOURCE is the folder of a sweep, or a folder of such
-folders. Not copied are checkpoints, Tune's files, locks, and runs that are not cells of
+folders. Not copied are checkpoints, Tune's files, locks, and runs that are not entries of
 the sweep any more. Neither is what `raysafl report` makes again in seconds:
 `runs.parquet`, `report.html`, further pages of curves and, below scale `paper`, all
 figures. The results are compacted (`raysafl compact`). The manifest gets the command

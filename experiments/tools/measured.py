@@ -59,7 +59,7 @@ def _natural_order(name):
 
 @cache
 def compared(name: str, statistic: str = "") -> tuple[pd.DataFrame, Manifest]:
-    """Return a sweep's cells beside the printed numbers, and their manifest.
+    """Return a sweep's entries beside the printed numbers, and their manifest.
 
     Args:
         name: The sweep's folder in results/measured.

@@ -11,41 +11,41 @@ import numpy as np
 import pandas as pd
 
 from experiments.fast.readings import RATIOS, TABLE3
-from experiments.safari.readings_spread import CELLS as PRINTED_SPREAD
+from experiments.safari.readings_spread import ENTRIES as PRINTED_SPREAD
 from experiments.safari.readings_spread import SPREADS
 from experiments.tools.measured import compared, sweeps
-from raysafl.report.analysis.cells import readings, statistics
+from raysafl.report.analysis.entries import readings, statistics
 from raysafl.report.pages.markdown import pipe_table
 from raysafl.report.wording import NOTHING, number, signed, spread
 
 NOT_MEASURED = "Not measured yet."
-# method, s and p of the cell of table 8 that is furthest off
-ODD_CELL = ("FedAvg", 4, 2)
+# method, s and p of the entry of table 8 that is furthest away
+ODD_ENTRY = ("FedAvg", 4, 2)
 
 SPREAD_SWEEP = "safari_readings_spread"
 SPREAD_CLASSES = (2, 5)  # values of p for which the spreads differ
-TABLE8_PLACES = [(0, 5), (2, 5), (4, 5)]  # s and m of the cells of table 8
+TABLE8_PLACES = [(0, 5), (2, 5), (4, 5)]  # s and m of the entries of table 8
 TABLE10_PLACES = [(4, 1), (4, 2)]
 
-# Participation and q of the cells by which FAST's readings are compared.
-FAST_CELLS = [
+# Participation and q of the entries by which FAST's readings are compared.
+FAST_ENTRIES = [
     ("Uniform", 1),
     ("Beta", 0),
     ("Beta", 0.5),
     ("Beta", "Ada.(1)"),
     ("Beta", "Ada.(7)"),
 ]
-ADAPTIVE_CELLS = FAST_CELLS[3:]
+ADAPTIVE_ENTRIES = FAST_ENTRIES[3:]
 
 
 def safari_readings():
     """Return each reading's mean absolute difference to SAFARI's table 8."""
     if "safari_readings" not in sweeps():
         return NOT_MEASURED
-    cells, manifest = compared("safari_readings")
+    entries, manifest = compared("safari_readings")
     names = [name for name in statistics(manifest.table) if name != "last5"]
     rows = []
-    for _, row in readings(cells, manifest).iterrows():
+    for _, row in readings(entries, manifest).iterrows():
         distances = [row.get(f"distance.{name}", np.nan) for name in names]
         texts = [NOTHING if np.isnan(x) else number(x, "%") for x in distances]
         rows.append([row["method"], row["reading"], *texts])
@@ -56,9 +56,9 @@ def safari_readings_n0():
     """Return SAFARI's gain over FedAvg for each n0, as printed and by reading."""
     if "safari_readings_n0" not in sweeps():
         return NOT_MEASURED
-    cells, _ = compared("safari_readings_n0")
+    entries, _ = compared("safari_readings_n0")
     rows = []
-    for (server_round, classes), group in cells.groupby(
+    for (server_round, classes), group in entries.groupby(
         ["label.server round", "label.spread"], sort=False
     ):
         distance = number(group["diff.best"].abs().mean(), "%")
@@ -66,35 +66,35 @@ def safari_readings_n0():
         rows.append([server_round, classes, distance, gains[2], gains[1]])
     rows.sort(key=lambda row: float(row[2]))
 
-    first_round = cells["label.server round"].iloc[0]
-    one_reading = cells[cells["label.server round"] == first_round]
+    first_round = entries["label.server round"].iloc[0]
+    one_reading = entries[entries["label.server round"] == first_round]
     gains = _by_size(one_reading.drop_duplicates(["label.n0", "label.p"]), "paper.mean")
     rows.insert(0, ["printed", "", "", gains[2], gains[1]])
-    sizes = ", ".join(str(n0) for n0 in sorted(set(cells["label.n0"])))
+    sizes = ", ".join(str(n0) for n0 in sorted(set(entries["label.n0"])))
     head = ["server round", "spread", "distance", f"p = 2: n0 = {sizes}", "p = 1"]
     return pipe_table(head, rows, 2)
 
 
-def _by_size(cells, column):
+def _by_size(entries, column):
     """Return, for each p, the values of a column in the order of n0, as text."""
     return {
         p: ", ".join(number(value, "%") for value in group[column])
-        for p, group in cells.sort_values("label.n0").groupby("label.p")
+        for p, group in entries.sort_values("label.n0").groupby("label.p")
     }
 
 
-def odd_cell():
-    """Return one cell of table 8, seed by seed, for each spread of classes."""
+def odd_entry():
+    """Return one entry of table 8, seed by seed, for each spread of classes."""
     if "safari_readings" not in sweeps():
         return NOT_MEASURED
     sweep = sweeps()["safari_readings"]
     rows = []
     for entry in sweep.manifest.entries:
         labels = entry.labels
-        if (labels["method"], labels["s"], labels["p"]) != ODD_CELL:
+        if (labels["method"], labels["s"], labels["p"]) != ODD_ENTRY:
             continue
-        is_cell = sweep.runs["run_id"] == entry.run_id
-        percent = 100 * sweep.runs[is_cell][["final", "last10", "best"]]
+        is_entry = sweep.runs["run_id"] == entry.run_id
+        percent = 100 * sweep.runs[is_entry][["final", "last10", "best"]]
         seeds = ", ".join(f"{x:.1f}" for x in sorted(percent["best"]))
         means = [
             spread(percent[name].mean(), percent[name].std(), "%") for name in percent
@@ -115,7 +115,7 @@ def spreads():
         rows.append([f"printed, p = {p}", "", *_texts(printed), NOTHING, NOTHING])
         for kind in SPREADS:
             deals = _accuracies(kind, p, TABLE8_PLACES)
-            cells = [
+            entries = [
                 spread(deals[at].mean(), deals[at].std(), "%")
                 if at in deals
                 else NOTHING
@@ -125,7 +125,7 @@ def spreads():
             level = number(differences.mean().abs().mean(), "%")
             each = differences.abs().mean(axis=1)
             ends = f"{number(each.min(), '%')} to {number(each.max(), '%')}"
-            rows.append([f"{kind}, p = {p}", str(len(deals)), *cells, level, ends])
+            rows.append([f"{kind}, p = {p}", str(len(deals)), *entries, level, ends])
     head = ["spread", "deals", *(f"s = {s}" for s, _ in TABLE8_PLACES)]
     return pipe_table([*head, "distance of the mean", "of a deal"], rows, 1)
 
@@ -144,9 +144,9 @@ def places():
                 z = (printed - own.mean()) / (own.std() * np.sqrt(1 + 1 / len(own)))
                 below = f"{(own < printed).sum()} of {len(own)}"
                 ours = spread(own.mean(), own.std(), "%")
-                cell = f"p = {p}, s = {s}, m = {m} (table {table})"
-                rows.append([cell, ours, number(printed, "%"), signed(z, "%"), below])
-    head = ["cell of FedAvg", "ours, over deals", "printed", "z", "deals below"]
+                entry = f"p = {p}, s = {s}, m = {m} (table {table})"
+                rows.append([entry, ours, number(printed, "%"), signed(z, "%"), below])
+    head = ["entry of FedAvg", "ours, over deals", "printed", "z", "deals below"]
     return pipe_table(head, rows, 1)
 
 
@@ -174,23 +174,25 @@ def _texts(values):
 def fast_readings():
     """Compare FAST's readings by accuracies relative to uniform participation.
 
-    A smaller task does not reach the printed accuracies, but its cells can relate to
-    one another as the printed ones do. A cell that does not depend on a reading's draw
+    A smaller task does not reach the printed accuracies, but its entries can relate to
+    one another as the printed ones do. An entry that does not depend on a reading's draw
     or accuracy was not run again for it. Its values are those of the same local
     training with the usual choice.
     """
     name = "fast_readings-medium"
     if name not in sweeps():
         return NOT_MEASURED
-    cells, manifest = compared(name)
+    entries, manifest = compared(name)
     # reading -> (participation, q) -> (accuracy, arbitrary rounds)
     values = defaultdict(dict)
-    for _, cell in cells.iterrows():
-        reading = tuple(cell[f"label.{axis}"] for axis in manifest.table.readings)
-        labels = (cell["label.participation"], cell["label.q"])
-        values[reading][labels] = (cell["mean.last5"], cell["mean.arbitrary_ratio"])
+    for _, entry in entries.iterrows():
+        reading = tuple(entry[f"label.{axis}"] for axis in manifest.table.readings)
+        labels = (entry["label.participation"], entry["label.q"])
+        values[reading][labels] = (entry["mean.last5"], entry["mean.arbitrary_ratio"])
 
-    at_alpha = {at: (TABLE3[(*at, 0.1)][0], RATIOS[(*at, 0.1)][0]) for at in FAST_CELLS}
+    at_alpha = {
+        at: (TABLE3[(*at, 0.1)][0], RATIOS[(*at, 0.1)][0]) for at in FAST_ENTRIES
+    }
     printed = _relative(at_alpha)
     rows = []
     for (draw, *training, accuracy), own in values.items():
@@ -206,7 +208,7 @@ def fast_readings():
     rows.sort(key=lambda row: float(row[-1]))
 
     rows.insert(0, _fast_row("printed", at_alpha["Uniform", 1][0], printed, NOTHING))
-    head = ["reading", "uniform", *(f"q = {q}" for _, q in FAST_CELLS[1:])]
+    head = ["reading", "uniform", *(f"q = {q}" for _, q in FAST_ENTRIES[1:])]
     head += ["arbitrary, Ada.(1)", "arbitrary, Ada.(7)", "distance"]
     return pipe_table(head, rows, 1)
 
@@ -216,7 +218,7 @@ def _fast_row(reading, uniform, relative, distance):
 
 
 def _relative(values):
-    """Return accuracies relative to uniform, and adaptive cells' arbitrary rounds."""
-    uniform, *others = (values[at][0] for at in FAST_CELLS)
+    """Return accuracies relative to uniform, and adaptive entries' arbitrary rounds."""
+    uniform, *others = (values[at][0] for at in FAST_ENTRIES)
     shares = [100 * accuracy / uniform for accuracy in others]
-    return [*shares, *(values[at][1] for at in ADAPTIVE_CELLS)]
+    return [*shares, *(values[at][1] for at in ADAPTIVE_ENTRIES)]

@@ -18,15 +18,15 @@ import numpy as np
 from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
 from experiments.tools.open_choices import (
     fast_readings,
-    odd_cell,
+    odd_entry,
     places,
     safari_readings,
     safari_readings_n0,
     spreads,
 )
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import EVERYWHERE, distance, matching
 from raysafl.report.analysis.claims import NOT_LEARNT, check_claim
+from raysafl.report.analysis.entries import EVERYWHERE, distance, matching
 from raysafl.report.analysis.evidence import bias
 from raysafl.report.analysis.layout import Layout, labels_text
 from raysafl.report.pages.markdown import pipe_table
@@ -58,29 +58,29 @@ def overview():
     """Return a line per table: distance and bias to the paper's, and how it is judged."""
     rows = []
     for name in tables_with_paper():
-        cells, manifest = compared(name)
+        entries, manifest = compared(name)
         table = manifest.table
-        found = distance(cells, manifest)
+        found = distance(entries, manifest)
         printed = (
             NOTHING
             if np.isnan(found.printed_std)
             else number(found.printed_std, table.unit)
         )
         runs, _ = improvements(sweeps()[name].runs, sweeps()[name].manifest)
-        whole = bias(cells, runs, manifest).iloc[0]
-        seeds = sorted(set(cells["partitions"].astype(int)))
+        whole = bias(entries, runs, manifest).iloc[0]
+        seeds = sorted(set(entries["partitions"].astype(int)))
         rows.append(
             [
                 f"`{name}`",
                 " or ".join(map(str, seeds)),
-                str(found.cells),
+                str(found.entries),
                 number(found.difference, table.unit),
                 signed_spread(whole["diff"], whole["half"], table.unit),
                 printed,
-                str(int((cells["verdict"] == "inside").sum())),
+                str(int((entries["verdict"] == "inside").sum())),
             ]
         )
-    head = ["table", "partitions", "cells", "distance", "bias ± 95%"]
+    head = ["table", "partitions", "entries", "distance", "bias ± 95%"]
     return pipe_table([*head, "printed spread", "inside"], rows, 1)
 
 
@@ -90,13 +90,13 @@ def count_outside(name, statistic, group):
     Args:
         name: The sweep's folder in results/measured.
         statistic: The statistic that is compared.
-        group: "axis = value", or any other text for all cells.
+        group: "axis = value", or any other text for all entries.
     """
-    cells, manifest = compared(name, statistic)
+    entries, manifest = compared(name, statistic)
     axis, _, value = group.partition(" = ")
     if value:
-        cells = cells[cells[f"label.{axis}"].astype(str) == value]
-    printed = cells[cells[f"diff.{manifest.table.statistic}"].notna()]
+        entries = entries[entries[f"label.{axis}"].astype(str) == value]
+    printed = entries[entries[f"diff.{manifest.table.statistic}"].notna()]
     return f"{int((printed['verdict'] == 'outside').sum())} of {len(printed)}"
 
 
@@ -106,8 +106,8 @@ def distances():
     groups = (EVERYWHERE, "method = FedAvg", "method = SAFARI")
     rows = []
     for name in tables_with_paper():
-        cells, manifest = compared(name)
-        matches = matching(cells, manifest, Layout.of(manifest))
+        entries, manifest = compared(name)
+        matches = matching(entries, manifest, Layout.of(manifest))
         matches = matches[matches["group"].isin(groups)]
         for group, statistics in matches.groupby("group", sort=False):
             distance = dict(
@@ -122,33 +122,35 @@ def distances():
                 for statistic in (manifest.table.statistic, nearest)
             ]
             rows.append([f"`{name}`", group, *texts, nearest, *outside])
-    head = ["sweep", "cells", *names, "nearest", "outside", "outside by the nearest"]
+    head = ["sweep", "entries", *names, "nearest", "outside", "outside by the nearest"]
     return pipe_table(head, rows, 2)
 
 
 def largest_differences():
-    """Return the cells that are furthest from the paper, each one once."""
+    """Return the entries that are furthest from the paper, each one once."""
     differences = {}
     for name in tables_with_paper():
-        cells, manifest = compared(name)
+        entries, manifest = compared(name)
         own = manifest.table.statistic
-        for _, cell in cells[cells["verdict"] == "outside"].iterrows():
+        for _, entry in entries[entries["verdict"] == "outside"].iterrows():
             labels = labels_text(
-                {axis: cell[f"label.{axis}"] for axis in manifest.axes}, manifest.axes
+                {axis: entry[f"label.{axis}"] for axis in manifest.axes}, manifest.axes
             )
             row = [
                 f"`{name}`",
                 labels,
-                spread(cell[f"mean.{own}"], cell[f"std.{own}"], "%"),
-                spread(cell["paper.mean"], cell["paper.std"], "%"),
-                signed(cell[f"diff.{own}"], "%"),
-                signed(cell["z"], "%"),
+                spread(entry[f"mean.{own}"], entry[f"std.{own}"], "%"),
+                spread(entry["paper.mean"], entry["paper.std"], "%"),
+                signed(entry[f"diff.{own}"], "%"),
+                signed(entry["z"], "%"),
             ]
-            key = (cell["run_id"], cell["paper.mean"])
-            differences.setdefault(key, (abs(cell[f"diff.{own}"]), row))
+            key = (entry["run_id"], entry["paper.mean"])
+            differences.setdefault(key, (abs(entry[f"diff.{own}"]), row))
     rows = [row for _, row in sorted(differences.values(), key=lambda pair: -pair[0])]
-    total = f"{count(len(rows), 'cell')} in all, cells that tables share counted once"
-    head = ["sweep", "cell", "ours", "paper", "Δ", "z"]
+    total = (
+        f"{count(len(rows), 'entry')} in all, entries that tables share counted once"
+    )
+    head = ["sweep", "entry", "ours", "paper", "Δ", "z"]
     table = pipe_table(head, rows[:LARGEST], 2)
     return f"{total}; the {min(LARGEST, len(rows))} largest:\n\n{table}"
 
@@ -160,8 +162,8 @@ def claims():
     for name, sweep in sweeps().items():
         if not sweep.manifest.claims:
             continue
-        cells, manifest = compared(name)
-        verdicts = [check_claim(claim, cells, manifest) for claim in manifest.claims]
+        entries, manifest = compared(name)
+        verdicts = [check_claim(claim, entries, manifest) for claim in manifest.claims]
         whole = sum(verdict.held == verdict.places > 0 for verdict in verdicts)
         part = sum(0 < verdict.held < verdict.places for verdict in verdicts)
         unjudged = sum(verdict.verdict == NOT_LEARNT for verdict in verdicts)
@@ -180,7 +182,7 @@ def claims():
     head += [NOT_LEARNT]
     summary = pipe_table(head, [*rows, total], 2)
     text = (
-        "Those that do not hold everywhere, or cannot be judged because cells are near "
+        "Those that do not hold everywhere, or cannot be judged because entries are near "
         "chance (the last column: mean difference or value):"
     )
     head = ["sweep", "the paper (or the file) says", "looked at", "verdict", ""]
@@ -201,35 +203,38 @@ def factorials():
 def _factorial(name):
     """Return algorithms by participation, and the share of main effects."""
     axes = [f"label.{axis}" for axis in sweeps()[name].manifest.axes]
-    cells, _ = compared(name)
-    cells = cells[[*axes, "mean.last10"]].rename(columns={"mean.last10": "y"})
+    entries, _ = compared(name)
+    entries = entries[[*axes, "mean.last10"]].rename(columns={"mean.last10": "y"})
 
-    # Sums of squares: of each axis' means about the total mean, and of all cells.
+    # Sums of squares: of each axis' means about the total mean, and of all entries.
     squares = {
         axis.removeprefix("label."): float(
             (
-                (cells.groupby(axis)["y"].transform("mean") - cells["y"].mean()) ** 2
+                (entries.groupby(axis)["y"].transform("mean") - entries["y"].mean())
+                ** 2
             ).sum()
         )
         for axis in axes
     }
-    total = float(((cells["y"] - cells["y"].mean()) ** 2).sum())
+    total = float(((entries["y"] - entries["y"].mean()) ** 2).sum())
     shares = ", ".join(f"{axis} {part / total:.0%}" for axis, part in squares.items())
     interactions = 1 - sum(squares.values()) / total
 
-    wide = cells.pivot_table("y", "label.algorithm", "label.participation", sort=False)
-    order = list(dict.fromkeys(cells["label.participation"]))
+    wide = entries.pivot_table(
+        "y", "label.algorithm", "label.participation", sort=False
+    )
+    order = list(dict.fromkeys(entries["label.participation"]))
     wide = wide[order].assign(mean=wide[order].mean(axis=1))
     wide.loc["mean"] = wide.mean()
     rows = [
         [str(label), *(number(y, "%") for y in row)] for label, row in wide.iterrows()
     ]
 
-    lost = int(cells["y"].isna().sum())
-    missing = f" {count(lost, 'cell')} without a number." if lost else ""
+    lost = int(entries["y"].isna().sum())
+    missing = f" {count(lost, 'entry')} without a number." if lost else ""
     text = (
         f"`{name}`: `last10`, mean of both partitions. Share of the variance of "
-        f"cells explained by main effects: {shares}; interactions {interactions:.0%}."
+        f"entries explained by main effects: {shares}; interactions {interactions:.0%}."
         f"{missing}"
     )
     return f"{text}\n\n{pipe_table(['algorithm', *map(str, wide.columns)], rows, 1)}"
@@ -300,7 +305,7 @@ def measured_sweeps():
     head = [
         "sweep",
         "scale",
-        "cells x seeds",
+        "entries x seeds",
         "wall time",
         "all runs' time",
         "CPU",
@@ -349,7 +354,7 @@ SECTIONS = {  # document -> marker -> what stands there
         "largest": largest_differences,
         "readings": safari_readings,
         "readings n0": safari_readings_n0,
-        "odd cell": odd_cell,
+        "odd entry": odd_entry,
         "spreads": spreads,
         "places": places,
         "FAST's readings": fast_readings,

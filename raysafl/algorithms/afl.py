@@ -10,7 +10,6 @@ from torch import Tensor
 
 from raysafl.algorithms.client_memory import recall, remember
 from raysafl.core.algorithm import Algorithm, Round, State, Train, Update
-from raysafl.core.component import later
 from raysafl.core.randomness import Key
 
 
@@ -39,8 +38,8 @@ class AFL(Algorithm):
     max_delay: int = Field(
         default=0, ge=0, description="Maximum age of a start model, in client rounds."
     )
-    memory: bool = later(
-        False,
+    memory: bool = Field(
+        default=False,
         description="Whether the last mean step of an absent client stands in for it (AFA-CS).",
     )
 

@@ -42,7 +42,6 @@ class Centralised(Algorithm):
 
     local: LocalTraining | None = Field(
         default=None,
-        alias="sgd",
         description="How a round trains; None: as the run's `local` says.",
     )
 

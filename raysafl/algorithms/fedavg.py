@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -17,7 +16,6 @@ from raysafl.core.algorithm import (
     State,
     TrainMean,
 )
-from raysafl.core.component import later
 from raysafl.core.randomness import Key
 
 
@@ -66,7 +64,7 @@ class FedAvg(Algorithm):
     Example:
         >>> import raysafl as fl
         >>> fl.FedAvg(lr=0.5, momentum=0.9).to_json()
-        '{"kind":"FedAvg","lr":0.5,"momentum":0.9,"prox":0.0}'
+        '{"kind":"FedAvg","lr":0.5,"momentum":0.9,"prox":0.0,"weighted":false}'
     """
 
     lr: float | None = Field(
@@ -80,8 +78,8 @@ class FedAvg(Algorithm):
     prox: float = Field(
         default=0.0, ge=0, description="Weight of the clients' proximal term."
     )
-    weighted: bool = later(
-        False,
+    weighted: bool = Field(
+        default=False,
         description="Whether a client weighs its number of training samples in the "
         "mean; otherwise all clients of the cohort weigh the same.",
     )
@@ -107,10 +105,7 @@ class FedAvg(Algorithm):
 class FedProx(FedAvg):
     """FedAvg whose clients are pulled towards their start: they descend g + mu * (w_i - w).
 
-    The weight may be given as `mu` or as `prox`.
-
-    Raises:
-        ValueError: both are given.
+    The paper's mu is `prox`.
 
     Source: Li et al. 2020 (docs/papers.md#fedprox). The default lies in the range over
     which the paper tunes mu.
@@ -119,13 +114,6 @@ class FedProx(FedAvg):
     prox: float = Field(
         default=0.01, ge=0, description="Weight mu of the proximal term."
     )
-
-    def __init__(self, /, **fields: Any) -> None:
-        if "mu" in fields:
-            if "prox" in fields:
-                raise ValueError("mu and prox are the same weight: give one of them")
-            fields["prox"] = fields.pop("mu")
-        super().__init__(**fields)
 
 
 class FedAvgM(FedAvg):

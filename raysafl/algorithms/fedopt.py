@@ -11,7 +11,6 @@ from torch import Tensor
 
 from raysafl.algorithms.fedavg import sample_weights
 from raysafl.core.algorithm import Algorithm, MeanUpdate, Round, State, TrainMean
-from raysafl.core.component import later
 from raysafl.core.randomness import Key
 
 
@@ -39,8 +38,8 @@ class FedOpt(Algorithm):
     tau: float = Field(
         default=1e-3, gt=0, description="Added to sqrt(v); bounds the step."
     )
-    weighted: bool = later(
-        False,
+    weighted: bool = Field(
+        default=False,
         description="Whether a client weighs its number of training samples in the "
         "mean; otherwise all clients of the cohort weigh the same.",
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from pydantic import Field, SerializeAsAny
 from torch import Tensor
@@ -21,9 +20,10 @@ from raysafl.core.randomness import Key
 
 
 class SAFARI(Algorithm):
-    """A round is a client round of `inner` with probability q; else the server trains on D0.
+    """A round is a client round of `inner` by chance; else the server trains on D0.
 
-    q is `client_prob` here. A server round moves no bytes. client_prob = 1 is `inner`
+    `client_prob`, the paper's q, is the probability of a client round. A server round
+    moves no bytes. client_prob = 1 is `inner`
     itself, and client_prob = 0 is `ServerOnly`.
 
     Source: SAFARI, algorithm 1 (docs/papers.md#safari). It prints one SGD step for a
@@ -38,7 +38,6 @@ class SAFARI(Algorithm):
         True
     """
 
-    kind: ClassVar[str] = "Safari"
     inner: SerializeAsAny[Algorithm] = Field(
         default_factory=FedAvg, description="The algorithm of the client rounds."
     )
@@ -46,8 +45,7 @@ class SAFARI(Algorithm):
         default=0.8,
         ge=0,
         le=1,
-        alias="q",
-        description="Probability of a client round: the paper's q, and `q` in JSON.",
+        description="Probability of a client round (the paper's q).",
     )
     server_update: LocalTraining = Field(
         default=LocalTraining(lr=0.1, batch_size=64, epochs=1),

@@ -27,7 +27,6 @@ class SCAFFOLD(Algorithm):
     Source: Karimireddy et al. 2020, ICML, algorithm 1 (docs/papers.md#scaffold).
     """
 
-    kind: ClassVar[str] = "Scaffold"
     remembers_clients: ClassVar[bool] = True
     lr: float | None = Field(
         default=1.0,

@@ -214,7 +214,7 @@ def advise_command(
     only: Only = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds to simulate.")] = 20,
 ) -> None:
-    """Simulate a few rounds of a run and say which q the papers' theorems allow."""
+    """Simulate a few rounds of a run and say which probabilities the papers' theorems allow."""
     from raysafl.sweep.experiment_file import load_sweep
     from raysafl.theory.advice import advise
     from raysafl.theory.advice_table import advice_table
@@ -264,8 +264,8 @@ def results_command(
     query: Annotated[
         str,
         typer.Argument(
-            help="A condition, as \"algorithm == 'Safari' and q > 0.5\"; '' for all runs; "
-            "or a whole SQL query, as 'select p, avg(best) from runs group by p'."
+            help="A condition, as \"algorithm == 'SAFARI' and client_prob > 0.5\"; '' for all "
+            "runs; or a whole SQL query, as 'select p, avg(best) from runs group by p'."
         ),
     ],
     paths: Annotated[

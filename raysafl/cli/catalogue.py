@@ -53,24 +53,22 @@ ADVICE = {
     "sigma_G2": "max_i |grad f_i - grad F|^2 (SAFARI, assumption 5)",
     "sigma2": "variance of a mini-batch gradient, of clients and of the server",
     "L": "largest curvature of a client's loss",
-    "q_safari": "bound on the probability of a client round (SAFARI, theorem 4)",
-    "q_fast": "bound on the probability of a snapshot (FAST, theorem 1)",
+    "most_client_prob": "bound on the probability of a client round (SAFARI, theorem 4)",
+    "least_snapshot_prob": "bound on the probability of a snapshot (FAST, theorem 1)",
 }
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Return all components and measures, by family and name, ready for JSON.
 
-    A component has the first line of its docstring (`summary`), its name in stored
-    results (`kind`), and its `fields` with type, default and description. Components of
-    the user's own that are defined by now are included.
+    A component has the first line of its docstring (`summary`), and its `fields` with
+    type, default and description. Components of the user's own that are defined by now
+    are included.
     """
     families = {
         family: {
-            component.__name__: _describe(component)
-            for component in sorted(
-                base.kinds().values(), key=lambda kind: kind.__name__
-            )
+            name: _describe(component)
+            for name, component in sorted(base.kinds().items())
         }
         for family, base in FAMILIES.items()
     }
@@ -88,10 +86,9 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _describe(component: type[Component]) -> dict[str, Any]:
-    """Describe one component: its summary, its kind and its fields."""
+    """Describe one component: its summary and its fields."""
     return {
         "summary": (inspect.getdoc(component) or "").partition("\n")[0],
-        "kind": component.kind,
         "fields": {
             name: _field(field) for name, field in component.model_fields.items()
         },

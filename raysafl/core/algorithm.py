@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 from torch import Tensor
 
-from raysafl.core.component import Component, later
+from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import SERVER
 from raysafl.core.randomness import Key
@@ -69,7 +69,6 @@ class LocalTraining(Component):
         (0.1, 0.05)
     """
 
-    kind: ClassVar[str] = "SGD"
     lr: float = Field(
         gt=0, description="learning rate of a local step, before any decay"
     )
@@ -102,13 +101,13 @@ class LocalTraining(Component):
     decay: float = Field(
         default=0.5, gt=0, description="factor of the learning rate at each milestone"
     )
-    schedule: SerializeAsAny[RateSchedule] | None = later(
-        None,
+    schedule: SerializeAsAny[RateSchedule] | None = Field(
+        default=None,
         description="how the learning rate changes over the rounds, such as "
         "CosineRate(); None: by the milestones alone",
     )
-    clip_norm: float | None = later(
-        None,
+    clip_norm: float | None = Field(
+        default=None,
         gt=0,
         description="largest L2 norm of the gradient of a local step; None: no limit",
     )

@@ -5,8 +5,8 @@ component checks its fields when it is made, is written as JSON with the name of
 class in the field `kind`, and is read back from that JSON. Your own class can be used
 as soon as it is defined; there is nothing to register.
 
-A run's id is a hash of its JSON. So a field that is added to a class later is declared
-by `later`: its default is left out of the JSON, and the ids of earlier runs stay.
+The JSON has the names that Python uses, and every field, also where it has its default.
+A run's id is a hash of it.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -38,16 +37,6 @@ BUILT_IN = (
 )
 
 
-def later(default: Any, **details: Any) -> Any:
-    """Declare a field as `Field` does, whose default is left out of the JSON.
-
-    Args:
-        default: the value that the field had before there was the field.
-        details: the description and the bounds, as `Field` takes them.
-    """
-    return Field(default=default, exclude_if=lambda value: value == default, **details)
-
-
 class Component(BaseModel):
     """A checked, immutable piece of configuration that can be written as JSON.
 
@@ -64,26 +53,9 @@ class Component(BaseModel):
             range.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        validate_by_name=True,
-        validate_by_alias=True,
-        serialize_by_alias=True,
-        loc_by_alias=False,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     # True for base classes such as `Algorithm`, which no configuration can name.
     abstract: ClassVar[bool] = False
-    # The class's name in JSON. It is set where a class was renamed, so that the ids of
-    # earlier runs, which are hashes of their JSON, stay valid.
-    kind: ClassVar[str] = ""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Give a class that states no `kind` of its own the name of the class."""
-        if "kind" not in cls.__dict__:
-            cls.kind = cls.__name__
 
     def __init__(self, /, **fields: Any) -> None:
         try:
@@ -93,7 +65,7 @@ class Component(BaseModel):
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
-        """Return the classes of this family that a configuration can name, by `kind`.
+        """Return the classes of this family that a configuration can name, by name.
 
         These are the built-in ones and those that were defined since.
         """
@@ -104,22 +76,14 @@ class Component(BaseModel):
 
     @classmethod
     def _defined(cls) -> dict[str, type[Self]]:
-        this = {} if cls.__dict__.get("abstract") else {cls.kind: cls}
+        this = {} if cls.__dict__.get("abstract") else {cls.__name__: cls}
         return this | {
             k: v for sub in cls.__subclasses__() for k, v in sub._defined().items()
         }
 
-    @classmethod
-    def from_stored(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a component whose JSON has been read.
-
-        A class overrides it if its JSON leaves out something that is not the default.
-        """
-        return fields
-
     @model_serializer(mode="wrap")
     def _name_kind(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"kind": type(self).kind, **serialize(self)}
+        return {"kind": type(self).__name__, **serialize(self)}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -130,24 +94,16 @@ class Component(BaseModel):
             k: v.item() if isinstance(v, np.generic) else v for k, v in value.items()
         }
         kind = fields.pop("kind", None)
-        if kind == cls.kind:
-            fields = cls.from_stored(fields)
-        if kind not in (None, cls.kind) or cls.__dict__.get("abstract"):
+        if kind not in (None, cls.__name__) or cls.__dict__.get("abstract"):
             known = cls.kinds()
             if str(kind) not in known:
                 raise ValueError(f"unknown kind '{kind}': {nearest(str(kind), known)}")
             return known[str(kind)].model_validate({"kind": kind, **fields})
-        for name in fields.keys() - cls.model_fields.keys() - cls._json_names().keys():
+        for name in fields.keys() - cls.model_fields.keys():
             raise ValueError(
                 f"unknown field '{name}': {nearest(str(name), cls.model_fields)}"
             )
         return build(fields)
-
-    @classmethod
-    def _json_names(cls) -> dict[str, str]:
-        """Map the JSON name of each field that has one of its own to its Python name."""
-        fields = cls.model_fields.items()
-        return {field.alias: name for name, field in fields if field.alias is not None}
 
     def replace(
         self, changes: Mapping[str, Any] | None = None, /, **fields: Any
@@ -156,7 +112,7 @@ class Component(BaseModel):
 
         Args:
             changes: new values by field. A dotted name reaches a field of a component
-                inside: `{"algorithm.q": 0.5}`.
+                inside: `{"algorithm.client_prob": 0.5}`.
             fields: the same as keyword arguments.
 
         Raises:
@@ -166,7 +122,6 @@ class Component(BaseModel):
         inner: dict[str, dict[str, Any]] = {}
         for path, value in {**(changes or {}), **fields}.items():
             head, _, rest = path.partition(".")
-            head = self._json_names().get(head, head)
             if rest:
                 inner.setdefault(head, {})[rest] = value
             else:
@@ -219,7 +174,7 @@ class Component(BaseModel):
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     def flat(self) -> dict[str, Any]:
-        """Return the fields at all depths by dotted name: `{"algorithm.q": 0.8, ...}`."""
+        """Return the fields at all depths by dotted name: `{"algorithm.client_prob": 0.8, ...}`."""
         return flatten(self.model_dump(mode="json"))
 
 

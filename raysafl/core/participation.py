@@ -28,18 +28,17 @@ class Cohort:
             Policies that are uniform in every round count each of their rounds as
             enforced, so that FAST's ratio of rounds without enforcement is 0 % for
             plain FedAvg.
-        snapshot_prob: The probability with which this round was enforced (FAST's q), or
-            None for policies that have no such probability. It is the column `q` of the
-            results.
+        enforce_prob: The probability with which this round was enforced (FAST's q), or
+            None for policies that have no such probability.
 
     Example:
         >>> Cohort([2, 5, 7])
-        Cohort(ids=[2, 5, 7], enforced=False, snapshot_prob=None)
+        Cohort(ids=[2, 5, 7], enforced=False, enforce_prob=None)
     """
 
     ids: list[int]
     enforced: bool = False
-    snapshot_prob: float | None = None
+    enforce_prob: float | None = None
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class Record:
             higher_is_better=False,
         ),
     ]
-    q: Annotated[
+    enforce_prob: Annotated[
         float | None,
         Column(
             "float64",

@@ -7,7 +7,6 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
-from raysafl.core.component import later
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
 from raysafl.data.own_tests import hold_out
@@ -65,8 +64,8 @@ class Federation(FederatedData):
         description="Seed of the first partition and its D0; None: each replicate has a "
         "partition of its own, by the replicate's seed.",
     )
-    partition_seeds: int = later(
-        1,
+    partition_seeds: int = Field(
+        default=1,
         ge=1,
         description="Number D of partitions: the replicate with seed r has that with the "
         "seed `seed + r mod D`. D0 is drawn with it.",
@@ -80,14 +79,14 @@ class Federation(FederatedData):
         "of D0, as in FSL. A client is sent these samples once, in the round in which "
         "it first trains.",
     )
-    validation: Validation | None = later(
-        None,
+    validation: Validation | None = Field(
+        default=None,
         description="Shares of the training samples that are held back, by which models "
         "are judged; None: there are no validation samples.",
     )
 
-    own_tests: float = later(
-        0.0,
+    own_tests: float = Field(
+        default=0.0,
         ge=0,
         lt=1,
         description="Share of each client's samples that nobody trains on and that "

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from raysafl.core.component import later
 from raysafl.core.held import find, hold
 from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source
@@ -47,8 +46,9 @@ class InMemory(Source):
     num_classes: int = Field(
         ge=0, description="Number of classes; 0: the targets are numbers."
     )
-    name: str = later(
-        "", description="A name for messages and figures; it is a part of the run's id."
+    name: str = Field(
+        default="",
+        description="A name for messages and figures; it is a part of the run's id.",
     )
     _dataset: Dataset | None = PrivateAttr(default=None)
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from raysafl.core.component import later
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
@@ -69,8 +68,8 @@ class ParquetImages(ImageSource):
     deviation that you give are those of inputs from `low` to `high`.
     """
 
-    path: str = later(
-        "",
+    path: str = Field(
+        default="",
         description="The folder; a relative path is looked up in the folder RAYSAFL_DATA.",
     )
     files: dict[str, list[str]] = Field(
@@ -79,47 +78,47 @@ class ParquetImages(ImageSource):
         description="The files of each split, if `content` identifies them; no part of "
         "the run's id.",
     )
-    content: str = later(
-        "",
+    content: str = Field(
+        default="",
         pattern="^([0-9a-f]{64})?$",
         description="SHA-256 of the files, which is verified when they are read; empty: "
         "`path` identifies them.",
     )
     low: float = Field(default=0.0, description="What the pixel value 0 becomes.")
     high: float = Field(default=1.0, description="What the pixel value 255 becomes.")
-    image: str = later("image", description="The column of the images.")
-    label: str = later("label", description="The column of the targets.")
-    client: tuple[str, ...] = later(
-        (), description="Columns by which `ByColumn` can make clients."
+    image: str = Field(default="image", description="The column of the images.")
+    label: str = Field(default="label", description="The column of the targets.")
+    client: tuple[str, ...] = Field(
+        default=(), description="Columns by which `ByColumn` can make clients."
     )
-    test: str = later(
-        "test",
+    test: str = Field(
+        default="test",
         description="The split that is the test set, such as `test` or `validation`.",
     )
-    test_share: float | None = later(
-        None,
+    test_share: float | None = Field(
+        default=None,
         gt=0,
         lt=1,
         description="In place of a test split, the fraction of the training samples "
         "that is kept for testing, drawn at random.",
     )
-    seed: int = later(
-        0,
+    seed: int = Field(
+        default=0,
         ge=0,
         lt=2**63,
         description="Seed of the draw of `test_share`.",
     )
-    target: Target = later(
-        "auto",
+    target: Target = Field(
+        default="auto",
         description="What the label is: `class`, `number` or, by its type, `auto`.",
     )
-    num_classes: int | None = later(
-        None,
+    num_classes: int | None = Field(
+        default=None,
         ge=0,
         description="Number of classes, as `from_parquet` found it; 0 for numbers.",
     )
-    name: str = later(
-        "", description="A name for messages; by default that of the folder."
+    name: str = Field(
+        default="", description="A name for messages; by default that of the folder."
     )
 
     @model_validator(mode="after")

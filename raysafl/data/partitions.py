@@ -299,8 +299,6 @@ class ByUser(Partition):
     of data of your own. Source: FAST's Shakespeare (docs/papers.md#fast).
     """
 
-    kind: ClassVar[str] = "Natural"
-
     def spread(
         self,
         labels: Ints,

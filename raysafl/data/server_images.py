@@ -73,7 +73,6 @@ class OtherDatasetServer(ServerData):
     classes are `STL10_AS_CIFAR10`.
     """
 
-    kind: ClassVar[str] = "Other"
     needs_classes: ClassVar[bool] = True
     dataset: SerializeAsAny[Source] = Field(description="The other dataset.")
     n0: int = Field(gt=0, description="Number of images that the server holds.")

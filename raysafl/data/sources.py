@@ -16,7 +16,7 @@ import numpy as np
 import platformdirs
 from pydantic import Field, SerializeAsAny, field_validator
 
-from raysafl.core.component import Component, later
+from raysafl.core.component import Component
 from raysafl.core.problem import Dataset, Samples
 from raysafl.core.randomness import Key
 
@@ -84,8 +84,8 @@ class ImageSource(Source):
     """
 
     abstract: ClassVar[bool] = True
-    standardise: bool | tuple[float, float] = later(
-        False,
+    standardise: bool | tuple[float, float] = Field(
+        default=False,
         description="False: inputs are in the source's own range, [0, 1] for most. True: "
         "inputs have mean 0 and standard deviation 1 over all pixels of the source's "
         "training images. A pair (mean, std), such as (0.1307, 0.3081): inputs are "

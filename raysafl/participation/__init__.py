@@ -13,7 +13,7 @@ from raysafl.participation.distributions import (
     ScipyDistribution,
     Weibull,
 )
-from raysafl.participation.processes import Bernoulli, ByChance, Cyclic, Markov
+from raysafl.participation.processes import Bernoulli, Cyclic, Markov
 from raysafl.participation.snapshot import Snapshot
 from raysafl.participation.trace import Trace
 from raysafl.participation.uniform import Absent, Full, Uniform
@@ -24,7 +24,6 @@ __all__ = [
     "ArbitraryRates",
     "Bernoulli",
     "Beta",
-    "ByChance",
     "Cyclic",
     "Distribution",
     "Full",

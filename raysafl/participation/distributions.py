@@ -88,7 +88,6 @@ class ScipyDistribution(Distribution):
             allowed.
     """
 
-    kind: ClassVar[str] = "Dist"
     name: str = Field(description="Name of the distribution in scipy.stats.")
     params: dict[str, float] = Field(
         default_factory=dict, description="Its arguments: shapes, loc and scale."

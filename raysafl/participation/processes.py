@@ -1,6 +1,6 @@
 """Clients that come and go on their own: independently, with memory, or in turns."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -12,11 +12,9 @@ from raysafl.participation.sampling import Floats, Ints, Most, at_most, check_m,
 Rate = Annotated[float, Field(ge=0, le=1)]
 AtLeastOne = Annotated[
     bool,
-    # JSON leaves out True, which was the rule before there was the field.
     Field(
-        exclude_if=bool,
         description="Whether one client comes in a round in which nobody would: the one "
-        "that was nearest to it. JSON that does not say it means true.",
+        "that was nearest to it."
     ),
 ]
 
@@ -41,18 +39,7 @@ def per_client(name: str, value: float | list[float], num_clients: int) -> Float
     return np.broadcast_to(values, num_clients)
 
 
-class ByChance(Participation):
-    """The base of policies by which nobody may come in a round."""
-
-    abstract: ClassVar[bool] = True
-
-    @classmethod
-    def from_stored(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of JSON, with `at_least_one` if it is left out."""
-        return {"at_least_one": True, **fields}
-
-
-class Bernoulli(ByChance):
+class Bernoulli(Participation):
     """Each client comes with its own rate, independently of the others and of the past.
 
     With `at_least_one`, if nobody comes by chance, the client with the least u_i / rate_i
@@ -88,7 +75,7 @@ class Bernoulli(ByChance):
         return state, Cohort(at_most(ids, self.m, key))
 
 
-class Markov(ByChance):
+class Markov(Participation):
     """Each client is an on/off Markov chain with a given mean and correlation.
 
         P(on | on)  = mean + correlation (1 - mean)

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from raysafl.core.component import later
 from raysafl.core.participation import Cohort, Participation
 from raysafl.core.problem import EVERYONE
 from raysafl.core.randomness import Key
@@ -15,7 +14,8 @@ class Snapshot(Participation):
 
     Exactly one of three fields says which rounds r are snapshots:
 
-    - `every` = I: the rounds with r mod I = 0 (algorithm 1); their q is recorded as 1 / I;
+    - `every` = I: the rounds with r mod I = 0 (algorithm 1); `enforce_prob` of
+      each round is then 1 / I;
     - `snapshot_prob` = q: each round with probability q, independently (algorithm 1);
     - `adapt` = lambda: round r with probability q_r (algorithm 2), where q_0 = q_1 = 0 and
 
@@ -24,8 +24,8 @@ class Snapshot(Participation):
       with acc_r the training accuracy (a fraction) after round r.
 
     `base` moves on in snapshot rounds too: who is available follows time, and does not
-    depend on whether the server asked. The state holds the states of both policies, q
-    and the last accuracy.
+    depend on whether the server asked. The state holds the states of both policies, the
+    probability of this round and the last accuracy.
 
     Source: FAST, algorithms 1 and 2 (docs/papers.md#fast); the paper's default lambda
     is 1, and here `adapt` must be given. Algorithm 2 prints both accuracies with one
@@ -49,17 +49,17 @@ class Snapshot(Participation):
         default=None,
         ge=0,
         le=1,
-        alias="q",
-        description="Probability of a snapshot: the paper's q, and `q` in JSON.",
+        description="Probability of a snapshot (the paper's q).",
     )
     adapt: float | None = Field(
         default=None, ge=0, description="Strength lambda of the adaptive probability."
     )
-    accuracy: Literal["local", "cohort", "clients"] = later(
-        "local",
-        description="Whose training accuracy adapts q: that of the cohort's batches while it "
-        'trained ("local", free of cost), or after each round that of the new global model on '
-        'the cohort\'s samples ("cohort") or on all clients\' ("clients").',
+    accuracy: Literal["local", "cohort", "clients"] = Field(
+        default="local",
+        description="Whose training accuracy adapts the probability: that of the cohort's "
+        'batches while it trained ("local", free of cost), or after each round that of the '
+        "new global model on the cohort's samples (\"cohort\") or on all clients' "
+        '("clients").',
     )
 
     @model_validator(mode="after")
@@ -81,7 +81,7 @@ class Snapshot(Participation):
 
     @property
     def uses_accuracy(self) -> bool:
-        """Whether an accuracy is measured for q, or one of the two policies needs one."""
+        """Whether the probability follows an accuracy, or one of the two policies needs one."""
         return (
             self.adapt is not None
             or self.accuracy != "local"
@@ -94,7 +94,7 @@ class Snapshot(Participation):
         return {
             "base": self.base.init(),
             "uniform": self.uniform.init(),
-            "q": 1 / self.every
+            "enforce_prob": 1 / self.every
             if self.every is not None
             else self.snapshot_prob or 0.0,
             "accuracy": None,
@@ -108,11 +108,11 @@ class Snapshot(Participation):
         self, state: Any, num_clients: int, key: Key, accuracy: float | None
     ) -> tuple[Any, Cohort]:
         """Pick from both policies; return the cohort of the one whose turn it is."""
-        q = self._q(state["q"], state["accuracy"], accuracy)
+        prob = self._adapted(state["enforce_prob"], state["accuracy"], accuracy)
         if self.every is not None:
             enforced = key.round % self.every == 0
         else:
-            enforced = bool(key("snapshot").random() < q)
+            enforced = bool(key("snapshot").random() < prob)
         base_state, base = self.base.pick(state["base"], num_clients, key, accuracy)
         uniform_state, uniform = self.uniform.pick(
             state["uniform"], num_clients, key, accuracy
@@ -120,14 +120,14 @@ class Snapshot(Participation):
         after = {
             "base": base_state,
             "uniform": uniform_state,
-            "q": q,
+            "enforce_prob": prob,
             "accuracy": accuracy,
         }
         ids = uniform.ids if enforced else base.ids
-        return after, Cohort(ids, enforced, snapshot_prob=q)
+        return after, Cohort(ids, enforced, enforce_prob=prob)
 
-    def _q(self, q: float, before: float | None, now: float | None) -> float:
-        """Return q for this round, as algorithm 2 updates it in line 5."""
+    def _adapted(self, prob: float, before: float | None, now: float | None) -> float:
+        """Return the probability for this round, as algorithm 2 updates it in line 5."""
         if self.adapt is None or before is None or now is None:
-            return q
-        return min(1.0, max(0.0, q + self.adapt * (before - now)))
+            return prob
+        return min(1.0, max(0.0, prob + self.adapt * (before - now)))

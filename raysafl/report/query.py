@@ -34,10 +34,8 @@ SAFE: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "lock_configuration": True,
 }
-# What a name may be a column without, in the order in which it is looked up: labels
-# before settings, and the other way round.
-LABELS_FIRST = ("", "label.", "config.")
-SETTINGS_FIRST = ("", "config.", "label.")
+# What a name may be a column without, in the order in which it is looked up.
+PREFIXES = ("", "label.", "config.")
 
 
 def results(
@@ -56,11 +54,10 @@ def results(
 
     Args:
         paths: folders of sweeps, or folders that hold some.
-        query: a condition in DuckDB's SQL, such as `algorithm == 'Safari' and q > 0.5`,
+        query: a condition in DuckDB's SQL, such as `algorithm == 'SAFARI' and client_prob > 0.5`,
             or a whole query that begins with `select`, over the table `runs`. A name is
-            a column of `runs.parquet`, a label, a setting (`algorithm.q`), or the end of
-            a setting's name (`q`), looked up in this order. If no run meets a condition
-            so, settings are looked up before labels.
+            a column of `runs.parquet`, a label, a setting (`algorithm.client_prob`), or
+            the end of a setting's name (`client_prob`), looked up in this order.
         sort: the column to sort by, the largest value first.
         ascending: whether to sort the smallest value first.
         top: the maximum number of rows.
@@ -117,9 +114,7 @@ def _is_whole(query: str) -> bool:
     return bool(re.match(r"\s*select\b", query, re.IGNORECASE))
 
 
-def _answer(
-    query: str, frame: pd.DataFrame, order: Sequence[str] = LABELS_FIRST
-) -> tuple[pd.DataFrame, list[str]]:
+def _answer(query: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return DuckDB's answer, and the columns of the runs that the query names."""
     import duckdb
 
@@ -136,8 +131,8 @@ def _answer(
             # A name may stand behind that of a table.
             place = int(len(parts) > 1 and parts[0] in own)
             name = ".".join(parts[place:])
-            if not whole or (name not in own and _candidates(name, frame, order)):
-                named.append(_column_of(name, frame, order))
+            if not whole or (name not in own and _candidates(name, frame)):
+                named.append(_column_of(name, frame))
                 node["column_names"] = [*parts[:place], named[-1]]
         return node
 
@@ -158,17 +153,14 @@ def _answer(
         reason = str(error).partition("\nLINE")[0].strip().replace("\n", " ")
         raise ValueError(
             f"the query '{query}' cannot be answered ({reason}): write a condition such as "
-            "\"algorithm == 'Safari' and q > 0.5\""
+            "\"algorithm == 'SAFARI' and client_prob > 0.5\""
         ) from None
-    if found.empty and not whole and order == LABELS_FIRST:
-        found, others = _answer(query, frame, SETTINGS_FIRST)
-        named += others
     return found, named
 
 
-def _candidates(name: str, frame: pd.DataFrame, order: Sequence[str]) -> list[str]:
+def _candidates(name: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns that a name may stand for."""
-    for column in (f"{prefix}{name}" for prefix in order):
+    for column in (f"{prefix}{name}" for prefix in PREFIXES):
         if column in frame:
             return [column]
     # Otherwise the name may be how the dotted name of one setting ends.
@@ -176,15 +168,13 @@ def _candidates(name: str, frame: pd.DataFrame, order: Sequence[str]) -> list[st
     return [column for column in settings if column.endswith(f".{name}")]
 
 
-def _column_of(
-    name: str, frame: pd.DataFrame, order: Sequence[str] = LABELS_FIRST
-) -> str:
+def _column_of(name: str, frame: pd.DataFrame) -> str:
     """Return the column that a name stands for.
 
     Raises:
         ValueError: there is none, or there are several.
     """
-    found = _candidates(name, frame, order)
+    found = _candidates(name, frame)
     if len(found) > 1:
         choices = ", ".join(sorted(c.removeprefix("config.") for c in found))
         raise ValueError(f"'{name}' could be any of {choices}: write which one")

@@ -8,7 +8,7 @@ import pandas as pd
 from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.statistics import FIXED
 
-# Counts of a cell: replicates that are not in its mean. The last have not ended.
+# Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = ("diverged", "failed", "damaged", "missing")
 NOTHING = "–"  # noqa: RUF001 (an en dash, as tables have it)
 
@@ -47,28 +47,28 @@ def spread(mean: float, std: float, unit: str) -> str:
     return number(mean, unit) + tail
 
 
-def ours(cell: Any, statistic: str, unit: str) -> str:
-    """Write our number of a cell.
+def ours(entry: Any, statistic: str, unit: str) -> str:
+    """Write our number of an entry.
 
     If some replicates are not in the mean, it is followed by `[3 of 5]`.
     """
-    lost = {name: int(cell[name]) for name in LOST}
-    text = spread(cell[f"mean.{statistic}"], cell[f"std.{statistic}"], unit)
-    used = int(cell["replicates"])
+    lost = {name: int(entry[name]) for name in LOST}
+    text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit)
+    used = int(entry["replicates"])
     if used and sum(lost.values()):
         return f"{text} [{used} of {used + sum(lost.values())}]"
     ended = [name for name in LOST[:-1] if lost[name]]
     return ended[0] if ended and not used else text
 
 
-def theirs(cell: Any, unit: str) -> str:
-    """Write the paper's number of a cell, or nothing if it prints none."""
-    mean = cell["paper.mean"]
-    return "" if math.isnan(mean) else f"paper {spread(mean, cell['paper.std'], unit)}"
+def theirs(entry: Any, unit: str) -> str:
+    """Write the paper's number of an entry, or nothing if it prints none."""
+    mean = entry["paper.mean"]
+    return "" if math.isnan(mean) else f"paper {spread(mean, entry['paper.std'], unit)}"
 
 
 def caption(manifest: Manifest) -> str:
-    """Describe what stands in the cells of a table."""
+    """Describe what stands in the entries of a table."""
     table = manifest.table
     meaning = manifest.meaning(table.statistic)
     what = f"`{table.statistic}`" + (f" ({meaning})" if meaning else "")
@@ -80,14 +80,14 @@ def caption(manifest: Manifest) -> str:
     return f"mean ± standard deviation over replicates of {what}{unit}"
 
 
-def spread_note(cells: pd.DataFrame, table: Table) -> str:
+def spread_note(entries: pd.DataFrame, table: Table) -> str:
     """Say what of the spread is between partitions; empty if each run has only one.
 
     Args:
-        cells: from `raysafl.report.analysis.cells.aggregate`.
-        table: the table that the cells are of.
+        entries: from `raysafl.report.analysis.entries.aggregate`.
+        table: the table that the entries are of.
     """
-    several = cells[cells["partitions"] > 1]
+    several = entries[entries["partitions"] > 1]
     if several.empty:
         return ""
     numbers = " or ".join(f"{n:.0f}" for n in sorted(set(several["partitions"])))
@@ -100,22 +100,22 @@ def spread_note(cells: pd.DataFrame, table: Table) -> str:
         for column in (f"std.{table.statistic}", "between", "within")
     )
     return (
-        f"{text}. Over all cells it is {std} (root mean square): {between} between partitions, "
-        f"and {within} between seeds within one. All cells are listed below."
+        f"{text}. Over all entries it is {std} (root mean square): {between} between partitions, "
+        f"and {within} between seeds within one. All entries are listed below."
     )
 
 
-def spread_parts(cells: pd.DataFrame, cell: Any, unit: str) -> list[str]:
-    """Write a cell's spread between partitions and within one; nothing if no cell has it."""
-    names = ("between", "within") if (cells["partitions"] > 1).any() else ()
-    return [number_or_dash(cell[name], unit) for name in names]
+def spread_parts(entries: pd.DataFrame, entry: Any, unit: str) -> list[str]:
+    """Write an entry's spread between partitions and within one; nothing if no entry has it."""
+    names = ("between", "within") if (entries["partitions"] > 1).any() else ()
+    return [number_or_dash(entry[name], unit) for name in names]
 
 
-def judgement(cells: pd.DataFrame, cell: Any) -> list[str]:
-    """Write z of a cell's printed number, and how many partitions lie below it, if any."""
-    below = [] if cells["below"].isna().all() else [cell["below"]]
+def judgement(entries: pd.DataFrame, entry: Any) -> list[str]:
+    """Write z of an entry's printed number, and how many partitions lie below it, if any."""
+    below = [] if entries["below"].isna().all() else [entry["below"]]
     return [
-        signed(cell["z"], "%"),
+        signed(entry["z"], "%"),
         *(NOTHING if math.isnan(share) else f"{share:.0%}" for share in below),
     ]
 
@@ -153,5 +153,6 @@ def search_note(manifest: Manifest) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """Write a number of things, such as `1 cell` or `2 cells`."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    """Write a number of things, such as `1 entry` or `2 entries`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{n} {noun if n == 1 else plural}"

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.evidence import judged, paired
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
-from raysafl.report.figures.curves import curves, q_curves
+from raysafl.report.figures.curves import curves, enforcement_curves
 from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import raster_runs, rasters
@@ -41,7 +41,7 @@ ABOUT = {
     ),
     "heatmap": (
         "Heat map",
-        "The table as coloured cells with numbers. ",
+        "The table as coloured entries with numbers. ",
         "The table's numbers, without spread.",
     ),
     "pareto": (
@@ -50,8 +50,8 @@ ABOUT = {
         "Each panel fixes data, model, rounds and availability; its points are the choices that "
         "remain. The dotted line shows the best {value} that can be had for at most that cost.",
     ),
-    "q": (
-        "q over rounds",
+    "enforce_prob": (
+        "Probability of an enforced round",
         "Lines of the probability of an enforced round, over rounds. ",
         "The adaptive policies' probability of an enforced round.",
     ),
@@ -69,16 +69,16 @@ ABOUT = {
         "often the client has trained. Clients at 0 % never came.",
     ),
 }
-# Figures of single cells, of which a part is drawn if there are very many.
-OF_PART = ("curves", "heatmap", "q")
+# Figures of single entries, of which a part is drawn if there are very many.
+OF_PART = ("curves", "heatmap", "enforce_prob")
 
 
 def write_report(store: Store) -> list[Location]:
     """Write `table.md`, `report.html` and the figures that the sweep has numbers for.
 
     The figures are `curves.png` (with `curves-2.png` and so on if there are many
-    panels), `heatmap.png`, `pareto.png`, `q.png`, `participation.png` and
-    `served.png`. Runs may be missing. Of a sweep of very many cells a part is shown one
+    panels), `heatmap.png`, `pareto.png`, `enforce_prob.png`, `participation.png` and
+    `served.png`. Runs may be missing. Of a sweep of very many entries a part is shown one
     by one, and a sentence says which (`raysafl.report.analysis.part`). Figures of an
     earlier report that are not made again are deleted. The page ends with a digest of
     what the report was made from, which `is_current` compares.
@@ -103,15 +103,15 @@ def write_report(store: Store) -> list[Location]:
     own = aggregate(runs, manifest)
     lines = Part.of(own, manifest, layout)
     rounds, came = _rounds_to_draw(store, runs, lines.manifest, manifest)
-    inside = runs["run_id"].isin(list(lines.cells["run_id"]))
+    inside = runs["run_id"].isin(list(lines.entries["run_id"]))
     of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
-    cells = judged(versus, shown)
-    part = Part.of(cells, shown, shown_layout)
+    entries = judged(versus, shown)
+    part = Part.of(entries, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
         "curves": curves(*of_lines, note=lines.share),
-        "heatmap": [heatmap(part.cells, part.manifest, part.layout)],
+        "heatmap": [heatmap(part.entries, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
-        "q": q_curves(*of_lines, note=lines.share),
+        "enforce_prob": enforcement_curves(*of_lines, note=lines.share),
         "participation": [rasters(came, runs, manifest, layout)],
         "served": [served(store.clients(), runs, manifest, layout)],
     }
@@ -128,7 +128,7 @@ def write_report(store: Store) -> list[Location]:
         shown=shown,
         shown_layout=shown_layout,
         versus=versus,
-        cells=cells,
+        entries=entries,
         part=part,
         pairs=paired(runs, manifest, layout),
         pictures=pictures,

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, SerializeAsAny, model_validator
 
 from raysafl.core.algorithm import Algorithm, LocalTraining
-from raysafl.core.component import Component, later
+from raysafl.core.component import Component
 from raysafl.core.objective import (
     UNKNOWN_OUTPUTS,
     Metric,
@@ -83,21 +83,23 @@ class Run(Component):
         description="number of rounds from one evaluation on the test set to the next; "
         "the last round is always evaluated",
     )
-    objective: SerializeAsAny[Objective] = later(
-        PLAIN, description="what the model is trained for, and by what it is judged"
+    objective: SerializeAsAny[Objective] = Field(
+        default=PLAIN,
+        description="what the model is trained for, and by what it is judged",
     )
-    stop: Patience | None = later(
-        None, description="when a replicate stops before the last round; None: never"
+    stop: Patience | None = Field(
+        default=None,
+        description="when a replicate stops before the last round; None: never",
     )
 
-    eval_clients: PerClient | None = later(
-        None,
+    eval_clients: PerClient | None = Field(
+        default=None,
         description="whether and how often the model is evaluated by each client, beside "
         "the evaluation on the whole test set",
     )
 
-    keep: Literal["last", "best", "best_val"] | None = later(
-        None,
+    keep: Literal["last", "best", "best_val"] | None = Field(
+        default=None,
         description="which model of each replicate is written to models/ when the run "
         "ends, for raysafl.load_model: that of the last round, or the first that was best "
         "on the test set or on the validation samples; None: no model",

@@ -669,7 +669,7 @@ class Simulation:
             test_loss=cast("float", metrics.pop("test_loss")),
             train_accuracy=replicate.train_accuracy,
             train_loss=replicate.train_loss,
-            q=in_progress.cohort.snapshot_prob,
+            enforce_prob=in_progress.cohort.enforce_prob,
             # `timed` fills it in.
             seconds=0.0,
             metrics=metrics,

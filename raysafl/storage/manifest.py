@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from raysafl.core.component import Component, later
+from raysafl.core.component import Component
 from raysafl.core.record import Column
 from raysafl.core.text import nearest, redacted
 from raysafl.storage.statistics import (
@@ -33,7 +33,7 @@ class Printed(Component):
     """A number that a paper prints: a mean and, if it is given, a standard deviation."""
 
     labels: dict[str, Label] = Field(
-        description="the cell that the number belongs to: its label on each axis; axes that are "
+        description="the entry that the number belongs to: its label on each axis; axes that are "
         "left out match any label"
     )
     mean: float = Field(description="the printed mean, in the unit of the table")
@@ -48,12 +48,12 @@ class Printed(Component):
 
 
 class Claim(Component):
-    """A sentence of a paper as a comparison of cells that runs support or contradict.
+    """A sentence of a paper as a comparison of entries that runs support or contradict.
 
-    With `order`, two or more cells are compared wherever the values of all other axes
+    With `order`, two or more entries are compared wherever the values of all other axes
     are equal: the statistic of the first must exceed that of the second by more than
     `margin`, and so on; with `within` they may differ by at most that instead. Without
-    `order`, the statistic of each cell must be at least `least` and at most `most`.
+    `order`, the statistic of each entry must be at least `least` and at most `most`.
 
     Example:
         >>> claim = Claim(
@@ -63,28 +63,28 @@ class Claim(Component):
         ... )
 
     Raises:
-        ValueError: neither `order` (with two cells or more) nor a bound is given, or
+        ValueError: neither `order` (with two entries or more) nor a bound is given, or
             both are.
     """
 
     text: str = Field(description="the paper's sentence, and where it stands")
     order: list[dict[str, Label]] = Field(
         default_factory=list,
-        description="labels of the cells to compare, the one with the highest value first",
+        description="labels of the entries to compare, the one with the highest value first",
     )
     where: dict[str, Label] = Field(
-        default_factory=dict, description="only cells with these labels are looked at"
+        default_factory=dict, description="only entries with these labels are looked at"
     )
     statistic: str = Field(
         default="", description="the statistic to compare; empty for the table's own"
     )
     margin: float = Field(
         default=0.0,
-        description="by how much each cell must exceed the next, in the unit of the table",
+        description="by how much each entry must exceed the next, in the unit of the table",
     )
     within: float | None = Field(
         default=None,
-        description="by how much the cells may differ at most, in the unit of the table",
+        description="by how much the entries may differ at most, in the unit of the table",
     )
     least: float | None = Field(
         default=None,
@@ -100,7 +100,7 @@ class Claim(Component):
         bounded = self.least is not None or self.most is not None
         if len(self.order) == 1 or bool(self.order) == bounded:
             raise ValueError(
-                f"claim '{self.text}' needs either order=[...] of two cells or more, or "
+                f"claim '{self.text}' needs either order=[...] of two entries or more, or "
                 "least=... or most=..."
             )
         return self
@@ -109,7 +109,7 @@ class Claim(Component):
 class Table(Component):
     """How a sweep becomes a table.
 
-    A cell shows the mean of a statistic over the replicates of a run, and its standard
+    An entry shows the mean of a statistic over the replicates of a run, and its standard
     deviation for one new partition and seed (`raysafl.report.analysis.nested`).
 
     Example:
@@ -128,7 +128,7 @@ class Table(Component):
     )
     statistic: str = Field(
         default="final",
-        description="the column of runs.parquet that the cells show (docs/results.md)",
+        description="the column of runs.parquet that the entries show (docs/results.md)",
     )
     also: list[str] = Field(
         default_factory=lambda: ["final", "last10", "best", "after_server"],
@@ -143,10 +143,10 @@ class Table(Component):
     )
     paper: list[Printed] = Field(
         default_factory=list,
-        description="the numbers that the paper prints for the cells",
+        description="the numbers that the paper prints for the entries",
     )
-    seeds: int = later(
-        1,
+    seeds: int = Field(
+        default=1,
         ge=1,
         description="how many seeds each number of `paper` is the mean of; 1 if the paper prints "
         "single runs or does not say",
@@ -158,8 +158,8 @@ class Table(Component):
     )
     minus: dict[str, Label] = Field(
         default_factory=dict,
-        description="labels of a baseline: each cell shows the difference, seed by seed, to the "
-        "cell that differs from it in these labels alone (SAFARI, tables 2 to 4)",
+        description="labels of a baseline: each entry shows the difference, seed by seed, to the "
+        "entry that differs from it in these labels alone (SAFARI, tables 2 to 4)",
     )
     readings: list[str] = Field(
         default_factory=list,
@@ -205,7 +205,7 @@ class Manifest(Component):
     table: Table = Field(description="how the runs become a table")
     claims: list[Claim] = Field(
         default_factory=list,
-        description="what the paper says in words, as comparisons of cells",
+        description="what the paper says in words, as comparisons of entries",
     )
     notes: str = Field(
         default="",
@@ -213,16 +213,15 @@ class Manifest(Component):
     )
     columns: dict[str, Column] = Field(
         default_factory=dict,
-        exclude_if=lambda value: not value,
         description="what is known about the columns of the runs' rows that not every run "
         "has, by name",
     )
-    quality: str = later(
-        ACCURACY,
+    quality: str = Field(
+        default=ACCURACY,
         description="the column by which the runs are judged; test_loss if they differ in it",
     )
-    searched_by: str = later(
-        "",
+    searched_by: str = Field(
+        default="",
         description="the column that a search algorithm or a scheduler goes by; empty if "
         "there is none",
     )

@@ -231,7 +231,7 @@ def known_statistics(
 
 
 def quality_statistics(quality: str) -> list[str]:
-    """Return the statistics that a table shows by default, the first in its cells.
+    """Return the statistics that a table shows by default, the first in its entries.
 
     Args:
         quality: the column by which runs are judged.

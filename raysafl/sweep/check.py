@@ -98,16 +98,13 @@ def _check_field(base: Any, path: str) -> None:
     part = base
     for name in path.split("."):
         fields = type(part).model_fields if isinstance(part, Component) else {}
-        # A field may have a name of its own in JSON, which is valid as well.
-        names = {field.alias or own: own for own, field in fields.items()}
-        names |= {own: own for own in fields}
-        if name not in names:
+        if name not in fields:
             inside = type(part).__name__
             raise ValueError(
                 f"space[{path!r}] names no field of base: {inside} has no '{name}'; "
-                f"{nearest(name, names)}"
+                f"{nearest(name, fields)}"
             )
-        part = getattr(part, names[name])
+        part = getattr(part, name)
 
 
 def check_search(
@@ -158,8 +155,8 @@ def _check_metric(name: str, measures: Measures | None) -> None:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The cells of a sweep, with checks of everything that speaks of them.
+class Entries:
+    """The entries of a sweep, with checks of everything that speaks of them.
 
     Args:
         axes: the names of the axes.
@@ -203,7 +200,7 @@ class Cells:
             )
 
     def check_printed(self, numbers: Any, where: str) -> None:
-        """Refuse printed numbers that belong to no cell.
+        """Refuse printed numbers that belong to no entry.
 
         Args:
             numbers: labels to (mean, standard deviation or None).
@@ -233,7 +230,7 @@ class Cells:
                 self._with(labels, where, self.keys, same_label)
 
     def check_more(self, more: Any) -> None:
-        """Refuse printed numbers of unknown statistics, or that belong to no cell."""
+        """Refuse printed numbers of unknown statistics, or that belong to no entry."""
         if not isinstance(more, Mapping):
             raise ValueError(
                 f"more is {_described(more)}; give a mapping from statistics to numbers"

@@ -83,8 +83,8 @@ class CodeDigests:
         digests: dict[str, str] = {}
         for owner in dict.fromkeys(type(part) for part in run.components()):
             if is_users_module(owner.__module__):
-                number = sum(name.split()[0] == owner.kind for name in digests) + 1
-                name = owner.kind if number == 1 else f"{owner.kind} {number}"
+                number = sum(name.split()[0] == owner.__name__ for name in digests) + 1
+                name = owner.__name__ if number == 1 else f"{owner.__name__} {number}"
                 digests[name] = self.of(owner)
         return digests
 
@@ -106,7 +106,7 @@ class CodeDigests:
         digests: dict[str, set[str]] = defaultdict(set)
         for owner in last.values():
             if make is None or "<locals>" not in owner.__qualname__:
-                digests[owner.kind].add(self.of(owner))
+                digests[owner.__name__].add(self.of(owner))
         # Of a partial function, and of a method, the function.
         make = inspect.unwrap(getattr(make, "func", getattr(make, "__func__", make)))
         maker = make if isinstance(make, FunctionType | type) else type(make)

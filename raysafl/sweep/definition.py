@@ -28,7 +28,7 @@ from raysafl.storage.statistics import (
     statistics_of,
 )
 from raysafl.sweep.check import (
-    Cells,
+    Entries,
     as_key,
     check_axes,
     check_run,
@@ -124,7 +124,7 @@ class Sweep:
         paper: the numbers that a paper prints for the table's statistic: labels to
             (mean, standard deviation), where the latter may be None.
         more: printed numbers of other statistics, by the name of the statistic.
-        claims: what the paper says in words, as comparisons of cells.
+        claims: what the paper says in words, as comparisons of entries.
         title: the heading of the report; by default the name.
         notes: Markdown for the report: what the paper leaves open, and what was chosen.
         space: a search space of Ray Tune.
@@ -222,13 +222,13 @@ class Sweep:
             measures=measures,
         )
 
-        cells = Cells(self.axis_names, self._keys, measures)
-        cells.check_labels()
+        entries = Entries(self.axis_names, self._keys, measures)
+        entries.check_labels()
         if self.table is not None:
-            cells.check_table(self.table)
-        cells.check_printed(self.paper, "paper")
-        cells.check_more(self.more)
-        cells.check_claims(self.claims)
+            entries.check_table(self.table)
+        entries.check_printed(self.paper, "paper")
+        entries.check_more(self.more)
+        entries.check_claims(self.claims)
 
     @property
     def reported(self) -> list[str] | None:
@@ -471,7 +471,7 @@ class Sweep:
 def with_defaults(table: Table, measures: Measures) -> Table:
     """Fill in what a table does not say, by what the runs measure.
 
-    The cells show what the runs are judged by. Beside it stand further statistics of it
+    The entries show what the runs are judged by. Beside it stand further statistics of it
     and the last values of the other metrics, as many as `MOST_ALSO`. A statistic that
     is a fraction is shown in per cent, another one as it is.
 

@@ -17,7 +17,7 @@ def load_sweep(path: Path) -> Sweep:
 
     The file may import the modules of its own folder by their plain names. If that
     folder is a package (it holds `__init__.py`), the file may also import by full
-    names, such as `from experiments.safari.setting import cell_run`, whatever the
+    names, such as `from experiments.safari.setting import entry_run`, whatever the
     working directory is.
 
     Raises:

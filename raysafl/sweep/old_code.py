@@ -121,8 +121,10 @@ def runs_to_forget(
     again = mine if stale is Stale.RERUN else begun
     kept = {run_id for run_id in changes if makers[run_id].ended} - again
 
-    def text(run_ids: Iterable[str]) -> str:
-        return changes_text({i: changes[i] for i in sorted(run_ids)}, labels)
+    def text(run_ids: set[str]) -> str:
+        # In the order of the sweep.
+        ordered = (i for i in dict.fromkeys([*labels, *changes]) if i in run_ids)
+        return changes_text({i: changes[i] for i in ordered}, labels)
 
     if mine and stale is Stale.FAIL:
         raise ValueError(f"{text(mine)}. {CHOICES}")

@@ -22,9 +22,9 @@ from raysafl.simulation.simulation import Simulation
 from raysafl.theory.bounds import (
     Bound,
     Condition,
-    fast_q,
     fast_rates,
-    safari_q,
+    least_snapshot_prob,
+    most_client_prob,
     safari_rates,
 )
 from raysafl.theory.gradients import (
@@ -83,7 +83,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Advice:
-    """The estimates of all probes, the theorems' premises, and their bounds on q."""
+    """The estimates of all probes, the theorems' premises, and their bounds."""
 
     probes: list[Probe]
     K: float
@@ -93,7 +93,7 @@ class Advice:
     # False: it was set by theorem 4's eta_c = 2 eta_s / K.
     eta_s_given: bool
     # The run's probability of a client round, if it has one.
-    q: float | None
+    client_prob: float | None
     safari_rates: list[Condition]
     safari: dict[str, Bound]
     fast_rates: list[Condition]
@@ -239,7 +239,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
     m = len(cohort.ids)
     # The bounds divide by L, which is 0 for a constant loss.
     L = max(over(probes, "L"), 1e-12)
-    q = getattr(run.algorithm, "client_prob", None)
+    prob = getattr(run.algorithm, "client_prob", None)
     advice = Advice(
         probes=probes,
         K=K,
@@ -247,7 +247,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
         eta_c=eta_c,
         eta_s=eta_s,
         eta_s_given=local is not None,
-        q=q if isinstance(q, float) else None,
+        client_prob=prob if isinstance(prob, float) else None,
         safari_rates=safari_rates(L, eta_c, eta_s, K),
         safari={},
         fast_rates=fast_rates(L, eta_c, K, m, m, 0.0),
@@ -260,7 +260,7 @@ def conclude(run: Run, work: Worker, probes: list[Probe], stopped: str = "") -> 
 
 
 def _bounds(advice: Advice, L: float, how: str) -> None:
-    """Fill in both theorems' bounds on q, with G_1 and G_2 as maxima or as means."""
+    """Fill in both theorems' bounds, with G_1 and G_2 as maxima or as means."""
     probes = advice.probes
     K = advice.K
     s2 = over(probes, "sigma_g2")
@@ -274,5 +274,7 @@ def _bounds(advice: Advice, L: float, how: str) -> None:
         ("as configured", advice.eta_s, advice.eta_c),
         ("largest allowed", most_s, most_c),
     ):
-        advice.safari[f"{rates}, {how}"] = safari_q(s2, g1, g2, L, eta_s, K)
-        advice.fast[f"{rates}, {how}"] = fast_q(s2, all_, g2, g3, L, eta_c, K)
+        advice.safari[f"{rates}, {how}"] = most_client_prob(s2, g1, g2, L, eta_s, K)
+        advice.fast[f"{rates}, {how}"] = least_snapshot_prob(
+            s2, all_, g2, g3, L, eta_c, K
+        )

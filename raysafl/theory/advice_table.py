@@ -45,16 +45,18 @@ def advice_table(advice: Advice, title: str = "") -> Group:
             premises.add_row(
                 theorem, c.name, _three_digits(c.given), _three_digits(c.limit), said
             )
-    bounds = Table("theorem", "rates, G over the points", "q", "meaning")
+    bounds = Table("theorem", "rates, G over the points", "bound", "meaning")
     for theorem, sign, found in (
-        ("SAFARI 4", "<=", advice.safari),
-        ("FAST 1", ">=", advice.fast),
+        ("SAFARI 4", "client_prob <=", advice.safari),
+        ("FAST 1", "snapshot_prob >=", advice.fast),
     ):
         for how, b in found.items():
             value = "-" if b.value is None else f"{sign} {b.value:.4g}"
             bounds.add_row(theorem, how, value, b.meaning)
     given = "" if advice.eta_s_given else " (not given: set to K eta_c / 2)"
-    own = "" if advice.q is None else f", the run's own q = {advice.q:g}"
+    own = (
+        "" if advice.client_prob is None else f", client_prob = {advice.client_prob:g}"
+    )
     rates_line = (
         f"K = {advice.K:g}, m = {advice.m}, eta_c = {advice.eta_c:g}, "
         f"eta_s = {advice.eta_s:g}{given}{own}"
@@ -79,8 +81,8 @@ def suggestion(advice: Advice) -> list[str]:
     xi2 = [p.xi2 for p in advice.probes if p.xi2 is not None]
     if xi2 and within.value is not None:
         out.append(
-            f"At rates it allows, theorem 4 lets clients come with q <= {within.value:.3g}: server "
-            f"rounds at least {1 - within.value:.3g} of the time."
+            f"At rates it allows, theorem 4 needs client_prob <= {within.value:.3g}: "
+            f"server rounds at least {1 - within.value:.3g} of the time."
         )
     if xi2 and max(xi2) > over(advice.probes, "sigma_g2"):
         out.append(

@@ -1,4 +1,4 @@
-"""What the theorems of SAFARI and FAST demand of the learning rates and of q.
+"""What the theorems of SAFARI and FAST demand of the learning rates and probabilities.
 
 Sources: SAFARI, theorem 4 (docs/papers.md#safari), and FAST, theorem 1
 (docs/papers.md#fast).
@@ -34,7 +34,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on q.
+    """A bound on a probability.
 
     Attributes:
         value: the bound; None where the theorem says nothing.
@@ -66,7 +66,7 @@ def safari_rates(
     ]
 
 
-def safari_q(
+def most_client_prob(
     sigma_g2: float,
     g1: float,
     g2: float,
@@ -128,7 +128,7 @@ def fast_rates(
     ]
 
 
-def fast_q(
+def least_snapshot_prob(
     sigma_g2: float, g1: float, g2: float, g3: float, L: float, eta_c: float, K: float
 ) -> Bound:
     """FAST, theorem 1: snapshots (uniform rounds) with probability at least this q.

@@ -15,7 +15,7 @@ from raysafl.tracking.metrics import metric_name, shown_statistics
 NAME = "Sweep"
 TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 # Curves besides the one by which runs are judged; MLflow hides those without points.
-LINES = ("test_loss", "train_accuracy", "q", "server_rounds", "bytes_down")
+LINES = ("test_loss", "train_accuracy", "enforce_prob", "server_rounds", "bytes_down")
 # Largest number of runs in one chart.
 RUNS = 100
 

@@ -119,7 +119,7 @@ def test_every_algorithm_under_every_policy_has_equal_rows_in_a_pack_with_all_ot
         pd.testing.assert_frame_equal(found, due.reset_index(drop=True))
 
 
-def test_the_96_cells_of_the_factorial_in_packs_have_the_rows_of_each_alone(
+def test_the_96_runs_of_the_factorial_in_packs_have_the_rows_of_each_alone(
     tmp_path: Path,
 ) -> None:
     sweep = load_sweep(sweep_files()["factorial_small"])
@@ -132,11 +132,13 @@ def test_the_96_cells_of_the_factorial_in_packs_have_the_rows_of_each_alone(
 
 
 @pytest.mark.usefixtures("ray_local")
-def test_two_cells_of_table_8_in_one_pack_have_the_rows_of_each_alone(
+def test_two_runs_of_table_8_in_one_pack_have_the_rows_of_each_alone(
     real_data: Path, tmp_path: Path
 ) -> None:
-    cells = load_sweep(sweep_files()["safari_table8_mnist"]).labelled()
-    runs = [cells[4, method, 1].replace(rounds=12) for method in ("FedAvg", "SAFARI")]
+    labelled = load_sweep(sweep_files()["safari_table8_mnist"]).labelled()
+    runs = [
+        labelled[4, method, 1].replace(rounds=12) for method in ("FedAvg", "SAFARI")
+    ]
     expected = alone(runs)
     found = rows(together(sweep_of(runs), tmp_path / "s", 64, 2))
     pd.testing.assert_frame_equal(found, expected)

@@ -45,7 +45,7 @@ RULES: list[Algorithm] = [
     *(
         FedAvg(),
         FedAvgM(momentum=0.5),
-        FedProx(mu=0.1),
+        FedProx(prox=0.1),
         FedAdagrad(lr=0.1),
         FedAdam(),
         FedYogi(),

@@ -152,7 +152,10 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [Absent(s=2, m=3), Snapshot(base=Uniform(m=2), uniform=Uniform(m=2), q=0.5)],
+    [
+        Absent(s=2, m=3),
+        Snapshot(base=Uniform(m=2), uniform=Uniform(m=2), snapshot_prob=0.5),
+    ],
     ids=lambda policy: type(policy).__name__,
 )
 def test_a_policy_without_an_expected_cohort_needs_one_from_the_user(

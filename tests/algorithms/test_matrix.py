@@ -86,7 +86,7 @@ def test_a_wrapper_runs_around_every_algorithm_and_resumes_bitwise(
     restore(second, dump(first))
     records += play(second)
     assert [r.test_loss for r in records] == [r.test_loss for r in expected]
-    assert [r.q for r in records] == [r.q for r in expected]
+    assert [r.enforce_prob for r in records] == [r.enforce_prob for r in expected]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)

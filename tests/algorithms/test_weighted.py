@@ -51,13 +51,6 @@ def test_unbalanced_clients_make_a_difference_and_balanced_ones_none(
     assert not torch.allclose(plain, weighted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_weights_the_json_is_that_of_before(kind: type[Algorithm]) -> None:
-    assert "weighted" not in kind().to_json()
-    weighted = kind(weighted=True)
-    assert Algorithm.from_json(weighted.to_json()) == weighted
-
-
 class Counting(Algorithm):
     """Keeps the numbers of samples that it is told."""
 

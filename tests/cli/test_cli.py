@@ -138,7 +138,6 @@ def test_list_names_every_family_with_a_line_each(
         "Each client holds p classes"
     )
     safari = families["algorithm"]["SAFARI"]
-    assert safari["kind"] == "Safari"
     prob = safari["fields"]["client_prob"]
     assert prob["type"] == "float" and prob["default"] == "0.8" and prob["description"]
     code, said = call(monkeypatch, "list")

@@ -98,8 +98,9 @@ def test_digests_are_equal_exactly_where_components_are(a: Solid, b: Solid) -> N
 
 def test_json_is_canonical_and_the_digest_is_its_sha256() -> None:
     text = (
-        '{"batch_size":64,"decay":0.5,"epochs":1,"kind":"SGD","lr":0.1,"milestones":[],'
-        '"momentum":0.0,"optimizer":"sgd","steps":null,"weight_decay":0.0}'
+        '{"batch_size":64,"clip_norm":null,"decay":0.5,"epochs":1,"kind":"LocalTraining",'
+        '"lr":0.1,"milestones":[],"momentum":0.0,"optimizer":"sgd","schedule":null,'
+        '"steps":null,"weight_decay":0.0}'
     )
     config = LocalTraining(lr=0.1, batch_size=64, epochs=1)
     assert config.to_json() == text
@@ -177,7 +178,7 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
     text = message(Federation, partition={"kind": "classperclient", "p": 1})
     assert "unknown kind 'classperclient': did you mean 'ClassesPerClient'?" in text
     assert (
-        "known: ByColumn, ClassesPerClient, " in text
+        "known: ByColumn, ByUser, ClassesPerClient, " in text
         and "Iid" in text
         and "Uniform" not in text
     )
@@ -189,7 +190,7 @@ def test_an_unknown_kind_gets_the_nearest_of_its_family_only() -> None:
 def test_a_family_name_or_nothing_is_not_a_kind(part: dict[str, Any]) -> None:
     text = message(Federation, partition=part)
     assert text.startswith("Federation: partition: unknown kind")
-    assert "known: ByColumn, ClassesPerClient, " in text
+    assert "known: ByColumn, ByUser, ClassesPerClient, " in text
 
 
 def test_a_component_of_another_family_is_refused() -> None:
@@ -234,9 +235,8 @@ def test_nearest_finds_an_exact_name_whatever_its_case(names: list[str]) -> None
 
 
 def test_nearest_ignores_capitals() -> None:
-    assert (
-        nearest("sgd", {"SGD", "Safari"}) == "did you mean 'SGD'? (known: SGD, Safari)"
-    )
+    told = nearest("safari", {"FSL", "SAFARI"})
+    assert told == "did you mean 'SAFARI'? (known: FSL, SAFARI)"
 
 
 def test_nearest_makes_no_wild_guess() -> None:
@@ -254,7 +254,9 @@ def test_replace_reaches_inside_and_leaves_the_original(tiny: Run) -> None:
 
 
 def test_replace_changes_a_part_that_it_puts_in(tiny: Run) -> None:
-    other = tiny.replace({"algorithm.q": 0.25, "algorithm": SAFARI(client_prob=0.5)})
+    other = tiny.replace(
+        {"algorithm.client_prob": 0.25, "algorithm": SAFARI(client_prob=0.5)}
+    )
     assert other.algorithm == SAFARI(client_prob=0.25)
 
 
@@ -356,12 +358,15 @@ def test_flat_joins_names_with_dots_and_a_kind_stands_for_its_part() -> None:
         "kind": "Federation",
         "clients": 10,
         "dataset": "Digits",
+        "dataset.standardise": False,
         "partition": "ClassesPerClient",
         "partition.p": 2,
         "server": "IidServer",
         "server.n0": 9,
         "seed": 0,
         "share": 0.0,
+        "validation": None,
+        "own_tests": 0.0,
     }
 
 

@@ -84,8 +84,7 @@ def test_milestones_and_a_schedule_are_multiplied() -> None:
     assert local.rate(2) == pytest.approx(LR * 0.5 * 0.5)
 
 
-def test_a_training_without_a_schedule_has_the_json_of_before() -> None:
-    assert "schedule" not in BASE.to_json() and "clip_norm" not in BASE.to_json()
+def test_a_training_without_a_schedule_has_one_rate() -> None:
     assert BASE.over(5) is BASE
     assert BASE.rate(7) == LR
 

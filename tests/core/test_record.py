@@ -27,7 +27,7 @@ def test_the_parquet_schema_has_the_columns_and_types_of_a_record() -> None:
         "test_loss": "double",
         "train_accuracy": "double",
         "train_loss": "double",
-        "q": "double",
+        "enforce_prob": "double",
         "snapshots": "int32",
         "server_rounds": "int32",
         "steps": "int64",
@@ -38,7 +38,13 @@ def test_the_parquet_schema_has_the_columns_and_types_of_a_record() -> None:
 
 
 def test_levels_are_averaged_and_counts_are_summed() -> None:
-    levels = ["test_accuracy", "test_loss", "train_accuracy", "train_loss", "q"]
+    levels = [
+        "test_accuracy",
+        "test_loss",
+        "train_accuracy",
+        "train_loss",
+        "enforce_prob",
+    ]
     counts = ["snapshots", "server_rounds", "steps", "bytes_down", "bytes_up"]
     assert (metrics.MEANS, metrics.SUMS) == (levels, counts)
     assert all(STATISTICS[f"total_{name}"] == COLUMNS[name].total for name in counts)

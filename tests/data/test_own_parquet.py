@@ -219,11 +219,6 @@ def test_the_only_columns_of_images_and_classes_are_needed(tmp_path: Path) -> No
     assert fl.from_parquet(tmp_path, image="b", label="c").load().num_classes == 2
 
 
-def test_runs_that_name_a_folder_keep_their_ids() -> None:
-    text = '{"high":1.0,"kind":"ParquetImages","low":0.0,"path":"cifar10"}'
-    assert fl.ParquetImages(path="cifar10").to_json() == text
-
-
 def test_images_with_a_client_per_writer_are_trained(tmp_path: Path) -> None:
     from raysafl.runtime.in_process import Worker
     from raysafl.simulation.simulation import Simulation

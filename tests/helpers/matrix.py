@@ -97,7 +97,7 @@ def policies(folder: Path) -> dict[str, Participation]:
         f"snapshot of {name}": Snapshot(base=policy, uniform=Uniform(m=2), **how)
         for (name, policy), how in zip(
             plain.items(),
-            [{"every": 2}, {"q": 0.5}, {"adapt": 5.0}] * len(plain),
+            [{"every": 2}, {"snapshot_prob": 0.5}, {"adapt": 5.0}] * len(plain),
             strict=False,
         )
     }

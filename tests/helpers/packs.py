@@ -85,7 +85,7 @@ def mixed(base: Run, model: Model) -> dict[str, Run]:
             "data.validation": Validation(clients=0.1),
             "keep": "best",
         },
-        "FedProx": {"algorithm": FedProx(mu=0.1), "local": adam, "eval_every": 3},
+        "FedProx": {"algorithm": FedProx(prox=0.1), "local": adam, "eval_every": 3},
         "shared": {
             "data.share": 0.5,
             "data.partition_seeds": 3,

@@ -15,7 +15,7 @@ ENDED = {
     "config": {
         "rounds": 5,
         "replicates": 2,
-        "algorithm": {"kind": "Safari", "q": 0.5},
+        "algorithm": {"kind": "SAFARI", "client_prob": 0.5},
         "note": "x" * 7000,
     },
     "started": "2026-11-21T02:00:00+00:00",

@@ -1,6 +1,7 @@
 """Every component is exported, described and exemplified, so that a newcomer can look it up."""
 
 import doctest
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 from helpers.families import built_in
 
+import raysafl as fl
 from raysafl import (
     Claim,
     Hardware,
     LocalTraining,
     Patience,
+    PerClient,
     Printed,
     Run,
     Sweep,
@@ -21,12 +24,14 @@ from raysafl import (
 )
 from raysafl.cli.catalogue import FAMILIES
 from raysafl.core.component import Component
+from raysafl.quickstart import BASE
 
 ROOT = Path(__file__).parents[2]
 OTHERS: tuple[type[Component], ...] = (
     Run,
     LocalTraining,
     Patience,
+    PerClient,
     Hardware,
     Table,
     Printed,
@@ -46,6 +51,23 @@ def test_every_field_of_a_component_is_described(kind: type[Component]) -> None:
         name for name, field in kind.model_fields.items() if not field.description
     ]
     assert not silent, f"{kind.__name__}: give {silent} a Field(description=...)"
+
+
+@pytest.mark.parametrize("kind", components(), ids=lambda kind: kind.__name__)
+def test_the_json_has_the_names_that_python_accepts(kind: type[Component]) -> None:
+    if kind is fl.InMemory:
+        made = fl.from_arrays([[1.0], [2.0]], [0, 1], test=([[1.0]], [0]))
+    elif kind is Run:
+        made = BASE
+    else:
+        required = [n for n, field in kind.model_fields.items() if field.is_required()]
+        made = kind.model_construct(**dict.fromkeys(required))
+    written = made.model_dump(mode="json", warnings=False)
+    assert getattr(fl, written.pop("kind")) is kind
+    accepted = inspect.signature(kind).parameters.values()
+    named = {p.name for p in accepted if p.kind is not p.VAR_KEYWORD}
+    # Where files lie is no part of a configuration.
+    assert written.keys() == named - {"files"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,4 +1,4 @@
-"""Run two rounds of every cell of experiments/, and check printed numbers and reports."""
+"""Run two rounds of every entry of experiments/, and check printed numbers and reports."""
 
 import importlib
 import json
@@ -16,8 +16,8 @@ from helpers.small_data import write_all
 
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
-from raysafl.report.analysis.cells import matches, unplaced
 from raysafl.report.analysis.claims import check_claim
+from raysafl.report.analysis.entries import matches, unplaced
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
@@ -39,7 +39,7 @@ DRAWN = ("safari_table3_mnist", "safari_readings", "fast_table3_cifar10", "fsl_t
 
 
 class World:
-    """Small data, and the results of all runs so far: files that share cells share runs."""
+    """Small data, and the results of all runs so far: files that share entries share runs."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self.path, self.root, self.done = path, root, Store(path / "all")
@@ -58,7 +58,7 @@ class World:
         for pack in packs:
             first = pack.runs[0]
             work = Worker(
-                [cell for run in pack.runs for cell in run.cells],
+                [entry for run in pack.runs for entry in run.cells],
                 self.datasets[first.data.source_key],
                 first.model,
                 objective=first.objective,
@@ -104,7 +104,7 @@ def sweep_of(name: str) -> Sweep:
     "name",
     [name if name in QUICK else pytest.param(name, marks=ACCEPTANCE) for name in FILES],
 )
-def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -> None:
+def test_two_rounds_of_every_entry_run_and_are_reported(name: str, here: World) -> None:
     sweep = sweep_of(name).at("smoke")
     store = here.folder(sweep)
     runs = write_runs_table(store)
@@ -121,7 +121,7 @@ def test_two_rounds_of_every_cell_run_and_are_reported(name: str, here: World) -
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> None:
+def test_printed_numbers_and_claims_belong_to_entries(name: str, here: World) -> None:
     sweep = sweep_of(name)
     manifest, table = sweep.manifest(), sweep.manifest().table
     assert not unplaced(manifest)
@@ -129,7 +129,7 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
         assert any(matches(printed, entry.labels) for entry in manifest.entries)
     if (
         table.paper
-    ):  # then each cell has a number, or is a baseline, or stands in a claim
+    ):  # then each entry has a number, or is a baseline, or stands in a claim
         said = [
             *(p.labels for p in table.paper),
             *(c.where for c in manifest.claims if c.where),
@@ -137,18 +137,18 @@ def test_printed_numbers_and_claims_belong_to_cells(name: str, here: World) -> N
         said += [table.minus] if table.minus else []
         for entry in manifest.entries:
             assert any(labels.items() <= entry.labels.items() for labels in said), entry
-    cells = pd.DataFrame(
+    entries = pd.DataFrame(
         [{f"label.{a}": v for a, v in e.labels.items()} for e in manifest.entries]
     )
-    cells["above_chance"] = 1.0
+    entries["above_chance"] = 1.0
     for claim in manifest.claims:
-        cells[f"mean.{claim.statistic or table.statistic}"] = 1.0
-        # it speaks of cells that exist
-        assert check_claim(claim, cells, manifest).places, claim
+        entries[f"mean.{claim.statistic or table.statistic}"] = 1.0
+        # it speaks of entries that exist
+        assert check_claim(claim, entries, manifest).places, claim
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_scale_has_the_same_cells_and_the_paper_scale_is_largest(
+def test_every_scale_has_the_same_entries_and_the_paper_scale_is_largest(
     name: str, here: World
 ) -> None:
     sweep = sweep_of(name)
@@ -161,7 +161,7 @@ def test_every_scale_has_the_same_cells_and_the_paper_scale_is_largest(
     assert sweep.name == name and sweep.title and len(sweep.notes) > 100
 
 
-SHARED = [  # two cells that are one run
+SHARED = [  # two entries that are one run
     ("safari_table1_mnist", (4, 1), "safari_table8_mnist", (4, "FedAvg", 1)),
     ("safari_table3_mnist", (1000, 2), "safari_table8_mnist", (4, "SAFARI", 2)),
     ("safari_table5_mnist", (2, 0.8), "safari_table2_mnist", (2, "SAFARI", 1)),
@@ -199,15 +199,15 @@ SHARED = [  # two cells that are one run
 ]
 
 
-@pytest.mark.parametrize(("one", "cell", "other", "same"), SHARED)
-def test_tables_that_share_a_cell_share_its_run(
+@pytest.mark.parametrize(("one", "entry", "other", "same"), SHARED)
+def test_tables_that_share_a_entry_share_its_run(
     one: str,
-    cell: tuple[object, ...],
+    entry: tuple[object, ...],
     other: str,
     same: tuple[object, ...],
     here: World,
 ) -> None:
-    assert sweep_of(one).labelled()[cell].id == sweep_of(other).labelled()[same].id  # type: ignore[index]
+    assert sweep_of(one).labelled()[entry].id == sweep_of(other).labelled()[same].id  # type: ignore[index]
 
 
 DIGESTS = """

@@ -53,7 +53,7 @@ def collecting() -> ModuleType:
 def assert_comes_out_again(
     run: Run, kept: Store, path: Path, machine: dict[str, str]
 ) -> None:
-    """Run at most 40 rounds of a cell, and compare them with the committed rows.
+    """Run at most 40 rounds of an entry, and compare them with the committed rows.
 
     They are equal in every bit on the kind of machine (CPU and versions) that
     `machine.json` names, because the compiled loops of linear models sum in an order
@@ -76,24 +76,24 @@ def assert_comes_out_again(
     np.testing.assert_allclose(rows[accuracies], old[accuracies], rtol=0, atol=SLACK)
 
 
-@pytest.mark.parametrize("cell", DIGITS, ids=" ".join)
+@pytest.mark.parametrize("entry", DIGITS, ids=" ".join)
 def test_the_factorial_on_digits_comes_out_again_exactly_on_the_recorded_kind_of_machine(
-    cell: tuple[str, ...], tmp_path: Path, collecting: ModuleType
+    entry: tuple[str, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
     run = load_sweep(
         ROOT / "experiments" / "studies" / "factorial_small.py"
-    ).labelled()[cell]
+    ).labelled()[entry]
     kept = Store(MEASURED / "factorial_small")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
 
 @pytest.mark.usefixtures("real_data")
-@pytest.mark.parametrize("cell", MNIST, ids=str)
+@pytest.mark.parametrize("entry", MNIST, ids=str)
 def test_a_reading_of_safari_comes_out_again_exactly_on_the_recorded_kind_of_machine(
-    cell: tuple[Any, ...], tmp_path: Path, collecting: ModuleType
+    entry: tuple[Any, ...], tmp_path: Path, collecting: ModuleType
 ) -> None:
     file = ROOT / "experiments" / "safari" / "readings_inputs.py"
-    run = load_sweep(file).labelled()[cell]
+    run = load_sweep(file).labelled()[entry]
     kept = Store(MEASURED / "safari_readings_inputs")
     assert_comes_out_again(run, kept, tmp_path, collecting.machine())
 
@@ -114,6 +114,10 @@ def test_what_was_measured_is_what_the_experiment_files_say_now(
         ended = {run_id: entry.status for run_id, entry in store.ledger().items()}
         assert set(ended) == {entry.run_id for entry in kept.entries} == store.begun()
         assert set(ended.values()) <= {"finished", "diverged"}
+        for entry in store.ledger().values():
+            assert (
+                Run.model_validate(entry.config).model_dump(mode="json") == entry.config
+            )
 
 
 def test_measured_files_are_small_and_name_no_path_of_a_machine(

@@ -38,7 +38,7 @@ def test_an_algorithm_a_policy_and_a_model_of_ones_own_run_on_ray_as_printed(
     sweep = load_sweep(module).at("smoke")
     outcome = Runner(sweep, out=tmp_path / "out", track="none", quiet=True).run()
     assert outcome.ok and isinstance(sweep, Sweep)
-    assert set(outcome.runs["config.algorithm"]) == {"Median", "Safari"}
+    assert set(outcome.runs["config.algorithm"]) == {"Median", "SAFARI"}
     assert set(outcome.runs["config.participation"]) == {"Shifts"}
     assert set(outcome.runs["config.model"]) == {"Tanh"}
     sys.modules.pop("raysafl_experiment_my_file")

@@ -319,30 +319,6 @@ def test_nobody_comes_as_often_as_ten_clients_of_rate_5_percent_stay_away() -> N
     assert fits([empty, 4000 - empty], [4000 * expected, 4000 * (1 - expected)])
 
 
-@pytest.mark.parametrize(
-    ("policy", "json"),
-    [
-        (
-            Bernoulli(rate=0.1, at_least_one=True),
-            '{"kind":"Bernoulli","m":null,"rate":0.1}',
-        ),
-        (
-            Markov(mean=0.1, correlation=0.5, at_least_one=True),
-            '{"correlation":0.5,"kind":"Markov","m":null,"mean":0.1}',
-        ),
-    ],
-    ids=repr,
-)
-def test_a_policy_with_at_least_one_client_keeps_its_json(
-    policy: Participation, json: str
-) -> None:
-    assert policy.to_json() == json
-    assert Participation.from_json(json) == policy == type(policy).from_json(json)
-    without = policy.replace(at_least_one=False)
-    assert '"at_least_one":false' in without.to_json()
-    assert Participation.from_json(without.to_json()) == without
-
-
 def test_cyclic_groups_take_turns_exactly() -> None:
     blocks = [[0, 1, 2], [3, 4], [5, 6]]
     assert cohorts(Cyclic(groups=3, length=2), 7, clients=7) == [

@@ -41,7 +41,7 @@ def play(
     for t, accuracy in enumerate(accuracies):
         state, cohort = policy.pick(state, 10, Key(seed, t), accuracy)
         ids_T.append(cohort.ids)
-        notes.append((cohort.snapshot_prob, cohort.enforced))
+        notes.append((cohort.enforce_prob, cohort.enforced))
     return ids_T, notes
 
 
@@ -150,7 +150,7 @@ def test_a_state_that_went_through_json_has_the_same_future(
     for t in range(20, 40):
         state, cohort = policy.pick(state, 10, Key(0, t), accuracies[t])
         assert cohort.ids == whole[t]
-        assert (cohort.snapshot_prob, cohort.enforced) == notes[t]
+        assert (cohort.enforce_prob, cohort.enforced) == notes[t]
 
 
 def simulation_of(run: Run) -> Simulation:
@@ -161,7 +161,8 @@ def simulate(run: Run) -> list[tuple[int, list[int], float | None, int]]:
     simulation, out = simulation_of(run), []
     while not simulation.done:
         out += [
-            (r.replicate, r.cohorts[-1], r.q, r.snapshots) for r in simulation.step()
+            (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
+            for r in simulation.step()
         ]
     return out
 
@@ -210,17 +211,9 @@ def test_q_can_go_by_what_the_new_model_gets_right(accuracy: str, tiny: Run) -> 
         right = work.trainer.model.logits(w_P, x).argmax(-1).numpy() == samples.y[held]
         assert record.train_accuracy == pytest.approx(right.mean(), abs=2 / len(held))
         told.append(record.train_accuracy)
-        notes.append(record.q)
+        notes.append(record.enforce_prob)
     expected = play(policy, [None, *told[:-1]])[1]
     assert notes == [q for q, _ in expected]
-
-
-def test_an_id_from_before_the_choice_of_an_accuracy_is_unchanged() -> None:
-    policy = Snapshot(base=BASE, uniform=UNIFORM, adapt=1.0)
-    assert "accuracy" not in policy.to_json()
-    assert policy.digest() == "efcf92c8d951"
-    chosen = policy.replace(accuracy="clients")
-    assert Snapshot.from_json(chosen.to_json()) == chosen != policy
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -> None:
@@ -228,11 +221,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_sees_the_same_cohorts(tiny: Run) -
     run = tiny.replace(participation=policy, rounds=8)
     whole, first, second = simulate(run), simulation_of(run), simulation_of(run)
     cut = [
-        (r.replicate, r.cohorts[-1], r.q, r.snapshots)
+        (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
         for _ in range(4)
         for r in first.step()
     ]
     restore(second, dump(first))
     while not second.done:
-        cut += [(r.replicate, r.cohorts[-1], r.q, r.snapshots) for r in second.step()]
+        cut += [
+            (r.replicate, r.cohorts[-1], r.enforce_prob, r.snapshots)
+            for r in second.step()
+        ]
     assert cut == whole

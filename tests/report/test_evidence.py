@@ -94,27 +94,27 @@ PARTITIONS = [0, 0, 1, 1, 2, 2]
 def test_a_printed_number_lies_among_partitions_by_hand() -> None:
     # within^2 is (2 + 2 + 8) / 3 = 4, MSB is 2 (100 + 0 + 100) / 2 = 200, so between^2
     # is 98, and the variance of our mean 200 / 6.
-    cell = place(DEALT, 55, PARTITIONS, seeds=4)
-    assert cell["between"] == pytest.approx(math.sqrt(98))
-    assert cell["within"] == pytest.approx(2)
-    assert cell["std.final"] == pytest.approx(math.sqrt(102))
+    entry = place(DEALT, 55, PARTITIONS, seeds=4)
+    assert entry["between"] == pytest.approx(math.sqrt(98))
+    assert entry["within"] == pytest.approx(2)
+    assert entry["std.final"] == pytest.approx(math.sqrt(102))
     deviation = math.sqrt(98 + 4 / 4 + 200 / 6)
-    assert cell["z"] == pytest.approx(5 / deviation)
-    assert cell["half.diff"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
-    assert (cell["verdict"], cell["below"]) == ("inside", pytest.approx(2 / 3))
+    assert entry["z"] == pytest.approx(5 / deviation)
+    assert entry["half.diff"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
+    assert (entry["verdict"], entry["below"]) == ("inside", pytest.approx(2 / 3))
 
 
 def test_with_one_seed_each_a_printed_mean_of_seeds_is_judged_as_a_single_run() -> None:
     # Nothing tells what of the spread is within, so none of it is divided by n.
-    cells = [place([0.4, 0.5, 0.6], 55, [0, 1, 2], seeds=n) for n in (1, 5)]
-    for cell in cells:
-        assert cell["z"] == pytest.approx(5 / math.sqrt(100 + 100 / 3))
-        assert math.isnan(cell["between"]) and math.isnan(cell["within"])
+    entries = [place([0.4, 0.5, 0.6], 55, [0, 1, 2], seeds=n) for n in (1, 5)]
+    for entry in entries:
+        assert entry["z"] == pytest.approx(5 / math.sqrt(100 + 100 / 3))
+        assert math.isnan(entry["between"]) and math.isnan(entry["within"])
 
 
 def test_one_replicate_judges_nothing_and_no_number_has_no_verdict() -> None:
-    cell = place([0.5], 50)
-    assert cell["verdict"] == "" and math.isnan(cell["half.diff"])
+    entry = place([0.5], 50)
+    assert entry["verdict"] == "" and math.isnan(entry["half.diff"])
     runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.4, 0.5]})
     assert judged(runs, manifest)["verdict"].tolist() == ["", ""]
     assert bias(judged(runs, manifest), runs, manifest).empty
@@ -130,24 +130,24 @@ def test_the_rule_names_the_number_of_printed_seeds_which_small_runs_do_not_have
 
 
 def test_the_bias_of_a_group_is_judged_as_one_number_over_the_same_replicates() -> None:
-    # What one cell has too much, the other has too little: their mean hardly varies.
+    # What one entry has too much, the other has too little: their mean hardly varies.
     finals = {"a": [0.40, 0.50, 0.60], "b": [0.62, 0.50, 0.41]}
     paper = [Printed(labels={"method": m}, mean=51) for m in finals]
     runs, manifest = sweep(finals, paper, [0, 1, 2])
     found = bias(judged(runs, manifest), runs, manifest).set_index("group")
-    assert found.index.tolist() == ["all cells", "method = a", "method = b"]
+    assert found.index.tolist() == ["all entries", "method = a", "method = b"]
     means = [51, 50, 50.5]
-    whole = found.loc["all cells"]
+    whole = found.loc["all entries"]
     deviation = np.std(means, ddof=1) * math.sqrt(1 + 1 / 3)
     assert whole["diff"] == pytest.approx(np.mean(means) - 51)
     assert whole["z"] == pytest.approx(-whole["diff"] / deviation)
     assert whole["half"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
-    assert (whole["cells"], whole["lower"]) == (2, 1 + 0)
+    assert (whole["entries"], whole["lower"]) == (2, 1 + 0)
     one = found.loc["method = a"]
     assert one["z"] == pytest.approx(judged(runs, manifest)["z"][0])
 
 
-def test_cells_without_common_replicates_have_a_bias_without_an_interval() -> None:
+def test_entries_without_common_replicates_have_a_bias_without_an_interval() -> None:
     paper = [Printed(labels={"method": m}, mean=51) for m in "ab"]
     runs, manifest = sweep({"a": [0.4, 0.5], "b": [0.4, 0.5]}, paper)
     runs.loc[runs["run_id"] == "b", "replicate"] += 2

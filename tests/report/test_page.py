@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from raysafl.cli import app as cli
 from raysafl.core.text import format_bytes
-from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.pareto import find_problems, front
-from raysafl.report.figures.curves import q_curves
+from raysafl.report.figures.curves import enforcement_curves
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
@@ -34,7 +34,7 @@ from raysafl.storage.store import Store
 TITLES = [
     "Summary",
     "Table",
-    "All cells",
+    "All entries",
     "Methods, seed by seed",
     "Curves",
     "Heat map",
@@ -118,7 +118,7 @@ def test_the_page_has_the_numbers_of_the_table(page: Page, real_results: Path) -
     numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", table)
     assert len(numbers) == 8
     for number in numbers:
-        # in the table and in its cell's line
+        # in the table and in its entry's line
         assert page.text.count(number) >= 2, number
     assert "8 of 8" in page.text and "raysafl quickstart" in page.text
     assert "data.partition.p 1, 2" in page.text  # of what differs
@@ -177,7 +177,7 @@ def test_two_sweeps_stand_beside_each_other(copy: Store, real_results: Path) -> 
     copy.write_manifest(manifest.replace(entries=entries, scale="small"))
     files = write_comparison([first, copy], out)
     text, page = files[0].read_text(), Page(files[1].read_text())
-    assert text.count("+10.00 ± ") == 7 and "7 of 8 cells are in every sweep" in text
+    assert text.count("+10.00 ± ") == 7 and "7 of 8 entries are in every sweep" in text
     assert "Scales differ: paper, small." in text and "Scales differ" in page.text
     assert page.text.count("+10.00 ± ") == 7 and len(page.images) == 2
     names = [f"{p.parent.name}/{p.name}" for p in (first.path, copy.path)]
@@ -287,7 +287,7 @@ def configured(policies: dict[str, dict[str, object]]) -> tuple[pd.DataFrame, Ma
 BETA = {"kind": "Arbitrary", "m": 2}
 POLICIES: dict[str, dict[str, object]] = {
     "beta": BETA,
-    "half": {"kind": "Snapshot", "base": BETA, "q": 0.5},
+    "half": {"kind": "Snapshot", "base": BETA, "snapshot_prob": 0.5},
     "full": {"kind": "Full"},
 }
 
@@ -297,11 +297,11 @@ def test_enforced_rounds_are_a_choice_and_other_policies_other_problems() -> Non
     (problem,) = find_problems(
         aggregate(runs, manifest), runs, manifest, Layout.of(manifest)
     )
-    assert problem.cells["run_id"].tolist() == ["beta", "half"]
+    assert problem.entries["run_id"].tolist() == ["beta", "half"]
     # beta enforces none, whatever it counts
-    assert problem.cells["snapshots"].tolist() == [0, 1]
+    assert problem.entries["snapshots"].tolist() == [0, 1]
     # n0 only where the server trained
-    assert problem.cells["samples"].tolist() == [0, 50]
+    assert problem.entries["samples"].tolist() == [0, 50]
     content = pareto(aggregate(runs, manifest), runs, manifest, Layout.of(manifest))
     assert content is not None and Image.open(io.BytesIO(content)).format == "PNG"
     assert (
@@ -324,7 +324,7 @@ def rounds_of(manifest: Manifest, **changes: object) -> pd.DataFrame:
                 "cohorts": [[t % 4]],
                 "enforced": [t % 2 == 1],
                 "trained": [True],
-                "q": 0.1 * t,
+                "enforce_prob": 0.1 * t,
                 "test_accuracy": 0.5,
             }
             | changes
@@ -353,11 +353,18 @@ def test_each_policy_has_one_raster_and_none_without_runs() -> None:
 
 def test_q_is_drawn_where_it_moves() -> None:
     _, manifest = configured(POLICIES)
-    assert len(q_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
-    assert q_curves(rounds_of(manifest, q=0.5), manifest, Layout.of(manifest)) == []
     assert (
-        q_curves(
-            rounds_of(manifest, q=None).astype({"q": float}),
+        len(enforcement_curves(rounds_of(manifest), manifest, Layout.of(manifest))) == 1
+    )
+    assert (
+        enforcement_curves(
+            rounds_of(manifest, enforce_prob=0.5), manifest, Layout.of(manifest)
+        )
+        == []
+    )
+    assert (
+        enforcement_curves(
+            rounds_of(manifest, enforce_prob=None).astype({"enforce_prob": float}),
             manifest,
             Layout.of(manifest),
         )

@@ -1,4 +1,4 @@
-"""Reports of sweeps of very many cells: what they show, what they leave out and say."""
+"""Reports of sweeps of very many entries: what they show, what they leave out and say."""
 
 import io
 import itertools
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import MOST, Part, thinned
 from raysafl.report.figures.curves import curves
@@ -37,7 +37,7 @@ def grid(sizes: tuple[int, ...] = SIZES, **fields: object) -> Manifest:
 def of_keys(
     names: list[str], keys: list[tuple[Label, ...]], **fields: object
 ) -> Manifest:
-    """A sweep with a cell for each of these labels."""
+    """A sweep with an entry for each of these labels."""
     entries = [
         Entry(run_id=f"{i:012x}", labels=dict(zip(names, key, strict=True)))
         for i, key in enumerate(keys)
@@ -78,8 +78,8 @@ def stored(path: Path, sweep: Manifest) -> Store:
 
 
 def part_of(sweep: Manifest, most: int = MOST) -> Part:
-    cells = aggregate(runs_of(sweep), sweep)
-    return Part.of(cells, sweep, Layout.of(sweep), most)
+    entries = aggregate(runs_of(sweep), sweep)
+    return Part.of(entries, sweep, Layout.of(sweep), most)
 
 
 def test_a_part_of_a_grid_is_a_grid_with_both_ends_of_its_longest_axes() -> None:
@@ -95,7 +95,7 @@ def test_a_part_of_a_grid_is_a_grid_with_both_ends_of_its_longest_axes() -> None
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 300, 999, 1000])
-def test_a_part_has_at_most_so_many_cells_and_not_much_fewer(most: int) -> None:
+def test_a_part_has_at_most_so_many_entries_and_not_much_fewer(most: int) -> None:
     found = thinned(list(itertools.product(range(40), range(25), range(2))), most)
     assert most / 4 <= len(found) <= most
     assert found == sorted(set(found))
@@ -112,7 +112,7 @@ def test_labels_that_were_drawn_are_thinned_along_the_list() -> None:
 def test_an_ordinary_sweep_is_shown_whole_and_nothing_is_said() -> None:
     sweep = grid((10, 10, 10))
     part = part_of(sweep)
-    assert part.manifest is sweep and len(part.cells) == 1000
+    assert part.manifest is sweep and len(part.entries) == 1000
     assert (part.note, part.share) == ("", "")
 
 
@@ -122,15 +122,15 @@ def test_the_sentence_counts_what_is_shown_and_names_where_the_rest_is() -> None
     values = len({entry.labels["a"] for entry in part.manifest.entries})
     assert shown == 30 * values <= MOST < shown + 30
     assert part.note == (
-        f"Shown one by one are {shown} of 1,800 cells, evenly spaced ({values} of 60 values "
+        f"Shown one by one are {shown} of 1,800 entries, evenly spaced ({values} of 60 values "
         "of a); the numbers of all are in `runs.parquet`, which `raysafl results` filters "
         "and sorts."
     )
     ids = [entry.run_id for entry in part.manifest.entries]
-    assert part.cells["run_id"].tolist() == ids
+    assert part.entries["run_id"].tolist() == ids
 
 
-def test_a_table_that_would_be_almost_empty_has_one_line_per_cell() -> None:
+def test_a_table_that_would_be_almost_empty_has_one_line_per_entry() -> None:
     draws = np.random.default_rng(0).random((200, 2))
     sweep = of_keys(["a", "b"], [tuple(map(float, draw)) for draw in draws])
     text = markdown(runs_of(sweep), sweep)
@@ -159,23 +159,23 @@ def test_the_files_of_a_report_are_bounded_and_say_what_is_left_out(
     assert f"{1800 - FINISHED} runs of 1800 missing" in table
 
 
-def test_a_distance_to_the_paper_is_that_of_all_cells() -> None:
+def test_a_distance_to_the_paper_is_that_of_all_entries() -> None:
     table = Table(rows=["a", "b"], columns=["c"])
     sweep = grid(table=table)
     unseen = next(e for e in sweep.entries if e not in part_of(sweep).manifest.entries)
     paper = [Printed(labels=unseen.labels, mean=50.0)]
     text = markdown(runs_of(sweep), grid(table=table.replace(paper=paper)))
     own = 100 * (int(unseen.run_id, 16) / 1800 + 0.0005)
-    assert f"**{abs(own - 50):.2f} percentage points** over 1 cell" in text
+    assert f"**{abs(own - 50):.2f} percentage points** over 1 entry" in text
 
 
-def test_a_terminal_shows_few_cells_and_says_so() -> None:
+def test_a_terminal_shows_few_entries_and_says_so() -> None:
     sweep = grid()
     console = Console(width=100, file=io.StringIO(), record=True)
     console.print(screen(runs_of(sweep), sweep, 100))
     text = console.export_text()
     assert len(text.splitlines()) < 400
-    assert "of 1,800 cells, evenly spaced" in " ".join(text.split())
+    assert "of 1,800 entries, evenly spaced" in " ".join(text.split())
 
 
 def test_curves_of_very_many_panels_are_of_some_of_them(
@@ -215,7 +215,7 @@ def test_results_in_a_terminal_are_the_first_ones_and_the_caption_says_so() -> N
     assert str(as_table(found[:1000]).caption).startswith("1000 rows;")
 
 
-def test_a_comparison_of_large_sweeps_shows_some_of_their_cells(
+def test_a_comparison_of_large_sweeps_shows_some_of_their_entries(
     tmp_path: Path,
 ) -> None:
     stores = [stored(tmp_path / name, grid()) for name in ("one", "two")]
@@ -223,5 +223,5 @@ def test_a_comparison_of_large_sweeps_shows_some_of_their_cells(
     text = table.read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert 500 < len(lines) <= 2 + MOST
-    assert "1800 of 1800 cells are in every sweep" in text
-    assert f"{len(lines) - 2} of 1,800 cells are shown, evenly spaced" in text
+    assert "1800 of 1800 entries are in every sweep" in text
+    assert f"{len(lines) - 2} of 1,800 entries are shown, evenly spaced" in text

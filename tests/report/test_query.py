@@ -85,14 +85,19 @@ def test_the_commands_of_the_docs_find_runs(
 
 def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
     runs = Store(real_results / "quickstart").runs()
-    mine = runs[(runs["config.algorithm"] == "Safari") & (runs["label.p"] == 1)]
+    mine = runs[(runs["config.algorithm"] == "SAFARI") & (runs["label.p"] == 1)]
     means = mine.groupby("run_id")["best"].mean().sort_values(ascending=False)
     found = results(
-        [real_results], "algorithm == 'Safari' and q > 0.5 and p == 1", sort="best"
+        [real_results],
+        "algorithm == 'SAFARI' and client_prob > 0.5 and p == 1",
+        sort="best",
     )
     assert found["run_id"].tolist() == means.index.tolist() and len(means) == 2
     assert found["best"].tolist() == pytest.approx(means.tolist())
-    assert found["replicates"].tolist() == [3, 3] and "config.algorithm.q" in found
+    assert (
+        found["replicates"].tolist() == [3, 3]
+        and "config.algorithm.client_prob" in found
+    )
     lowest = results([real_results], sort="final", ascending=True, top=1)
     assert lowest["final"].iloc[0] == results([real_results])["final"].min()
 
@@ -114,10 +119,10 @@ def test_a_query_means_what_pandas_says_by_hand(real_results: Path) -> None:
         ("p >= 1 and p < 2 and not (s != 4)", 2),
         ("p not in [2]", 4),
         ("-p == -(1) and p % 2 == 1 and p // 2 == 0 -- a remark", 4),
-        ("algorithm in ('Safari', 'none')", 4),
+        ("algorithm in ('SAFARI', 'none')", 4),
         ("best >= (select max(best) from runs)", 1),
         ("config->>'$.algorithm.kind' == 'FedAvg'", 4),
-        ('"algorithm.q" is null', 4),
+        ('"algorithm.client_prob" is null', 4),
     ],
 )
 def test_names_values_and_operators(query: str, rows: int, real_results: Path) -> None:
@@ -142,7 +147,7 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("algoritm == 'Safari'", "did you mean 'algorithm'"),
+        ("algoritm == 'SAFARI'", "did you mean 'algorithm'"),
         ("lr > 0", "'lr' could be any of algorithm.inner.lr, algorithm.lr"),
         ("best >", "cannot be answered (syntax error at or near"),
         ("best > 0; select 1", "syntax error"),
@@ -214,7 +219,7 @@ def test_a_run_without_an_axis_has_its_setting_there(
     both = [other.path, real_results]
     assert len(results(both, "algorithm == 'FedAvg'")) == 8
     assert results(both, "algorithm != 'SAFARI'")["sweep"].value_counts().to_dict() == {
-        "other": 8,
+        "other": 4,
         "quickstart": 4,
     }
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from raysafl.report.analysis.cells import aggregate, compare, matching
+from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.curves import curve_of_run, curves
 from raysafl.report.figures.heatmap import heatmap
@@ -154,11 +154,11 @@ def as_shown(sweep: Manifest, runs: pd.DataFrame, width: int = 100) -> str:
 
 def test_mean_and_std_are_over_replicates_and_in_per_cent() -> None:
     sweep = manifest({"algorithm": ["FedAvg"]})
-    cell = aggregate(runs_of(sweep), sweep).iloc[0]
-    assert cell["mean.final"] == pytest.approx(60)
-    assert cell["std.final"] == pytest.approx(10)  # sqrt((100 + 0 + 100) / 2)
-    assert cell["mean.after_server"] == pytest.approx(63)
-    assert cell["replicates"] == 3
+    entry = aggregate(runs_of(sweep), sweep).iloc[0]
+    assert entry["mean.final"] == pytest.approx(60)
+    assert entry["std.final"] == pytest.approx(10)  # sqrt((100 + 0 + 100) / 2)
+    assert entry["mean.after_server"] == pytest.approx(63)
+    assert entry["replicates"] == 3
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.sampled_from([1.0, 100.0]))
@@ -167,18 +167,18 @@ def test_aggregate_agrees_with_the_standard_library(
     finals: list[float], scale: float
 ) -> None:
     sweep = manifest({"algorithm": ["FedAvg"]}, table={"scale": scale})
-    cell = aggregate(runs_of(sweep, tuple(finals)), sweep).iloc[0]
-    assert cell["mean.final"] == pytest.approx(scale * stdlib.fmean(finals), abs=1e-9)
-    assert cell["std.final"] == pytest.approx(scale * stdlib.stdev(finals), abs=1e-6)
+    entry = aggregate(runs_of(sweep, tuple(finals)), sweep).iloc[0]
+    assert entry["mean.final"] == pytest.approx(scale * stdlib.fmean(finals), abs=1e-9)
+    assert entry["std.final"] == pytest.approx(scale * stdlib.stdev(finals), abs=1e-6)
 
 
 def test_labels_keep_their_types() -> None:
-    cells = aggregate(
+    entries = aggregate(
         pd.DataFrame(), manifest({"algorithm": ["a"], "s": [0, None], "p": [0.5]})
     )
-    assert cells["label.s"].tolist() == [0, None]
-    assert isinstance(cells["label.s"].iloc[0], int) and isinstance(
-        cells["label.p"].iloc[0], float
+    assert entries["label.s"].tolist() == [0, None]
+    assert isinstance(entries["label.s"].iloc[0], int) and isinstance(
+        entries["label.p"].iloc[0], float
     )
 
 
@@ -192,19 +192,19 @@ def test_one_replicate_has_no_spread_and_shows_none() -> None:
 
 def test_entries_without_runs_are_missing_not_zero() -> None:
     sweep = manifest()
-    cells = aggregate(runs_of(sweep).query("run_id == '000000000000'"), sweep)
-    assert cells["replicates"].tolist() == [3] + [0] * 7
-    assert cells["missing"].tolist() == [0] + [3] * 7
-    assert cells["mean.final"].notna().tolist() == [True] + [False] * 7
+    entries = aggregate(runs_of(sweep).query("run_id == '000000000000'"), sweep)
+    assert entries["replicates"].tolist() == [3] + [0] * 7
+    assert entries["missing"].tolist() == [0] + [3] * 7
+    assert entries["mean.final"].notna().tolist() == [True] + [False] * 7
 
 
 def test_diverged_and_failed_replicates_are_counted_but_not_averaged() -> None:
     sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]})
     ends = ["finished", "diverged", "finished", "failed"]
     rows = run_rows(sweep.entries[0].run_id, [0.4, 0.0, 0.6, 0.0], status=ends)
-    cell = aggregate(pd.DataFrame(rows), sweep).iloc[0]
-    assert cell["mean.final"] == pytest.approx(50)
-    assert cell[["replicates", "diverged", "failed", "missing"]].tolist() == [
+    entry = aggregate(pd.DataFrame(rows), sweep).iloc[0]
+    assert entry["mean.final"] == pytest.approx(50)
+    assert entry[["replicates", "diverged", "failed", "missing"]].tolist() == [
         2,
         1,
         1,
@@ -253,10 +253,10 @@ def printed(algorithm: str, mean: float, **labels: Label) -> Printed:
 def test_the_difference_is_ours_minus_the_papers() -> None:
     sweep = manifest(table={"paper": [printed("FedAvg", 58.5, s=0, p=0.1)]})
     runs = runs_of(sweep)
-    cells = compare(aggregate(runs, sweep), sweep)
-    assert cells["diff.final"].iloc[0] == pytest.approx(1.5)
-    assert cells["diff.best"].iloc[0] == pytest.approx(3.5)
-    assert cells["diff.final"].iloc[1:].isna().all()
+    entries = compare(aggregate(runs, sweep), sweep)
+    assert entries["diff.final"].iloc[0] == pytest.approx(1.5)
+    assert entries["diff.best"].iloc[0] == pytest.approx(3.5)
+    assert entries["diff.final"].iloc[1:].isna().all()
     text = markdown(runs, sweep)
     assert "60.00 ± 10.00 (paper 58.50 ± 0.24)" in text
     assert (
@@ -265,15 +265,15 @@ def test_the_difference_is_ours_minus_the_papers() -> None:
     )
 
 
-def test_a_printed_number_with_fewer_labels_stands_in_every_cell_that_has_them() -> (
+def test_a_printed_number_with_fewer_labels_stands_in_every_entry_that_has_them() -> (
     None
 ):
     sweep = manifest(table={"paper": [printed("FedAvg", 50.0, p=0.1)]})
-    cells = compare(aggregate(runs_of(sweep), sweep), sweep)
-    assert cells["paper.mean"].notna().tolist() == [True, False, True] + [False] * 5
+    entries = compare(aggregate(runs_of(sweep), sweep), sweep)
+    assert entries["paper.mean"].notna().tolist() == [True, False, True] + [False] * 5
 
 
-def test_a_printed_number_finds_its_cell_in_spite_of_rounding() -> None:
+def test_a_printed_number_finds_its_entry_in_spite_of_rounding() -> None:
     paper = [Printed(labels={"p": 0.3}, mean=50)]
     sweep = manifest({"p": [0.1 + 0.2]}, table={"paper": paper})
     assert compare(aggregate(runs_of(sweep), sweep), sweep)["paper.mean"].tolist() == [
@@ -288,32 +288,32 @@ def test_the_best_statistic_is_told_for_each_method() -> None:
     found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
     best = found[found["best"]].set_index("group")
     assert best["statistic"].to_dict() == {
-        "all cells": "last10",  # off by 0.9 and 0.9
+        "all entries": "last10",  # 0.9 and 0.9 away
         "algorithm = FedAvg": "final",
         "algorithm = SAFARI": "best",
     }
-    assert best.loc["all cells", "distance"] == pytest.approx(0.9)
+    assert best.loc["all entries", "distance"] == pytest.approx(0.9)
     assert best.loc["algorithm = FedAvg", "distance"] == pytest.approx(0.1)
     assert (
-        "- algorithm = SAFARI: **`best`**, off by 0.10 percentage points"
+        "- algorithm = SAFARI: **`best`**, 0.10 percentage points from the paper's"
         in markdown(runs, sweep)
     )
 
 
-def test_a_statistic_that_few_cells_have_does_not_win_over_all_cells() -> None:
+def test_a_statistic_that_few_entries_have_does_not_win_over_all_entries() -> None:
     paper = [printed("FedAvg", 70.0), printed("SAFARI", 63.0)]
     sweep = manifest({"algorithm": ["FedAvg", "SAFARI"]}, table={"paper": paper})
     runs = runs_of(sweep)
     runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
     found = matching(compare(aggregate(runs, sweep), sweep), sweep, Layout.of(sweep))
-    overall = found[found["group"] == "all cells"].set_index("statistic")
+    overall = found[found["group"] == "all entries"].set_index("statistic")
     assert overall.loc["after_server", "distance"] == pytest.approx(0)
-    assert overall.loc["after_server", "cells"] == 1
+    assert overall.loc["after_server", "entries"] == 1
     assert overall["best"].idxmax() == "best"
-    assert "`after_server` 0.00 (1 cell only)" in markdown(runs, sweep)
+    assert "`after_server` 0.00 (1 entry only)" in markdown(runs, sweep)
 
 
-def test_printed_numbers_without_a_cell_are_listed() -> None:
+def test_printed_numbers_without_a_entry_are_listed() -> None:
     sweep = manifest(table={"paper": [printed("MIFA", 40.0)]})
     assert "- algorithm = MIFA: 40.00 ± 0.24" in markdown(runs_of(sweep), sweep)
 
@@ -321,7 +321,7 @@ def test_printed_numbers_without_a_cell_are_listed() -> None:
 # --- table.md and the screen
 
 
-def test_the_tables_have_a_row_per_place_and_a_row_per_cell() -> None:
+def test_the_tables_have_a_row_per_place_and_a_row_per_entry() -> None:
     sweep = manifest()
     text = markdown(runs_of(sweep), sweep)
     pivot = text.split("## All statistics")[0]
@@ -335,13 +335,13 @@ def test_an_axis_that_the_table_does_not_name_goes_down() -> None:
     assert "| algorithm | s | p = 0.1 | p = 1 |" in markdown(runs_of(sweep), sweep)
 
 
-def test_a_statistic_that_no_cell_has_is_not_shown() -> None:
+def test_a_statistic_that_no_entry_has_is_not_shown() -> None:
     sweep = manifest()
     runs = runs_of(sweep).assign(after_server=math.nan)
     assert "after_server" not in section(markdown(runs, sweep), "All statistics")[0]
 
 
-def test_a_cell_without_a_statistic_that_others_have_shows_a_dash() -> None:
+def test_a_entry_without_a_statistic_that_others_have_shows_a_dash() -> None:
     sweep = manifest()
     runs = runs_of(sweep)
     runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
@@ -411,7 +411,7 @@ def test_the_screen_fits_into_a_hundred_columns() -> None:
     assert sum("paper 58.50 ± 0.24" in line for line in lines) == 2
 
 
-def test_a_screen_too_narrow_for_the_table_has_one_line_per_cell() -> None:
+def test_a_screen_too_narrow_for_the_table_has_one_line_per_entry() -> None:
     sweep = manifest(AXES | {"p": [i / 16 for i in range(16)]})
     shown = as_shown(sweep, runs_of(sweep))
     assert shown.count("60.00 ± 10.00") == 64 and "p = " not in shown
@@ -522,15 +522,21 @@ def test_the_table_of_a_folder_agrees_with_its_rounds(tmp_path: Path) -> None:
     store = stored(tmp_path, manifest())
     rounds = store.rounds()
     last = rounds[rounds["round"] == 5].groupby("run_id")["test_accuracy"]
-    cells = aggregate(store.runs(), store.manifest()).set_index("run_id")
-    np.testing.assert_allclose(cells["mean.final"], 100 * last.mean(), rtol=1e-12)
-    np.testing.assert_allclose(cells["std.final"], 100 * last.std(), rtol=1e-9)
+    entries = aggregate(store.runs(), store.manifest()).set_index("run_id")
+    np.testing.assert_allclose(entries["mean.final"], 100 * last.mean(), rtol=1e-12)
+    np.testing.assert_allclose(entries["std.final"], 100 * last.std(), rtol=1e-9)
 
 
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
     store = stored(tmp_path, manifest({"algorithm": ["FedAvg"]}))
-    for name in ("curves-2.png", "heatmap.png", "q.png", "q-3.png", "curves-talk.png"):
+    for name in (
+        "curves-2.png",
+        "heatmap.png",
+        "enforce_prob.png",
+        "enforce_prob-3.png",
+    ):
         (tmp_path / name).touch()
+    (tmp_path / "curves-talk.png").touch()
     write_report(store)
     assert sorted(p.name for p in tmp_path.glob("*.png")) == [
         "curves-talk.png",

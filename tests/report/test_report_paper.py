@@ -12,29 +12,29 @@ from rich.console import Console
 
 from raysafl import Claim, Run, Sweep, Table
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare, distance, readings
 from raysafl.report.analysis.claims import CheckedClaim, check_claim
+from raysafl.report.analysis.entries import aggregate, compare, distance, readings
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.screen import screen
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.store import Store
 
-CELLS = [(n0, p) for n0 in (0, 50, 1000) for p in (1, 10)]
+ENTRIES = [(n0, p) for n0 in (0, 50, 1000) for p in (1, 10)]
 FINAL = {(0, 1): 0.50, (0, 10): 0.90, (50, 1): 0.60, (50, 10): 0.91, (1000, 1): 0.80}
 
 
 @pytest.fixture
 def sweep(tiny: Run) -> Sweep:
-    """Six cells: n0 samples at the server (0: none used), p classes."""
+    """Six entries: n0 samples at the server (0: none used), p classes."""
     runs = {
         (n0, p): tiny.replace({"data.server.n0": n0 or 60, "data.partition.p": p})
-        for n0, p in CELLS
+        for n0, p in ENTRIES
     }
     return Sweep("x", runs, axes=("n0", "p"))
 
 
 def runs_of(manifest: Manifest, seeds: int = 2, **columns: Any) -> pd.DataFrame:
-    """FINAL, and 0.01 more for each further seed; the cell (1000, 10) has not run."""
+    """FINAL, and 0.01 more for each further seed; the entry (1000, 10) has not run."""
     return pd.DataFrame(
         [
             {
@@ -108,8 +108,10 @@ def test_a_claim_is_judged_at_every_place(
         assert judged.effect == pytest.approx(effect + shift)
 
 
-def test_a_claim_is_judged_only_where_its_cells_are_above_chance(sweep: Sweep) -> None:
-    # Ten classes: (a - 0.1) / 0.9 is 0.1 at a = 0.19. Where p = 1, the cell n0 = 0 is
+def test_a_claim_is_judged_only_where_its_entries_are_above_chance(
+    sweep: Sweep,
+) -> None:
+    # Ten classes: (a - 0.1) / 0.9 is 0.1 at a = 0.19. Where p = 1, the entry n0 = 0 is
     # just below, so that place is not judged.
     level = {(0, 1): 0.189, (0, 10): 0.2, (50, 1): 0.8, (50, 10): 0.8, (1000, 1): 0.8}
     manifest = shown(sweep)
@@ -125,9 +127,9 @@ def test_a_claim_is_judged_only_where_its_cells_are_above_chance(sweep: Sweep) -
         return check_claim(claim, aggregate(runs, claimed), claimed)
 
     claim = Claim(text="more", order=[{"n0": 50}, {"n0": 0}])
-    cells = aggregate(runs, manifest).set_index(["label.n0", "label.p"])
-    assert cells.loc[(0, 1), "above_chance"] == pytest.approx(0.089 / 0.9)
-    assert cells.loc[(50, 1), "above_chance"] == pytest.approx(0.7 / 0.9)
+    entries = aggregate(runs, manifest).set_index(["label.n0", "label.p"])
+    assert entries.loc[(0, 1), "above_chance"] == pytest.approx(0.089 / 0.9)
+    assert entries.loc[(50, 1), "above_chance"] == pytest.approx(0.7 / 0.9)
     found = judged(claim, runs)
     assert (found.verdict, found.held, found.places, found.not_learnt) == (
         "holds",
@@ -157,9 +159,9 @@ def test_improvements_are_judged_by_the_accuracy_below_them(sweep: Sweep) -> Non
     manifest = shown(sweep, minus={"n0": 0})
     runs = runs_of(manifest, chance=0.1, last5=0.55)
     own, rest = improvements(runs, manifest)
-    cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
-    assert cells.loc[(50, 1), "mean.final"] == pytest.approx(10)
-    assert cells.loc[(50, 1), "above_chance"] == pytest.approx(0.45 / 0.9)
+    entries = aggregate(own, rest).set_index(["label.n0", "label.p"])
+    assert entries.loc[(50, 1), "mean.final"] == pytest.approx(10)
+    assert entries.loc[(50, 1), "above_chance"] == pytest.approx(0.45 / 0.9)
 
 
 def test_a_claim_that_says_nothing_or_of_unknown_axes_is_refused(sweep: Sweep) -> None:
@@ -185,12 +187,12 @@ def test_improvements_are_differences_to_the_baseline_seed_by_seed(
     )
     own, rest = improvements(runs, manifest)
     assert {entry.labels["n0"] for entry in rest.entries} == {50, 1000}
-    cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
+    entries = aggregate(own, rest).set_index(["label.n0", "label.p"])
     # 0.60-0.50, 0.61-0.41
-    assert cells.loc[(50, 1), "mean.final"] == pytest.approx((10 + 20) / 2)
-    assert cells.loc[(50, 1), "std.final"] == pytest.approx(10 / math.sqrt(2))
-    assert cells.loc[(50, 10), "std.final"] == pytest.approx(0, abs=1e-9)
-    assert cells.loc[(1000, 10), "missing"] == 2
+    assert entries.loc[(50, 1), "mean.final"] == pytest.approx((10 + 20) / 2)
+    assert entries.loc[(50, 1), "std.final"] == pytest.approx(10 / math.sqrt(2))
+    assert entries.loc[(50, 10), "std.final"] == pytest.approx(0, abs=1e-9)
+    assert entries.loc[(1000, 10), "missing"] == 2
 
 
 def test_without_its_baseline_an_improvement_is_missing(sweep: Sweep) -> None:
@@ -198,11 +200,11 @@ def test_without_its_baseline_an_improvement_is_missing(sweep: Sweep) -> None:
     runs = runs_of(manifest)
     runs.loc[runs["run_id"] == manifest.entries[0].run_id, "status"] = "diverged"
     own, rest = improvements(runs, manifest)
-    cells = aggregate(own, rest).set_index(["label.n0", "label.p"])
-    assert cells.loc[(50, 1), "missing"] == 2 and math.isnan(
-        cells.loc[(50, 1), "mean.final"]
+    entries = aggregate(own, rest).set_index(["label.n0", "label.p"])
+    assert entries.loc[(50, 1), "missing"] == 2 and math.isnan(
+        entries.loc[(50, 1), "mean.final"]
     )
-    assert cells.loc[(50, 10), "missing"] == 0
+    assert entries.loc[(50, 10), "missing"] == 0
 
 
 def test_without_minus_nothing_changes(sweep: Sweep) -> None:
@@ -247,17 +249,17 @@ def test_a_table_has_its_distance_beside_the_printed_spread(sweep: Sweep) -> Non
     manifest = full.manifest().replace(table=table)
     runs = runs_of(manifest, last5_std=0.02)
     found = distance(compare(aggregate(runs, manifest), manifest), manifest)
-    assert found.cells == 4
+    assert found.entries == 4
     assert found.difference == pytest.approx((1.5 + 0.5 + 0.5 + 1.5) / 4)
     assert found.printed_std == pytest.approx((0.3 + 0.5 + 0.7) / 3)
     line = (
         "Distance to the paper: the mean absolute difference of `final` is **1.00 percentage "
-        "points** over 4 cells; the mean printed standard deviation is **0.50 percentage "
+        "points** over 4 entries; the mean printed standard deviation is **0.50 percentage "
         "points**."
     )
     text = markdown(runs, manifest)
     assert line in text
-    # Each cell has ours, the printed number and the difference.
+    # Each entry has ours, the printed number and the difference.
     row = "| 0 | 1 | 2 | 52.00 ± 0.30 | +1.73 | inside | -1.50 | 50.50 ± 0.71 |"
     assert row in text
 
@@ -282,7 +284,7 @@ def test_other_printed_numbers_keep_their_unit(sweep: Sweep) -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
     text = markdown(runs_of(manifest), manifest)
     assert "| n0 = 50, p = 1 | `rounds_to_50` | 99.50 ± 0.00 | 90.00 | +9.50 |" in text
-    assert "`rounds_to_50`: off by 9.5 in the mean over 1 cell." in text
+    assert "`rounds_to_50`: 9.5 from the paper's in the mean over 1 entry." in text
     assert "| more help \\| more | `final` | holds | +5.5 |" in text
     assert "## Which reading of the paper is nearest" in text
 
@@ -311,7 +313,7 @@ def test_smaller_runs_are_never_laid_beside_printed_numbers(
     full = Sweep(
         "x",
         {(n0, p): tiny.replace({"data.server.n0": n0 or 60, "data.partition.p": p})
-         for n0, p in CELLS},
+         for n0, p in ENTRIES},
         axes=("n0", "p"),
         table=Table(rows=["n0"], columns=["p"], also=["final"], readings=["n0"], source="T, 1"),
         paper={(50, 1): (61.25, 0.1)},

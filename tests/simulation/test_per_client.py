@@ -224,12 +224,6 @@ def test_nothing_else_changes_by_a_bit_where_clients_are_evaluated(on: Any) -> N
         assert torch.equal(one_r.state.w_P, other_r.state.w_P)
 
 
-def test_the_default_is_left_out_of_the_json_so_that_old_ids_stay() -> None:
-    assert "eval_clients" not in FOUR.replace(eval_clients=None).to_json()
-    assert "own_tests" not in FOUR.to_json()
-    assert Run.from_json(FOUR.to_json()) == FOUR
-
-
 @pytest.mark.parametrize("stop", [1, 2, 3])
 def test_a_run_resumed_from_a_checkpoint_knows_its_clients_as_before(stop: int) -> None:
     run = FOUR.replace(eval_clients=PerClient(every=2, on="own", personal_steps=1))

@@ -56,7 +56,7 @@ def test_it_is_that_of_the_data(source: Source) -> None:
 
 
 def test_every_built_in_dataset_is_known_or_in_the_list_above() -> None:
-    listed = {type(source).kind for source, _ in KNOWN}
+    listed = {type(source).__name__ for source, _ in KNOWN}
     built_in = {
         kind
         for kind, source in Source.kinds().items()

@@ -20,7 +20,7 @@ SHOWN = ("a", "b", "c")
 
 def config(run_id: str, replicates: int) -> dict[str, Any]:
     """A configuration written by hand. Its rows are not checked, as no entry has digests."""
-    own = {"b": {"algorithm": {"kind": "Safari", "q": 0.5}}}.get(run_id, {})
+    own = {"b": {"algorithm": {"kind": "SAFARI", "client_prob": 0.5}}}.get(run_id, {})
     return {"replicates": replicates, "seed": 7, "rounds": 9, "mu": None} | own
 
 
@@ -112,9 +112,10 @@ def test_settings_that_only_some_runs_have_are_empty_in_the_others(
     store: Store,
 ) -> None:
     table = write_runs_table(store)
-    assert table["config.algorithm.q"].tolist()[3] == "0.5"
+    assert table["config.algorithm.client_prob"].tolist()[3] == "0.5"
     assert (
-        table["config.algorithm.q"].isna().tolist() == [True] * 3 + [False] + [True] * 2
+        table["config.algorithm.client_prob"].isna().tolist()
+        == [True] * 3 + [False] + [True] * 2
     )
     assert table["config.mu"].isna().all()
     assert store.runs()["seconds"].tolist() == [2.5] * 6

@@ -58,7 +58,7 @@ def test_the_report_says_by_what_runs_were_chosen_or_stopped(
     assert "by `test_accuracy`, which is measured on the test set" in by_test
     by_validation = note(validated, scheduler=ASHAScheduler())
     assert "by `val_accuracy`, and not by anything" in by_validation
-    assert "searched_by" not in Sweep("s", [tiny]).manifest().to_json()
+    assert Sweep("s", [tiny]).manifest().searched_by == ""
 
 
 def test_table_and_page_say_that_a_search_went_by_the_test_set(tiny: Run) -> None:

@@ -318,20 +318,23 @@ def test_a_trial_on_reused_actors_has_the_rows_of_one_by_itself_in_this_process(
 
 def test_a_grid_search_space_becomes_labelled_runs(tiny: Run, tmp_path: Path) -> None:
     space = {
-        "algorithm.q": tune.grid_search([0.3, 0.9]),
+        "algorithm.client_prob": tune.grid_search([0.3, 0.9]),
         "data.server.n0": tune.grid_search([20]),
     }
     sweep = Sweep("grid", space=space, base=tiny.replace(algorithm=SAFARI()))
     assert sweep.is_grid and list(sweep.labelled()) == [(0.3, 20), (0.9, 20)]
     outcome = finish(sweep, tmp_path / "s")
-    assert set(outcome.runs["config.algorithm.q"]) == {"0.3", "0.9"}
+    assert set(outcome.runs["config.algorithm.client_prob"]) == {"0.3", "0.9"}
 
 
 def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
     tiny: Run, tmp_path: Path
 ) -> None:
     base = tiny.replace(algorithm=SAFARI())
-    space = {"algorithm.q": tune.uniform(0, 1), "local.lr": tune.choice([0.1, 0.2])}
+    space = {
+        "algorithm.client_prob": tune.uniform(0, 1),
+        "local.lr": tune.choice([0.1, 0.2]),
+    }
     sweep = Sweep("sampled", space=space, base=base, num_samples=2)
     first, _ = go(sweep, tmp_path / "s")
     assert first.ok and len(first.manifest.entries) == 2

@@ -31,7 +31,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.advice import CAVEATS, Probe, advise, conclude, paths
 from raysafl.theory.advice_table import advice_table
-from raysafl.theory.bounds import safari_q
+from raysafl.theory.bounds import most_client_prob
 from raysafl.theory.gradients import dissimilarity, square
 
 EXPERIMENT = """
@@ -128,14 +128,14 @@ def test_iid_clients_differ_less_than_clients_of_one_class(tiny: Run) -> None:
 def test_the_rates_and_q_are_those_of_the_run(tiny: Run) -> None:
     plain = advise(tiny, 1)
     assert not plain.eta_s_given and plain.eta_s == pytest.approx(plain.K * 0.1 / 2)
-    assert plain.q is None and plain.m == 3 and plain.safari_rates[1].holds
+    assert plain.client_prob is None and plain.m == 3 and plain.safari_rates[1].holds
     safari = tiny.replace(
         algorithm=SAFARI(
             client_prob=0.7, server_update=LocalTraining(lr=0.3, batch_size=5, steps=1)
         )
     )
     advice = advise(safari, 1)
-    assert advice.eta_s_given and advice.eta_s == 0.3 and advice.q == 0.7
+    assert advice.eta_s_given and advice.eta_s == 0.3 and advice.client_prob == 0.7
     work = Worker(safari.cells[:1], safari.data.load(), safari.model)
     sizes = work.sizes(0)[0]
     assert advice.K == pytest.approx(sum(-(-n // 32) for n in sizes) / 10)
@@ -150,7 +150,7 @@ def test_maxima_and_means_go_into_the_bounds(tiny: Run) -> None:
     for how, g1 in (("maxima", 3.0), ("means", 2.0)):  # eta_s L = 0.2: 8 / (0.8 G_1)
         bound = advice.safari[f"as configured, {how}"].value
         assert bound == pytest.approx(1 / (8 / (0.8 * g1) + 1))
-        assert bound == safari_q(2.0, g1, 0, L=1, eta_s=0.2, K=2).value
+        assert bound == most_client_prob(2.0, g1, 0, L=1, eta_s=0.2, K=2).value
 
 
 def test_without_server_data_it_says_so(tiny: Run) -> None:
@@ -195,7 +195,7 @@ def test_the_noise_stream_is_its_own(tiny: Run) -> None:
     ("options", "told"),
     [
         ([], "method=FedAvg"),
-        (["--only", "method=SAFARI"], "the run's own q = 0.5"),
+        (["--only", "method=SAFARI"], "client_prob = 0.5"),
         (
             ["--only", "method=SAFARY"],
             "no run has method=SAFARY: did you mean 'SAFARI'?",

@@ -14,7 +14,13 @@ from raysafl.core.problem import SERVER
 from raysafl.core.work import Cell
 from raysafl.models import FlatModel
 from raysafl.runtime.in_process import Worker
-from raysafl.theory.bounds import Condition, fast_q, fast_rates, safari_q, safari_rates
+from raysafl.theory.bounds import (
+    Condition,
+    fast_rates,
+    least_snapshot_prob,
+    most_client_prob,
+    safari_rates,
+)
 from raysafl.theory.gradients import (
     dissimilarity,
     gradient_noise,
@@ -180,33 +186,37 @@ def test_smoothness_of_logistic_regression_is_that_of_its_hessian(tiny: Run) -> 
 def test_safari_q_by_hand() -> None:
     # L eta_s = 1/4, K = 2: 4*3 - 4*2*(1/8 - 2/4/4) = 12 - 8*(1/8 - 1/8) = 12; (3/4)*4 =
     # 3
-    bound = safari_q(sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2)
+    bound = most_client_prob(sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2)
     assert bound.value == pytest.approx(1 / (12 / 3 + 1))
     # printed, the rate squared: 4*3 - 8*(1/8 - 2/16/4) = 12 - 8*3/32 = 11.25
-    bound = safari_q(sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2, as_printed=True)
+    bound = most_client_prob(
+        sigma_g2=3, g1=4, g2=2, L=1, eta_s=0.25, K=2, as_printed=True
+    )
     assert bound.value == pytest.approx(1 / (11.25 / 3 + 1))
 
 
 def test_safari_q_satisfies_the_inequality_of_the_proof_with_equality() -> None:
     s2, g1, g2, L, eta, K, q = 3.0, 4.0, 5.0, 0.7, 0.2, 3, 0.0
-    q = safari_q(s2, g1, g2, L, eta, K).value or 0  # eq. 55, both sides over R
+    q = most_client_prob(s2, g1, g2, L, eta, K).value or 0  # eq. 55, both sides over R
     right = (1 - q) * (1 - L * eta) * g1 + q * (2 / K**2 - 8 * L * eta / K**2) * g2
     assert 4 * q * s2 == pytest.approx(right)
 
 
 def test_safari_q_in_its_limits() -> None:
-    assert safari_q(0, 1, 0, L=1, eta_s=0.1, K=5).value == 1
-    assert safari_q(1e12, 1, 1, L=1, eta_s=0.1, K=5).value == pytest.approx(0, abs=1e-9)
-    assert safari_q(1, 0, 0, L=1, eta_s=0.1, K=5).value == 0
+    assert most_client_prob(0, 1, 0, L=1, eta_s=0.1, K=5).value == 1
+    assert most_client_prob(1e12, 1, 1, L=1, eta_s=0.1, K=5).value == pytest.approx(
+        0, abs=1e-9
+    )
+    assert most_client_prob(1, 0, 0, L=1, eta_s=0.1, K=5).value == 0
     # printed: 1/(negative)
-    assert safari_q(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1
-    beyond = safari_q(1, 1, 1, L=10, eta_s=0.1, K=5)
+    assert most_client_prob(0.1, 1, 1e6, L=1, eta_s=0.1, K=5).value == 1
+    beyond = most_client_prob(1, 1, 1, L=10, eta_s=0.1, K=5)
     assert beyond.value is None and "says nothing: L eta_s = 1" in beyond.meaning
 
 
 def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
     # 2 L K eta = 0.4: A = -0.6*5 + 2*4*1 = 5; B = 3 - 0.4*2.5 = 2
-    bound = fast_q(sigma_g2=1, g1=3, g2=5, g3=2.5, L=1, eta_c=0.1, K=2)
+    bound = least_snapshot_prob(sigma_g2=1, g1=3, g2=5, g3=2.5, L=1, eta_c=0.1, K=2)
     assert bound.value == pytest.approx(5 / 7)
     q, K, eta = bound.value or 0, 2, 0.1
     left = q * (-2 / K**2 * 3 + 4 * eta / K * 2.5) + (1 - q) * (
@@ -216,10 +226,14 @@ def test_fast_q_by_hand_and_by_the_inequality_of_the_proof() -> None:
 
 
 def test_fast_q_in_its_limits() -> None:
-    assert fast_q(0, 3, 5, 2.5, L=1, eta_c=0.1, K=2).value == 0  # IID: remark 2
-    assert fast_q(1e12, 3, 5, 2.5, L=1, eta_c=0.1, K=2).value == pytest.approx(1)
-    assert fast_q(1, 0, 0, 0, L=1, eta_c=0.1, K=2).value == 1
-    none = fast_q(1, 1, 5, 9, L=1, eta_c=0.1, K=2)
+    assert (
+        least_snapshot_prob(0, 3, 5, 2.5, L=1, eta_c=0.1, K=2).value == 0
+    )  # IID: remark 2
+    assert least_snapshot_prob(
+        1e12, 3, 5, 2.5, L=1, eta_c=0.1, K=2
+    ).value == pytest.approx(1)
+    assert least_snapshot_prob(1, 0, 0, 0, L=1, eta_c=0.1, K=2).value == 1
+    none = least_snapshot_prob(1, 1, 5, 9, L=1, eta_c=0.1, K=2)
     assert none.value is None and "no q satisfies it" in none.meaning
 
 

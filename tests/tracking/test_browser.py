@@ -105,7 +105,7 @@ def test_a_wide_table_keeps_its_heads_in_sight(
 ) -> None:
     page = browser.new_page(viewport={"width": 500, "height": 900})
     page.goto((real_results / "quickstart" / "report.html").as_uri())
-    region = page.get_by_role("region", name="All cells")
+    region = page.get_by_role("region", name="All entries")
     head = region.get_by_role("rowheader").first
     number = region.get_by_role("cell").nth(1)
     before, far = head.bounding_box(), number.bounding_box()

@@ -105,7 +105,7 @@ def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
     config = {"rounds": 310, "replicates": 2}
     first = 0
     for last in (1, 4, 5, 163, 170, 310):
-        store.write_part(A, first, table_of(A, rows(first, last, q=0.25)))
+        store.write_part(A, first, table_of(A, rows(first, last, enforce_prob=0.25)))
         log(store, A, config=config)
         first = last
         # k = ceil(310 / 100) = 4
@@ -154,7 +154,7 @@ def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_fi
     run = now.children[A]
     assert run.info.status == "FINISHED" and run.data.tags["status"] == "finished"
     assert run.info.end_time - run.info.start_time == 12500
-    assert run.data.params["algorithm"] == "Safari"
+    assert run.data.params["algorithm"] == "SAFARI"
     assert run.data.params["label.q"] == run.data.tags["label.q"] == "0.5"
     # Of two replicates with accuracies 0.4 and 0.6 in the last round.
     assert run.data.metrics["final"] == pytest.approx(0.5)
@@ -300,7 +300,7 @@ def test_a_driver_that_dies_while_it_logs_a_run_leaves_no_gap(
     (run,) = now.children.values()
     assert run.info.status == "FINISHED"
     assert run.data.metrics["final"] == pytest.approx(0.5)
-    assert run.data.params["algorithm"] == "Safari"
+    assert run.data.params["algorithm"] == "SAFARI"
     assert steps(now) == ([] if track is Tracking.SUMMARY else [0, 1, 2, 3, 4])
 
 

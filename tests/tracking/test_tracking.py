@@ -84,8 +84,8 @@ def test_an_ended_run_has_its_parameters_tags_files_times_and_summary(
     now = view()
     run = now.children[A]
     assert (
-        run.data.params["algorithm"] == "Safari"
-        and run.data.params["algorithm.q"] == "0.5"
+        run.data.params["algorithm"] == "SAFARI"
+        and run.data.params["algorithm.client_prob"] == "0.5"
     )
     assert len(run.data.params["note"]) == 6000
     tags = run.data.tags
@@ -160,7 +160,7 @@ def test_the_experiment_has_a_view_with_its_runs_unfolded_and_sorted_by_the_tabl
     assert {"params.`label.q`", "metrics.`last10`"} <= set(state["selectedColumns"])
     known = now.children[A].data.metrics
     drawn = {chart["metricKey"] for chart in state["compareRunCharts"]}
-    assert drawn - {"work/q"} <= set(known)  # nobody enforced rounds here
+    assert drawn - {"work/enforce_prob"} <= set(known)  # nobody enforced rounds here
 
 
 def test_curves_come_before_what_they_cost_and_single_values_last(
@@ -191,7 +191,7 @@ def test_a_count_of_what_never_happens_has_no_curve(store: Store, view: Any) -> 
         ("test_f1", "test/f1"),
         ("val_accuracy_of_3", "val/accuracy_of_3"),
         ("clients_worst_tenth", "clients/worst_tenth"),
-        ("q", "work/q"),
+        ("enforce_prob", "work/enforce_prob"),
         ("server_rounds", "work/server_rounds"),
     ],
 )
@@ -269,13 +269,13 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
     assert second.points(A, "work/steps") == [(t, 10.0 * (t + 1)) for t in range(5)]
     assert second.children[A].info.run_id == first.children[A].info.run_id
     assert second.children[A].info.status == "FINISHED"
-    assert second.children[A].data.params["algorithm.q"] == "0.5"
+    assert second.children[A].data.params["algorithm.client_prob"] == "0.5"
 
 
 def test_more_points_than_fit_one_request_are_all_logged(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 95, q=0.5)))
+    store.write_part(A, 0, table_of(A, rows(0, 95, enforce_prob=0.5)))
     log(store, A)
     now = view()
     assert now.all_points() == 9 * 95

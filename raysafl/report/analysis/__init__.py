@@ -1,1 +1,1 @@
-"""The numbers of a report: cells, intervals, verdicts, claims."""
+"""The numbers of a report: entries, intervals, verdicts, claims."""

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from raysafl.report.analysis.cells import LEVEL, LEVEL_STATISTIC, statistics
+from raysafl.report.analysis.entries import LEVEL, LEVEL_STATISTIC, statistics
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Entry, Manifest
 
@@ -13,8 +13,8 @@ def improvements(
     """Replace the runs of a table with `minus` by their improvements over the baseline.
 
     Each statistic of a replicate becomes its difference to the same replicate of the
-    baseline: the cell with the same labels but those of `minus`. Both have the same
-    seed, and so the same cohorts. The baseline's own cells are left out. A replicate
+    baseline: the entry with the same labels but those of `minus`. Both have the same
+    seed, and so the same cohorts. The baseline's own entries are left out. A replicate
     whose baseline has not finished is left out as well, and so counts as missing.
 
     Args:

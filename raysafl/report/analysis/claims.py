@@ -13,7 +13,7 @@ from raysafl.storage.manifest import Claim, Label, Manifest
 
 UNKNOWN = "not yet known"
 NOT_LEARNT = "not learnt"
-# A cell has learnt if its accuracy has come this share of the way from guessing to no
+# An entry has learnt if its accuracy has come this share of the way from guessing to no
 # error: with ten classes it is then at least 19 %, with 45 classes 12 %.
 LEARNT = 0.1
 
@@ -29,11 +29,11 @@ class CheckedClaim:
         claim: the claim.
         held: the number of combinations at which it holds.
         places: the number of combinations at which it is judged: they have all their
-            numbers, and all their cells have learnt.
+            numbers, and all their entries have learnt.
         unknown: the number of combinations with a number missing.
         effect: its mean effect over the places, in the unit of the table.
         not_learnt: the number of combinations that have all their numbers, but of which
-            a cell has not learnt.
+            an entry has not learnt.
     """
 
     claim: Claim
@@ -48,7 +48,7 @@ class CheckedClaim:
         """Return whether the claim holds.
 
         It is `holds`, `does not hold`, `holds at 2 of 3 places`, `not learnt` (if it
-        cannot be judged at any place because cells have not learnt) or `not yet known`.
+        cannot be judged at any place because entries have not learnt) or `not yet known`.
         """
         if not self.places:
             return NOT_LEARNT if self.not_learnt else UNKNOWN
@@ -61,20 +61,22 @@ class CheckedClaim:
         )
 
 
-def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> CheckedClaim:
-    """Check a claim against the means of the cells, without regard to spread or significance.
+def check_claim(
+    claim: Claim, entries: pd.DataFrame, manifest: Manifest
+) -> CheckedClaim:
+    """Check a claim against the means of the entries, without regard to spread or significance.
 
     The effect is, for an order, the mean of first minus last; for `within`, the mean of
     the largest difference; for bounds, the mean of the statistic itself.
 
-    Differences between cells at chance level say nothing about methods. So a claim is
-    judged only where every cell that it compares has learnt, that is where
-    `above_chance` is at least `LEARNT`, whatever the claim's statistic is. Cells of
+    Differences between entries at chance level say nothing about methods. So a claim is
+    judged only where every entry that it compares has learnt, that is where
+    `above_chance` is at least `LEARNT`, whatever the claim's statistic is. Entries of
     which the number of classes is not known are taken to have learnt.
 
     Args:
         claim: the claim.
-        cells: from `raysafl.report.analysis.cells.aggregate` with this manifest.
+        entries: from `raysafl.report.analysis.entries.aggregate` with this manifest.
         manifest: the sweep.
 
     Raises:
@@ -86,7 +88,7 @@ def check_claim(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> Checke
                 f"the claim '{claim.text}' has an unknown axis '{axis}': "
                 f"{nearest(axis, manifest.axes)}"
             )
-    values = cells[_have_labels(cells, claim.where)].assign(
+    values = entries[_have_labels(entries, claim.where)].assign(
         value=lambda frame: frame[f"mean.{claim.statistic or manifest.table.statistic}"]
     )
     found = (
@@ -113,31 +115,33 @@ class _Place(NamedTuple):
     learnt: bool
 
 
-def _has_learnt(cells: pd.DataFrame) -> bool:
-    """Return whether no cell is known to be at chance level."""
-    return not (cells["above_chance"] < LEARNT).any()
+def _has_learnt(entries: pd.DataFrame) -> bool:
+    """Return whether no entry is known to be at chance level."""
+    return not (entries["above_chance"] < LEARNT).any()
 
 
-def _have_labels(cells: pd.DataFrame, labels: Mapping[str, Label]) -> "pd.Series[bool]":
-    """Return which cells have all of these labels."""
-    found = pd.Series(True, index=cells.index)
+def _have_labels(
+    entries: pd.DataFrame, labels: Mapping[str, Label]
+) -> "pd.Series[bool]":
+    """Return which entries have all of these labels."""
+    found = pd.Series(True, index=entries.index)
     for axis, value in labels.items():
         found &= (
-            cells[f"label.{axis}"]
+            entries[f"label.{axis}"]
             .map(lambda own, value=value: own == value)
             .astype(bool)
         )
     return found
 
 
-def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[_Place]:
+def _ordered(claim: Claim, entries: pd.DataFrame, manifest: Manifest) -> list[_Place]:
     """Return whether the order holds for each combination of other labels, and its effect."""
     named = {axis for labels in claim.order for axis in labels}
     others = [f"label.{axis}" for axis in manifest.axes if axis not in named]
     found = []
-    for _, place in cells.groupby(others, sort=False) if others else [((), cells)]:
+    for _, place in entries.groupby(others, sort=False) if others else [((), entries)]:
         parts = [place[_have_labels(place, labels)] for labels in claim.order]
-        # A combination without one of the cells cannot confirm or refute the order.
+        # A combination without one of the entries cannot confirm or refute the order.
         if any(part.empty for part in parts):
             continue
         mean = np.array([part["value"].mean(skipna=False) for part in parts])
@@ -153,26 +157,26 @@ def _ordered(claim: Claim, cells: pd.DataFrame, manifest: Manifest) -> list[_Pla
     return found
 
 
-def _bounded(claim: Claim, cells: pd.DataFrame) -> list[_Place]:
-    """Return for each cell whether it lies within the bounds, and its value."""
+def _bounded(claim: Claim, entries: pd.DataFrame) -> list[_Place]:
+    """Return for each entry whether it lies within the bounds, and its value."""
     low = -math.inf if claim.least is None else claim.least
     high = math.inf if claim.most is None else claim.most
-    values = cells["value"].astype(float)
-    learnt = ~(cells["above_chance"] < LEARNT)
+    values = entries["value"].astype(float)
+    learnt = ~(entries["above_chance"] < LEARNT)
     return [
         _Place(low <= value <= high, value, bool(known))
         for value, known in zip(values, learnt, strict=True)
     ]
 
 
-def rows(cells: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
+def rows(entries: pd.DataFrame, manifest: Manifest) -> list[list[str]]:
     """Return the claims as rows of a table, the head first.
 
     A row has the sentence, the statistic, the verdict and the mean effect.
     """
     out = [["the paper says", "looked at", "verdict", "mean difference or value"]]
     for claim in manifest.claims:
-        checked = check_claim(claim, cells, manifest)
+        checked = check_claim(claim, entries, manifest)
         others = {NOT_LEARNT: checked.not_learnt, "not run yet": checked.unknown}
         unjudged = "".join(
             f", {n} {why}" for why, n in others.items() if checked.places and n

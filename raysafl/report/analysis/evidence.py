@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.cells import (
+from raysafl.report.analysis.entries import (
     EVERYWHERE,
     aggregate,
     compare,
@@ -76,37 +76,41 @@ def welch(std: Floats, other: Floats, n: Floats, m: Floats) -> Floats:
 
 
 def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Return the cells of a table with the paper's numbers, and how these are judged.
+    """Return the entries of a table with the paper's numbers, and how these are judged.
 
     Args:
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
 
     Returns:
-        The columns of `raysafl.report.analysis.cells.compare`, and `half.mean` (half the
+        The columns of `raysafl.report.analysis.entries.compare`, and `half.mean` (half the
         width of the 95 % interval of our mean), `half.diff`, `z`, `below` and `verdict`
         (one of `VERDICTS`, or empty where nothing can be judged) as `rule` explains.
     """
     name = manifest.table.statistic
-    cells = compare(aggregate(runs, manifest), manifest)
-    cells["half.mean"] = cells["error"] * _t_quantile(cells["freedom"].to_numpy(float))
-    found = cells.rename(columns={f"std.{name}": "std"})
-    cells["half.diff"], cells["z"] = _place(found, cells[f"diff.{name}"], manifest)
-    cells["verdict"] = np.select(
+    entries = compare(aggregate(runs, manifest), manifest)
+    entries["half.mean"] = entries["error"] * _t_quantile(
+        entries["freedom"].to_numpy(float)
+    )
+    found = entries.rename(columns={f"std.{name}": "std"})
+    entries["half.diff"], entries["z"] = _place(
+        found, entries[f"diff.{name}"], manifest
+    )
+    entries["verdict"] = np.select(
         [
-            (cells["half.diff"] + cells[f"diff.{name}"]).isna(),
-            cells[f"diff.{name}"].abs() <= cells["half.diff"],
+            (entries["half.diff"] + entries[f"diff.{name}"]).isna(),
+            entries[f"diff.{name}"].abs() <= entries["half.diff"],
         ],
         ["", "inside"],
         "outside",
     )
     means = _replicates(runs, manifest).groupby(level="partition").mean()
-    lower = means.reindex(columns=cells["run_id"]).to_numpy() < cells[
+    lower = means.reindex(columns=entries["run_id"]).to_numpy() < entries[
         "paper.mean"
     ].to_numpy(float)
-    several = (cells["partitions"] > 1) & cells["z"].notna()
-    cells["below"] = (lower.sum(axis=0) / cells["partitions"]).where(several)
-    return cells
+    several = (entries["partitions"] > 1) & entries["z"].notna()
+    entries["below"] = (lower.sum(axis=0) / entries["partitions"]).where(several)
+    return entries
 
 
 def _place(
@@ -152,25 +156,25 @@ def _replicates(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     )
 
 
-def bias(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """Judge the mean signed difference to the paper of groups of cells.
+def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """Judge the mean signed difference to the paper of groups of entries.
 
-    Replicates of one number have one partition and one seed in all cells. So the mean
-    over the cells of a group is a result of its own, which is judged as that of a cell
-    is (`rule`): the cells' dependence is in its spread.
+    Replicates of one number have one partition and one seed in all entries. So the mean
+    over the entries of a group is a result of its own, which is judged as that of an entry
+    is (`rule`): the entries' dependence is in its spread.
 
     Args:
-        cells: from `judged`.
+        entries: from `judged`.
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
 
     Returns:
-        Rows `group` ("all cells" or "<axis> = <value>"), `cells`, `lower` (how many of
+        Rows `group` ("all entries" or "<axis> = <value>"), `entries`, `lower` (how many of
         them are lower than the paper's), `diff` (the mean of ours minus the paper's),
-        `half` and `z`; NaN where no replicate has all cells of the group.
+        `half` and `z`; NaN where no replicate has all entries of the group.
     """
     name = manifest.table.statistic
-    both = cells[cells[f"diff.{name}"].notna()]
+    both = entries[entries[f"diff.{name}"].notna()]
     if both.empty:
         return pd.DataFrame()
     groups = {EVERYWHERE: both}
@@ -190,7 +194,7 @@ def bias(cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.Data
         rows.append(
             {
                 "group": group,
-                "cells": len(own),
+                "entries": len(own),
                 "lower": int((diff < 0).sum()),
                 "diff": float(diff.mean()),
                 "half": float(half[0]),

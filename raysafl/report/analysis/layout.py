@@ -12,7 +12,7 @@ from raysafl.storage.manifest import Label, Manifest
 # Axes with these names tell methods apart, if all their labels are words.
 METHOD_AXES = ("algorithm", "method")
 
-# The labels of a cell, one for each of some axes.
+# The labels of an entry, one for each of some axes.
 Key = tuple[Any, ...]
 
 
@@ -115,9 +115,9 @@ def head_text(key: Key, axes: list[str], otherwise: str) -> str:
     return labels_text(dict(zip(axes, key, strict=True)), axes) or otherwise
 
 
-def cells_by_labels(cells: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
-    """Map the labels on some axes to the cell that has them."""
+def entries_by_labels(entries: pd.DataFrame, axes: list[str]) -> dict[Key, Any]:
+    """Map the labels on some axes to the entry that has them."""
     return {
-        tuple(cell[f"label.{axis}"] for axis in axes): cell
-        for _, cell in cells.iterrows()
+        tuple(entry[f"label.{axis}"] for axis in axes): entry
+        for _, entry in entries.iterrows()
     }

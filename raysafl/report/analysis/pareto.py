@@ -23,35 +23,35 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Cells that differ only in what one can choose.
+    """Entries that differ only in what one can choose.
 
     They have the same clients' data, model, rounds and availability of clients. What
     one can choose is the method, the server's data and the share of enforced rounds.
 
     Attributes:
-        cells: their labels (`label.<axis>`), `mean`, `std` and the costs.
+        entries: their labels (`label.<axis>`), `mean`, `std` and the costs.
         layout: the layout of the sweep's axes.
     """
 
-    cells: pd.DataFrame
+    entries: pd.DataFrame
     layout: Layout
 
     @property
     def name(self) -> str:
-        """The labels that these cells share and others do not have, as text."""
+        """The labels that these entries share and others do not have, as text."""
         several = [axis for axis in self.layout.values if axis in self.layout.varying]
-        labels = {axis: self.cells[f"label.{axis}"] for axis in several}
+        labels = {axis: self.entries[f"label.{axis}"] for axis in several}
         shared = [a for a, own in labels.items() if own.nunique(dropna=False) == 1]
         return labels_text({axis: labels[axis].iloc[0] for axis in shared}, shared)
 
 
 def find_problems(
-    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> list[Problem]:
     """Return the problems of a sweep that have two or more choices with a number.
 
     Args:
-        cells: from `raysafl.report.analysis.cells.aggregate`.
+        entries: from `raysafl.report.analysis.entries.aggregate`.
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
         layout: the layout of its axes.
@@ -63,8 +63,8 @@ def find_problems(
     first = done.groupby("run_id")["config"].first()
     configs = {str(i): json.loads(text) for i, text in first.items()}
     name = manifest.table.statistic
-    known = cells[
-        cells["run_id"].isin(configs) & np.isfinite(cells[f"mean.{name}"])
+    known = entries[
+        entries["run_id"].isin(configs) & np.isfinite(entries[f"mean.{name}"])
     ].copy()
     known = known.rename(columns={f"mean.{name}": "mean", f"std.{name}": "std"})
 

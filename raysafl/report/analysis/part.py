@@ -1,4 +1,4 @@
-"""Which part of a sweep of very many cells a report shows cell by cell."""
+"""Which part of a sweep of very many entries a report shows entry by entry."""
 
 import math
 from collections.abc import Sequence
@@ -10,60 +10,60 @@ import pandas as pd
 from raysafl.report.analysis.layout import Key, Layout
 from raysafl.storage.manifest import Manifest
 
-# Largest number of cells that tables and curves show. A page with more of them is slow
+# Largest number of entries that tables and curves show. A page with more of them is slow
 # to make and to open, and nobody reads it.
 MOST = 1_000
 # Largest number of places of a table, empty ones among them.
 LARGEST = 10_000
-# A part of a grid that has fewer cells than this share of `MOST` is none of a grid.
+# A part of a grid that has fewer entries than this share of `MOST` is none of a grid.
 SPARSE = 0.25
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Part:
-    """The cells of a sweep that tables and curves show, one by one.
+    """The entries of a sweep that tables and curves show, one by one.
 
-    These are all cells, unless there are too many. What summarises cells, such as
+    These are all entries, unless there are too many. What summarises entries, such as
     counts, claims and distances, is computed from all of them nevertheless.
 
     Attributes:
         manifest: the sweep with the entries that are shown.
         layout: the layout of its axes.
-        cells: the cells that are shown.
+        entries: the entries that are shown.
         note: one sentence that says what is left out and where it is; empty if nothing
             is.
-        share: how many of the cells are shown, in a few words; empty if all are.
+        share: how many of the entries are shown, in a few words; empty if all are.
     """
 
     manifest: Manifest
     layout: Layout
-    cells: pd.DataFrame
+    entries: pd.DataFrame
     note: str = ""
     share: str = ""
 
     @classmethod
     def of(
-        cls, cells: pd.DataFrame, manifest: Manifest, layout: Layout, most: int = MOST
+        cls, entries: pd.DataFrame, manifest: Manifest, layout: Layout, most: int = MOST
     ) -> "Part":
-        """Choose the cells that are shown.
+        """Choose the entries that are shown.
 
         Args:
-            cells: from `raysafl.report.analysis.cells.aggregate`.
+            entries: from `raysafl.report.analysis.entries.aggregate`.
             manifest: the sweep.
             layout: the layout of its axes.
-            most: the largest number of cells.
+            most: the largest number of entries.
         """
-        entries = {
+        by_key = {
             tuple(entry.labels.get(axis) for axis in manifest.axes): entry
             for entry in manifest.entries
         }
-        keys = list(entries)
+        keys = list(by_key)
         shown = thinned(keys, most)
         if len(shown) == len(keys):
-            return cls(manifest, _narrow(manifest, layout), cells)
-        part = manifest.replace(entries=[entries[key] for key in shown])
-        there = cells["run_id"].isin([entry.run_id for entry in part.entries])
+            return cls(manifest, _narrow(manifest, layout), entries)
+        part = manifest.replace(entries=[by_key[key] for key in shown])
+        there = entries["run_id"].isin([entry.run_id for entry in part.entries])
         own = Layout.of(part)
         values = [
             f"{len(own.values[axis]):,} of {len(layout.values[axis]):,} values of {axis}"
@@ -71,12 +71,12 @@ class Part:
             if len(own.values[axis]) < len(layout.values[axis])
         ]
         which = f" ({', '.join(values)})" if values else ""
-        share = f"{len(shown):,} of {len(keys):,} cells"
+        share = f"{len(shown):,} of {len(keys):,} entries"
         note = (
             f"Shown one by one are {share}, evenly spaced{which}; the numbers of all are in "
             "`runs.parquet`, which `raysafl results` filters and sorts."
         )
-        return cls(part, _narrow(part, own), cells[there], note, share)
+        return cls(part, _narrow(part, own), entries[there], note, share)
 
 
 def _narrow(manifest: Manifest, layout: Layout) -> Layout:

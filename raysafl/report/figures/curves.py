@@ -90,7 +90,7 @@ class Quantity:
 
 ACCURACY = Quantity("test_accuracy", 100, 100, "test accuracy (%)")
 ENFORCED = Quantity(
-    "q", 1, 1, "probability q of an enforced round", "without a q that moves"
+    "enforce_prob", 1, 1, "probability of an enforced round", "the same in all rounds"
 )
 
 
@@ -379,14 +379,14 @@ def _name_lines(figure: Figure, layout: Layout) -> None:
     )
 
 
-def q_curves(
+def enforcement_curves(
     rounds: pd.DataFrame,
     manifest: Manifest,
     layout: Layout,
     runs: pd.DataFrame | None = None,
     note: str = "",
 ) -> list[bytes]:
-    """Draw how q, the probability of an enforced round, moves over the rounds.
+    """Draw how the probability of an enforced round moves over the rounds.
 
     Args:
         rounds: rows as in `rounds/`.
@@ -396,10 +396,10 @@ def q_curves(
         note: what the title should say besides.
 
     Returns:
-        PNG files with the runs in which q moves; none if it never does.
+        PNG files with the runs in which it moves; none if it never does.
     """
-    q = rounds.groupby("run_id")["q"]
-    spread = q.max() - q.min()
+    of_run = rounds.groupby("run_id")[ENFORCED.column]
+    spread = of_run.max() - of_run.min()
     of_those = rounds[rounds["run_id"].isin(spread.index[spread > 0])]
     known = of_those["run_id"].isin([entry.run_id for entry in manifest.entries]).any()
     if not known:

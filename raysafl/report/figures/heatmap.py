@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
-    cells_by_labels,
+    entries_by_labels,
     label_text,
     labels_text,
 )
@@ -21,29 +21,29 @@ from raysafl.report.figures.style import LETTERS, literal, new_figure, to_png, w
 from raysafl.report.wording import NOTHING, number
 from raysafl.storage.manifest import Manifest
 
-# Number of cells down or across that can still be read.
+# Number of entries down or across that can still be read.
 LARGEST = 40
-# Number of letters that fit below a cell.
+# Number of letters that fit below an entry.
 SHORT = 7
 COLOURS = "cividis"
 
 
-def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | None:
+def heatmap(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | None:
     """Draw the means of the table's statistic as colours and numbers.
 
     Args:
-        cells: from `raysafl.report.analysis.cells.aggregate`.
+        entries: from `raysafl.report.analysis.entries.aggregate`.
         manifest: the sweep.
         layout: the layout of its axes.
 
     Returns:
         A PNG file; None if fewer than two axes have several labels, if there is no
-        number yet, or if there are more cells than can be read.
+        number yet, or if there are more entries than can be read.
     """
     panel_axes, down, across = heatmap_axes(manifest, layout)
     name = f"mean.{manifest.table.statistic}"
-    means = cells[name].replace([math.inf, -math.inf], math.nan)
-    there = set(cells.loc[means.notna(), "run_id"])
+    means = entries[name].replace([math.inf, -math.inf], math.nan)
+    there = set(entries.loc[means.notna(), "run_id"])
     begun = manifest.replace(entries=[e for e in manifest.entries if e.run_id in there])
     # Panels without any number are left out.
     panels = layout.combinations(begun, panel_axes)
@@ -53,8 +53,8 @@ def heatmap(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> bytes | 
     if not across or means.isna().all() or max(sizes) > LARGEST:
         return None
 
-    found = cells_by_labels(
-        cells.assign(**{name: means}), [*panel_axes, *down, *across]
+    found = entries_by_labels(
+        entries.assign(**{name: means}), [*panel_axes, *down, *across]
     )
     norm = Normalize(float(means.min()), float(means.max()))
     figure, grid = _heatmap_grid(
@@ -103,7 +103,7 @@ def _tick_text(key: Key) -> str:
 
 
 def _label_columns(axes: Axes, heads: list[str]) -> None:
-    """Write labels that are wider than a cell at an angle, each ending below its cell."""
+    """Write labels that are wider than an entry at an angle, each ending below its entry."""
     axes.set_xticks(range(len(heads)), heads)
     if max(map(len, heads)) > SHORT:
         for label in axes.get_xticklabels():
@@ -141,7 +141,7 @@ def _heatmap_grid(
 def _draw_panel(
     axes: Axes, values: NDArray[np.float64], norm: Normalize, unit: str
 ) -> None:
-    """Colour the cells and write their numbers, dark on light and light on dark."""
+    """Colour the entries and write their numbers, dark on light and light on dark."""
     axes.imshow(values, cmap=COLOURS, norm=norm, aspect="auto")
     axes.set_facecolor("#EEEEEE")
     axes.spines[:].set_visible(False)

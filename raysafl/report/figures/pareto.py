@@ -38,7 +38,7 @@ Look = tuple[str, str]
 
 
 def pareto(
-    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> bytes | None:
     """Draw the table's statistic against its costs, with a row of panels for each cost.
 
@@ -48,7 +48,7 @@ def pareto(
     are drawn in which the cost differs between choices and the means spread widest.
 
     Args:
-        cells: from `raysafl.report.analysis.cells.aggregate`.
+        entries: from `raysafl.report.analysis.entries.aggregate`.
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
         layout: the layout of its axes.
@@ -56,9 +56,9 @@ def pareto(
     Returns:
         A PNG file; None if there is nothing to choose between.
     """
-    problems = find_problems(cells, runs, manifest, layout)
-    problems.sort(key=lambda p: float(np.ptp(p.cells["mean"])), reverse=True)
-    shown = {c: [p for p in problems if p.cells[c].nunique() > 1] for c in COSTS}
+    problems = find_problems(entries, runs, manifest, layout)
+    problems.sort(key=lambda p: float(np.ptp(p.entries["mean"])), reverse=True)
+    shown = {c: [p for p in problems if p.entries[c].nunique() > 1] for c in COSTS}
     most = max(map(len, shown.values()))
     lines = [(cost, part[:ACROSS]) for cost, part in shown.items() if part]
     if not lines:
@@ -81,7 +81,7 @@ def pareto(
     notes = (
         [f"{wide} of {most} problems, where choices differ most"] if most > wide else []
     )
-    drawn = [problem.cells for _, part in lines for problem in part]
+    drawn = [problem.entries for _, part in lines for problem in part]
     spread = "mean ± std over replicates"
     if max(map(len, drawn)) > WITH_SPREAD:
         spread = f"mean, without std if there are more than {WITH_SPREAD} points"
@@ -101,11 +101,11 @@ def _draw_problem(
     """Draw the choices of one problem as points, and mark those that no other beats."""
     style_axes(axes)
     method = layout.method
-    cells = problem.cells
+    entries = problem.entries
     look = looks_of(layout)
-    looks = [look[value] for value in cells[f"label.{method}"]]
-    x, y, spread = (cells[c].to_numpy(float) for c in (cost, "mean", "std"))
-    if len(cells) > WITH_SPREAD:
+    looks = [look[value] for value in entries[f"label.{method}"]]
+    x, y, spread = (entries[c].to_numpy(float) for c in (cost, "mean", "std"))
+    if len(entries) > WITH_SPREAD:
         _draw_points(axes, x, y, looks)
     else:
         for i, (colour, mark) in enumerate(looks):
@@ -134,11 +134,11 @@ def _draw_problem(
     others = [
         a
         for a in manifest.axes
-        if a != method and cells[f"label.{a}"].nunique(dropna=False) > 1
+        if a != method and entries[f"label.{a}"].nunique(dropna=False) > 1
     ]
     if others and len(best) <= NAMED:
         _name_points(
-            axes, x[best], y[best], [_choice(cells.iloc[i], others) for i in best]
+            axes, x[best], y[best], [_choice(entries.iloc[i], others) for i in best]
         )
 
 
@@ -154,9 +154,9 @@ def _draw_points(
         )
 
 
-def _choice(cell: Any, others: list[str]) -> str:
+def _choice(entry: Any, others: list[str]) -> str:
     """Write the labels of a point: words as they are, numbers with their axis."""
-    values = {axis: cell[f"label.{axis}"] for axis in others}
+    values = {axis: entry[f"label.{axis}"] for axis in others}
     return ", ".join(
         v if isinstance(v, str) else f"{a} = {label_text(v)}" for a, v in values.items()
     )

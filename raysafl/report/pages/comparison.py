@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysafl.report.analysis.cells import aggregate
+from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.evidence import LEVEL, welch
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.part import MOST, thinned
@@ -29,14 +29,14 @@ from raysafl.storage.manifest import Label, Manifest, Table
 from raysafl.storage.store import Store
 
 Labels = tuple[tuple[str, Label], ...]
-# The cells of a sweep by their labels.
-Cells = Mapping[Labels, Any]
+# The entries of a sweep by their labels.
+Entries = Mapping[Labels, Any]
 
 
 def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     """Write `comparison.md` and `comparison.html` of several sweeps into a folder.
 
-    Cells with the same labels stand in one line. The statistic, its scale and its unit
+    Entries with the same labels stand in one line. The statistic, its scale and its unit
     are those of the first sweep. Δ is the difference to the first sweep, with Welch's
     95 % interval.
 
@@ -56,30 +56,34 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     names = _distinct_names(stores)
     table = manifests[0].table
     sweeps = [
-        _cells_in_statistic(runs, m, table)
+        _entries_in_statistic(runs, m, table)
         for runs, m in zip(frames, manifests, strict=True)
     ]
-    combinations = list(dict.fromkeys(labels for cells in sweeps for labels in cells))
+    combinations = list(
+        dict.fromkeys(labels for entries in sweeps for labels in entries)
+    )
     shown = thinned(combinations, MOST)
     fewer = (
-        f" {len(shown):,} of {len(combinations):,} cells are shown, evenly spaced; the "
+        f" {len(shown):,} of {len(combinations):,} entries are shown, evenly spaced; the "
         "numbers of all are in each `runs.parquet`."
     )
     head = [
-        "cell",
+        "entry",
         names[0],
         *(text for name in names[1:] for text in (name, f"Δ {name}")),
     ]
     rows = [
-        [_cell_name(labels, manifests[0].axes), *_line(labels, sweeps, table)]
+        [_entry_name(labels, manifests[0].axes), *_line(labels, sweeps, table)]
         for labels in shown
     ]
-    common = sum(all(labels in cells for cells in sweeps) for labels in combinations)
+    common = sum(
+        all(labels in entries for entries in sweeps) for labels in combinations
+    )
     unit = f", in {table.unit}" if table.unit else ""
     meaning = manifests[0].meaning(table.statistic) or "of runs.parquet"
     text = (
         f"`{table.statistic}` ({meaning}{unit}): mean ± "
-        f"standard deviation over seeds [how many]. {common} of {len(combinations)} cells are in "
+        f"standard deviation over seeds [how many]. {common} of {len(combinations)} entries are in "
         f"every sweep. Δ is to {names[0]}, ± half the width of its {LEVEL:.0%} interval (Welch)."
     )
     text += fewer if len(shown) < len(combinations) else ""
@@ -87,7 +91,7 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     scales = {manifest.scale for manifest in manifests}
     warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""
     sections = [
-        Section("cells", "Cells", [prose(text), Grid("Cells", head, rows)]),
+        Section("entries", "Entries", [prose(text), Grid("Entries", head, rows)]),
         Section(
             "curves", "Curves", [Pictures(_curve_pictures(stores, names), beside=True)]
         ),
@@ -121,16 +125,18 @@ def _distinct_names(stores: Sequence[Store]) -> list[str]:
     return ["/".join(part[-depth:]) for part in parts]
 
 
-def _cells_in_statistic(runs: pd.DataFrame, manifest: Manifest, table: Table) -> Cells:
-    """Return a sweep's cells in the statistic of another sweep's table, by their labels."""
+def _entries_in_statistic(
+    runs: pd.DataFrame, manifest: Manifest, table: Table
+) -> Entries:
+    """Return a sweep's entries in the statistic of another sweep's table, by their labels."""
     same = manifest.table.replace(statistic=table.statistic, also=[], scale=table.scale)
     lines = aggregate(runs, manifest.replace(table=same))
     keys = [tuple(sorted(entry.labels.items())) for entry in manifest.entries]
     return dict(zip(keys, (line for _, line in lines.iterrows()), strict=True))
 
 
-def _cell_name(labels: Labels, order: Sequence[str]) -> str:
-    """Write the labels of a cell, those on the first sweep's axes first."""
+def _entry_name(labels: Labels, order: Sequence[str]) -> str:
+    """Write the labels of an entry, those on the first sweep's axes first."""
     text = dict(labels)
     return (
         labels_text(
@@ -140,12 +146,12 @@ def _cell_name(labels: Labels, order: Sequence[str]) -> str:
     )
 
 
-def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
+def _line(labels: Labels, sweeps: Sequence[Entries], table: Table) -> list[str]:
     """Write each sweep's number, and from the second sweep on the difference to the first."""
-    found = [cells.get(labels) for cells in sweeps]
+    found = [entries.get(labels) for entries in sweeps]
     texts = []
-    for i, cell in enumerate(found):
-        mean, std, n = _numbers(cell, table)
+    for i, entry in enumerate(found):
+        mean, std, n = _numbers(entry, table)
         texts.append(spread(mean, std, table.unit) + (f" [{n}]" if n else ""))
         if i:
             base, base_std, base_n = _numbers(found[0], table)
@@ -156,14 +162,14 @@ def _line(labels: Labels, sweeps: Sequence[Cells], table: Table) -> list[str]:
     return texts
 
 
-def _numbers(cell: Any, table: Table) -> tuple[float, float, int]:
-    """Return mean, standard deviation and number of replicates; NaN without a cell."""
-    if cell is None:
+def _numbers(entry: Any, table: Table) -> tuple[float, float, int]:
+    """Return mean, standard deviation and number of replicates; NaN without an entry."""
+    if entry is None:
         return math.nan, math.nan, 0
     return (
-        cell[f"mean.{table.statistic}"],
-        cell[f"std.{table.statistic}"],
-        int(cell["replicates"]),
+        entry[f"mean.{table.statistic}"],
+        entry[f"std.{table.statistic}"],
+        int(entry["replicates"]),
     )
 
 

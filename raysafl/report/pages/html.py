@@ -58,12 +58,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table on a page; the first cell of each row is its head."""
+    """A table on a page; the first entry of each row is its head."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    # Whether the cells are words, which are flush left.
+    # Whether the entries are words, which are flush left.
     text: bool = False
     kind: str = "grid"
 
@@ -136,7 +136,7 @@ def badge(word: str) -> Markup:
 
 
 def stacked(upper: str, lower: str, mark: str = "") -> Markup:
-    """Write a cell of two lines: our number, and the paper's with its verdict."""
+    """Write an entry of two lines: our number, and the paper's with its verdict."""
     if not lower:
         return escape(upper)
     tail = Markup(" {}").format(badge(mark)) if mark else ""

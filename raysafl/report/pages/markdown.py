@@ -9,7 +9,7 @@ import pandas as pd
 
 from raysafl.report.analysis import claims
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import (
+from raysafl.report.analysis.entries import (
     distance,
     matches,
     matching,
@@ -22,7 +22,7 @@ from raysafl.report.analysis.evidence import LEVEL, bias, judged, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
-    cells_by_labels,
+    entries_by_labels,
     head_text,
     label_text,
     labels_text,
@@ -63,7 +63,7 @@ LINES = 300
 
 
 def _escape(text: str) -> str:
-    """Write a text on one line, so that it can stand in a cell of a Markdown table."""
+    """Write a text on one line, so that it can stand in an entry of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -75,12 +75,12 @@ def pipe_table(head: list[str], rows: Iterable[list[str]], left: int) -> str:
     )
 
 
-def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
+def _pivot(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     """Write the table with the axes that go down and across."""
     table = manifest.table
     down = layout.down
     across = layout.across
-    found = cells_by_labels(cells, layout.axes)
+    found = entries_by_labels(entries, layout.axes)
 
     def text(key: Key) -> str:
         if key not in found:
@@ -98,59 +98,61 @@ def _pivot(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
     return pipe_table([*down, *head], rows, len(down))
 
 
-def _long(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
-    """Write one line per cell, with all statistics."""
+def _long(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> str:
+    """Write one line per entry, with all statistics."""
     axes = layout.axes
     unit = manifest.table.unit
-    names = [n for n in statistics(manifest.table) if cells[f"mean.{n}"].notna().any()]
-    printed = bool(cells["paper.mean"].notna().any())
-    gaps = [n for n in names if printed and cells[f"diff.{n}"].notna().any()]
-    parts = ["between", "within"] if (cells["partitions"] > 1).any() else []
-    words = ["paper", "z", "below"][: 2 + cells["below"].notna().any()]
+    names = [
+        n for n in statistics(manifest.table) if entries[f"mean.{n}"].notna().any()
+    ]
+    printed = bool(entries["paper.mean"].notna().any())
+    gaps = [n for n in names if printed and entries[f"diff.{n}"].notna().any()]
+    parts = ["between", "within"] if (entries["partitions"] > 1).any() else []
+    words = ["paper", "z", "below"][: 2 + entries["below"].notna().any()]
     words = [*words, "verdict"] if printed else []
     head = [*axes, "replicates", *words, *(f"Δ {n}" for n in gaps), *parts, *names]
     units = {n: unit if n in FIXED else unit_of(manifest, n) for n in names}
-    found = cells_by_labels(cells, axes)
+    found = entries_by_labels(entries, axes)
     rows = []
     for key in layout.combinations(manifest, axes):
-        cell = found[key]
+        entry = found[key]
         paper = [
-            spread(cell["paper.mean"], cell["paper.std"], unit),
-            *judgement(cells, cell),
-            cell["verdict"] or NOTHING,
+            spread(entry["paper.mean"], entry["paper.std"], unit),
+            *judgement(entries, entry),
+            entry["verdict"] or NOTHING,
         ]
-        off = [signed(cell[f"diff.{n}"], unit) for n in gaps]
-        own = [spread(cell[f"mean.{n}"], cell[f"std.{n}"], units[n]) for n in names]
+        differences = [signed(entry[f"diff.{n}"], unit) for n in gaps]
+        own = [spread(entry[f"mean.{n}"], entry[f"std.{n}"], units[n]) for n in names]
         rows.append(
             [
                 *map(label_text, key),
-                str(cell["replicates"]),
+                str(entry["replicates"]),
                 *paper[: len(words)],
-                *off,
-                *spread_parts(cells, cell, unit),
+                *differences,
+                *spread_parts(entries, entry, unit),
                 *own,
             ]
         )
     return pipe_table(head, rows, len(axes))
 
 
-def distance_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def distance_lines(entries: pd.DataFrame, manifest: Manifest) -> list[str]:
     """Say how far the table is from the paper's, and how much the printed numbers spread.
 
     Args:
-        cells: from `compare`.
+        entries: from `compare`.
         manifest: the sweep.
 
     Returns:
-        One paragraph; none if no cell has both a printed number and one of ours.
+        One paragraph; none if no entry has both a printed number and one of ours.
     """
-    found = distance(cells, manifest)
-    if not found.cells:
+    found = distance(entries, manifest)
+    if not found.entries:
         return []
     table = manifest.table
     text = (
         f"Distance to the paper: the mean absolute difference of `{table.statistic}` is "
-        f"**{_in_unit(found.difference, table.unit)}** over {count(found.cells, 'cell')}"
+        f"**{_in_unit(found.difference, table.unit)}** over {count(found.entries, 'entry')}"
     )
     if math.isnan(found.printed_std):
         return [f"{text}. The paper prints no standard deviations."]
@@ -159,12 +161,12 @@ def distance_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
 
 
 def bias_lines(
-    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest
+    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest
 ) -> list[str]:
-    """Write whether groups of cells are higher or lower than the paper's on the whole.
+    """Write whether groups of entries are higher or lower than the paper's on the whole.
 
     Args:
-        cells: from `judged`.
+        entries: from `judged`.
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
     """
@@ -172,21 +174,21 @@ def bias_lines(
     rows = [
         [
             row["group"],
-            str(row["cells"]),
+            str(row["entries"]),
             str(row["lower"]),
             signed_spread(row["diff"], row["half"], unit),
             signed(row["z"], "%"),
         ]
-        for _, row in bias(cells, runs, manifest).iterrows()
+        for _, row in bias(entries, runs, manifest).iterrows()
     ]
     if not rows:
         return []
     text = (
-        "Bias: the mean signed difference to the paper (ours minus the paper's). All cells share "
+        "Bias: the mean signed difference to the paper (ours minus the paper's). All entries share "
         f"partitions and seeds, so the mean over a group is judged as one number: ± {LEVEL:.0%} "
-        "and z are those of the rule for cells."
+        "and z are those of the rule for entries."
     )
-    head = ["cells", "number", "lower than the paper's", f"Δ ± {LEVEL:.0%}", "z"]
+    head = ["entries", "number", "lower than the paper's", f"Δ ± {LEVEL:.0%}", "z"]
     return [text, pipe_table(head, rows, 1)]
 
 
@@ -196,9 +198,9 @@ def _in_unit(value: float, unit: str) -> str:
     return f"{number(value, unit)} {points}".strip()
 
 
-def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
-    """Say which statistic matches the printed numbers best, over all cells and per method."""
-    found = matching(cells, manifest, layout)
+def match_lines(entries: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
+    """Say which statistic matches the printed numbers best, over all entries and per method."""
+    found = matching(entries, manifest, layout)
     unit = manifest.table.unit
     lines = []
     for group, rows in found.groupby("group", sort=False):
@@ -206,22 +208,24 @@ def match_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list
         others = ", ".join(
             f"`{row['statistic']}` {number(row['distance'], unit)}"
             + (
-                f" ({count(row['cells'], 'cell')} only)"
-                if row["cells"] < best["cells"]
+                f" ({count(row['entries'], 'entry')} only)"
+                if row["entries"] < best["entries"]
                 else ""
             )
             for _, row in rows[~rows["best"]].iterrows()
         )
         lines.append(
-            f"- {group}: **`{best['statistic']}`**, off by {_in_unit(best['distance'], unit)} "
-            f"in the mean over {count(int(best['cells']), 'cell')}"
+            f"- {group}: **`{best['statistic']}`**, {_in_unit(best['distance'], unit)} "
+            f"from the paper's in the mean over {count(int(best['entries']), 'entry')}"
             + (f" ({others})" if others else "")
         )
     return lines
 
 
-def _paper_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[str]:
-    lines = match_lines(cells, manifest, layout)
+def _paper_lines(
+    entries: pd.DataFrame, manifest: Manifest, layout: Layout
+) -> list[str]:
+    lines = match_lines(entries, manifest, layout)
     if lines:
         lines = [
             "## Which statistic matches the printed numbers best",
@@ -235,58 +239,59 @@ def _paper_lines(cells: pd.DataFrame, manifest: Manifest, layout: Layout) -> lis
     ]
     if left:
         lines += [
-            "Printed in the paper, but not a cell of this sweep:",
+            "Printed in the paper, but not an entry of this sweep:",
             "\n".join(left),
         ]
     return lines
 
 
-def more_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def more_lines(entries: pd.DataFrame, manifest: Manifest) -> list[str]:
     """Write the printed numbers of other statistics beside ours, and their mean distance."""
     table = manifest.table
     lines = list[list[str]]()
-    far: dict[str, list[float]] = {}
+    gaps: dict[str, list[float]] = {}
     if not table.more:
         return []
-    for entry, (_, cell) in zip(manifest.entries, cells.iterrows(), strict=True):
+    for entry, (_, numbers) in zip(manifest.entries, entries.iterrows(), strict=True):
         for printed in (p for p in table.more if matches(p, entry.labels)):
             name = printed.statistic
             unit = table.unit
-            own = cell[f"mean.{name}"]
-            std = cell[f"std.{name}"]
-            off = own - printed.mean
-            far.setdefault(name, []).append(off)
+            own = numbers[f"mean.{name}"]
+            std = numbers[f"std.{name}"]
+            gap = own - printed.mean
+            gaps.setdefault(name, []).append(gap)
             paper = spread(
                 printed.mean, math.nan if printed.std is None else printed.std, unit
             )
             where = labels_text(entry.labels, manifest.axes)
             lines.append(
-                [where, f"`{name}`", spread(own, std, unit), paper, signed(off, unit)]
+                [where, f"`{name}`", spread(own, std, unit), paper, signed(gap, unit)]
             )
     known = {
-        name: [abs(x) for x in off if not math.isnan(x)] for name, off in far.items()
+        name: [abs(x) for x in own if not math.isnan(x)] for name, own in gaps.items()
     }
     said = [
-        f"`{name}`: off by {sum(off) / len(off):.4g} in the mean over {count(len(off), 'cell')}."
-        for name, off in known.items()
-        if off
+        f"`{name}`: {sum(own) / len(own):.4g} from the paper's in the mean over "
+        f"{count(len(own), 'entry')}."
+        for name, own in known.items()
+        if own
     ]
-    head = ["cell", "statistic", "ours", "paper", "Δ"]
+    head = ["entry", "statistic", "ours", "paper", "Δ"]
     return (
         ["## Other printed numbers", *said, pipe_table(head, lines, 2)] if lines else []
     )
 
 
-def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def claim_lines(entries: pd.DataFrame, manifest: Manifest) -> list[str]:
     """Write what the paper says in words, and whether it holds."""
-    head, *lines = claims.rows(cells, manifest)
+    head, *lines = claims.rows(entries, manifest)
     if not lines:
         return []
-    rule = "Judged by the means of the cells, without regard to their spread."
+    rule = "Judged by the means of the entries, without regard to their spread."
     if manifest.quality == ACCURACY:
         rule += (
             " *Not learnt*: the "
-            "accuracy of one of the compared cells is near chance (`last5` has come less than "
+            "accuracy of one of the compared entries is near chance (`last5` has come less than "
             f"{claims.LEARNT:.0%} of the way from 1 / number of classes to 100 %), so that "
             "their order says nothing."
         )
@@ -297,16 +302,16 @@ def claim_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
     ]
 
 
-def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
+def reading_lines(entries: pd.DataFrame, manifest: Manifest) -> list[str]:
     """Write how far each reading of the paper is from its printed numbers."""
-    found = readings(cells, manifest)
+    found = readings(entries, manifest)
     unit = manifest.table.unit
     if found.empty:
         return []
     names = [n for n in statistics(manifest.table) if f"distance.{n}" in found]
-    head = ["method", "reading", "cells", "nearest statistic", *names]
+    head = ["method", "reading", "entries", "nearest statistic", *names]
     lines = [
-        [row["method"], row["reading"], str(row["cells"]), f"`{row['statistic']}`"]
+        [row["method"], row["reading"], str(row["entries"]), f"`{row['statistic']}`"]
         + [number_or_dash(row[f"distance.{n}"], unit) for n in names]
         for _, row in found.iterrows()
     ]
@@ -321,7 +326,7 @@ def reading_lines(cells: pd.DataFrame, manifest: Manifest) -> list[str]:
 
 
 def losses(
-    cells: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
+    entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest, layout: Layout
 ) -> list[str]:
     """Say which replicates are not in the means, and why.
 
@@ -337,7 +342,7 @@ def losses(
         bad = runs[runs["status"].isin([status for status in Status if status.bad])]
         groups = bad[["run_id", "status", "reason"]].groupby("run_id")
         ends = {run_id: _bad_ends(rows) for run_id, rows in groups}
-    for missing, entry in zip(cells["missing"], manifest.entries, strict=True):
+    for missing, entry in zip(entries["missing"], manifest.entries, strict=True):
         where = labels_text(entry.labels, layout.axes) or manifest.name
         found = ends.get(entry.run_id, [])
         lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
@@ -368,7 +373,7 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     """Write the content of `table.md`.
 
     It has the table, all statistics, the comparison with the paper, what is missing,
-    and how the sweep was made. Only a part of the sweep may have run: cells without a
+    and how the sweep was made. Only a part of the sweep may have run: entries without a
     number have a dash.
 
     Args:
@@ -382,36 +387,36 @@ def markdown(runs: pd.DataFrame, manifest: Manifest) -> str:
     versus = f", minus that of the same seed's {minus}" if minus else ""
     runs, manifest = improvements(runs, manifest)
     layout = Layout.of(manifest)
-    cells = judged(runs, manifest)
-    part = Part.of(cells, manifest, layout)
+    entries = judged(runs, manifest)
+    part = Part.of(entries, manifest, layout)
     note = scale_note(manifest)
     source = manifest.table.source
     parts = [
         f"# {manifest.title or manifest.name}",
         *([f"**{note}**"] if note else []),
-        f"Cells: {caption(manifest)}{versus}."
+        f"Entries: {caption(manifest)}{versus}."
         + (f" Paper: {source}." if source else ""),
         search_note(manifest),
         part.note,
-        _pivot(part.cells, part.manifest, part.layout),
-        spread_note(cells, manifest.table),
-        *distance_lines(cells, manifest),
-        *bias_lines(cells, runs, manifest),
+        _pivot(part.entries, part.manifest, part.layout),
+        spread_note(entries, manifest.table),
+        *distance_lines(entries, manifest),
+        *bias_lines(entries, runs, manifest),
         "## All statistics",
         rule(manifest.table) if manifest.table.paper else "",
-        _long(part.cells, part.manifest, part.layout),
+        _long(part.entries, part.manifest, part.layout),
         "\n".join(
             f"- `{n}`: {meaning}"
             for n in statistics(manifest.table)
             if (meaning := manifest.meaning(n))
         ),
-        *claim_lines(cells, manifest),
-        *more_lines(cells, manifest),
-        *_paper_lines(cells, manifest, layout),
-        *reading_lines(cells, manifest),
+        *claim_lines(entries, manifest),
+        *more_lines(entries, manifest),
+        *_paper_lines(entries, manifest, layout),
+        *reading_lines(entries, manifest),
         "## Missing, diverged, failed",
         "Diverged and failed replicates are not in the means.",
-        "\n".join(f"- {line}" for line in losses(cells, runs, manifest, layout))
+        "\n".join(f"- {line}" for line in losses(entries, runs, manifest, layout))
         or ALL_FINISHED,
         *(["## Notes", manifest.notes.strip()] if manifest.notes else []),
         "## How it was made",

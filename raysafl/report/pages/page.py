@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 
 from raysafl.core.text import format_bytes
-from raysafl.report.analysis.cells import aggregate, statistics, unit_of
+from raysafl.report.analysis.entries import aggregate, statistics, unit_of
 from raysafl.report.analysis.evidence import LEVEL, rule
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
-    cells_by_labels,
+    entries_by_labels,
     head_text,
     label_text,
     labels_text,
@@ -82,8 +82,8 @@ class Report:
             baseline.
         shown_layout: the layout of `shown`.
         versus: the runs, or their improvements over the baseline.
-        cells: the cells of the table with their verdicts.
-        part: the cells that are shown one by one.
+        entries: the entries of the table with their verdicts.
+        part: the entries that are shown one by one.
         pairs: the paired comparisons of methods.
         pictures: the figures of each section.
         mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
@@ -95,7 +95,7 @@ class Report:
     shown: Manifest
     shown_layout: Layout
     versus: pd.DataFrame
-    cells: pd.DataFrame
+    entries: pd.DataFrame
     part: Part
     pairs: pd.DataFrame
     pictures: dict[str, list[Picture]]
@@ -109,22 +109,24 @@ def page(report: Report) -> str:
     sections = [
         Section("summary", "Summary", _summary_parts(report)),
         Section(
-            "claims", "Claims", _from_markdown(claim_lines(report.cells, report.shown))
+            "claims",
+            "Claims",
+            _from_markdown(claim_lines(report.entries, report.shown)),
         ),
         Section("table", "Table", _table_parts(report)),
-        Section("cells", "All cells", _all_cells(report)),
+        Section("entries", "All entries", _all_entries(report)),
         Section(
             "statistics", "Statistic that matches best", _nearest_statistics(report)
         ),
         Section(
             "readings",
             "Readings",
-            _from_markdown(reading_lines(report.cells, report.shown)),
+            _from_markdown(reading_lines(report.entries, report.shown)),
         ),
         Section(
             "more",
             "Other printed numbers",
-            _from_markdown(more_lines(report.cells, report.shown)),
+            _from_markdown(more_lines(report.entries, report.shown)),
         ),
         Section("tests", "Methods, seed by seed", _tests(report)),
         *(
@@ -151,7 +153,7 @@ def page(report: Report) -> str:
 
 def _summary_parts(report: Report) -> list[Piece]:
     """Write the most important numbers, and how they compare with the paper."""
-    cells = report.cells
+    entries = report.entries
     runs = report.runs
     # These count what was run, which improvements over a baseline do not.
     counts = aggregate(runs, report.manifest)
@@ -176,7 +178,7 @@ def _summary_parts(report: Report) -> list[Piece]:
     parts: list[Piece] = [Cards(cards)]
     notes = (search_note(report.manifest), report.part.note)
     parts += [prose(note) for note in notes if note]
-    judged = cells[cells["verdict"] != ""]
+    judged = entries[entries["verdict"] != ""]
     if len(judged):
         inside = int((judged["verdict"] == "inside").sum())
         parts.append(
@@ -187,8 +189,8 @@ def _summary_parts(report: Report) -> list[Piece]:
             )
         )
     # The distance and the bias need a printed number, but no spread.
-    parts += [prose(line) for line in distance_lines(cells, report.shown)]
-    bias = bias_lines(cells, report.versus, report.shown)
+    parts += [prose(line) for line in distance_lines(entries, report.shown)]
+    bias = bias_lines(entries, report.versus, report.shown)
     parts += [prose("\n\n".join(bias))] if bias else []
     return parts
 
@@ -206,10 +208,10 @@ def _table_parts(report: Report) -> list[Piece]:
     layout = report.part.layout
     down = layout.down
     across = layout.across
-    found = cells_by_labels(report.part.cells, layout.axes)
+    found = entries_by_labels(report.part.entries, layout.axes)
     columns = layout.combinations(manifest, across)
 
-    def cell(key: Key) -> str:
+    def entry(key: Key) -> str:
         if key not in found:
             return ""
         here = found[key]
@@ -218,7 +220,7 @@ def _table_parts(report: Report) -> list[Piece]:
 
     head = [head_text(column, across, table.statistic) for column in columns]
     rows = [
-        [_head(row), *(cell((*row, *column)) for column in columns)]
+        [_head(row), *(entry((*row, *column)) for column in columns)]
         for row in layout.combinations(manifest, down)
     ]
     versus = (
@@ -226,8 +228,8 @@ def _table_parts(report: Report) -> list[Piece]:
         if minus
         else ""
     )
-    text = f"Cells: {caption(manifest)}{versus}."
-    note = spread_note(report.cells, table)
+    text = f"Entries: {caption(manifest)}{versus}."
+    note = spread_note(report.entries, table)
     after = [prose(note)] if note else []
     after += [prose(rule(table))] if table.paper else []
     return [prose(text), Grid("The table", [", ".join(down), *head], rows), *after]
@@ -238,8 +240,8 @@ def _head(key: Key) -> str:
     return ", ".join(label_text(value) for value in key)
 
 
-def _all_cells(report: Report) -> list[Piece]:
-    """Write one line per cell: our number, its interval, the paper's, and the verdict."""
+def _all_entries(report: Report) -> list[Piece]:
+    """Write one line per entry: our number, its interval, the paper's, and the verdict."""
     manifest = report.part.manifest
     table = manifest.table
     axes = report.part.layout.axes
@@ -247,27 +249,30 @@ def _all_cells(report: Report) -> list[Piece]:
     unit = table.unit
     printed = bool(table.paper)
     others = [
-        n for n in statistics(table)[1:] if report.cells[f"mean.{n}"].notna().any()
+        n for n in statistics(table)[1:] if report.entries[f"mean.{n}"].notna().any()
     ]
     head = [", ".join(axes), "replicates", name, f"± {LEVEL:.0%}"]
-    if (report.cells["partitions"] > 1).any():
+    if (report.entries["partitions"] > 1).any():
         head += ["between", "within"]
     if printed:
         words = ["paper", f"Δ ± {LEVEL:.0%}", "z", "below"]
-        head += [*words[: 3 + report.cells["below"].notna().any()], "verdict"]
-    found = cells_by_labels(report.part.cells, axes)
+        head += [*words[: 3 + report.entries["below"].notna().any()], "verdict"]
+    found = entries_by_labels(report.part.entries, axes)
     rows = []
     for key in report.part.layout.combinations(manifest, axes):
-        cell = found[key]
-        row = [_head(key), str(cell["replicates"]), spread(*_pair(cell, name), unit)]
-        row.append(number_or_dash(cell["half.mean"], unit))
-        row += spread_parts(report.cells, cell, unit)
+        entry = found[key]
+        row = [_head(key), str(entry["replicates"]), spread(*_pair(entry, name), unit)]
+        row.append(number_or_dash(entry["half.mean"], unit))
+        row += spread_parts(report.entries, entry, unit)
         if printed:
-            row += [spread(cell["paper.mean"], cell["paper.std"], unit)]
-            row += [signed_spread(cell[f"diff.{name}"], cell["half.diff"], unit)]
-            row += [*judgement(report.cells, cell), badge(cell["verdict"]) or NOTHING]
+            row += [spread(entry["paper.mean"], entry["paper.std"], unit)]
+            row += [signed_spread(entry[f"diff.{name}"], entry["half.diff"], unit)]
+            row += [
+                *judgement(report.entries, entry),
+                badge(entry["verdict"]) or NOTHING,
+            ]
         units = [unit_of(manifest, n) for n in others]
-        more = [spread(*_pair(cell, n), u) for n, u in zip(others, units, strict=True)]
+        more = [spread(*_pair(entry, n), u) for n, u in zip(others, units, strict=True)]
         rows.append([*row, *more])
     means = [
         f"`{n}`: {meaning}"
@@ -275,7 +280,7 @@ def _all_cells(report: Report) -> list[Piece]:
         if (meaning := manifest.meaning(n))
     ]
     return [
-        Grid("All cells", [*head, *others], rows),
+        Grid("All entries", [*head, *others], rows),
         prose(
             f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
             "(t). " + "; ".join(means) + "."
@@ -283,14 +288,14 @@ def _all_cells(report: Report) -> list[Piece]:
     ]
 
 
-def _pair(cell: Any, name: str) -> tuple[float, float]:
-    """Return mean and standard deviation of a statistic of a cell."""
-    return cell[f"mean.{name}"], cell[f"std.{name}"]
+def _pair(entry: Any, name: str) -> tuple[float, float]:
+    """Return mean and standard deviation of a statistic of an entry."""
+    return entry[f"mean.{name}"], entry[f"std.{name}"]
 
 
 def _nearest_statistics(report: Report) -> list[Piece]:
     """Say which statistic matches the printed numbers best."""
-    lines = match_lines(report.cells, report.shown, report.shown_layout)
+    lines = match_lines(report.entries, report.shown, report.shown_layout)
     return [prose(CHOSEN_AFTERWARDS + "\n\n" + "\n".join(lines))] if lines else []
 
 
@@ -359,6 +364,6 @@ def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
 
 def _losses_part(report: Report) -> Piece:
     """List the replicates that are not in the means."""
-    lines = losses(report.cells, report.versus, report.shown, report.shown_layout)
+    lines = losses(report.entries, report.versus, report.shown, report.shown_layout)
     explanation = "Diverged and failed replicates are not in the means."
     return Lines([*lines, explanation]) if lines else Lines([ALL_FINISHED])

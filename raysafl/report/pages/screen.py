@@ -11,11 +11,11 @@ from rich.table import Table as Screen
 from rich.text import Text
 
 from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.cells import aggregate, compare
+from raysafl.report.analysis.entries import aggregate, compare
 from raysafl.report.analysis.layout import (
     Key,
     Layout,
-    cells_by_labels,
+    entries_by_labels,
     head_text,
     label_text,
 )
@@ -23,7 +23,7 @@ from raysafl.report.analysis.part import Part
 from raysafl.report.wording import caption, ours, scale_note, theirs
 from raysafl.storage.manifest import Manifest
 
-# Largest number of cells in a terminal.
+# Largest number of entries in a terminal.
 MOST = 300
 
 
@@ -34,16 +34,16 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
         runs: the rows of `runs.parquet`.
         manifest: the sweep.
         width: number of columns of the terminal. A table that is wider gets one line
-            per cell. One of very many cells shows a part of them, and says which.
+            per entry. One of very many entries shows a part of them, and says which.
 
     Raises:
         ValueError: the table names an unknown axis or statistic.
     """
     runs, manifest = improvements(runs, manifest)
-    cells = compare(aggregate(runs, manifest), manifest)
-    part = Part.of(cells, manifest, Layout.of(manifest), MOST)
+    entries = compare(aggregate(runs, manifest), manifest)
+    part = Part.of(entries, manifest, Layout.of(manifest), MOST)
     out = _fill(part, width)
-    # A table that is too wide gets one line per cell.
+    # A table that is too wide gets one line per entry.
     if part.layout.across and _width(out) > width:
         layout = replace(part.layout, down=part.layout.axes, across=[])
         out = _fill(replace(part, layout=layout), width)
@@ -57,7 +57,7 @@ def _fill(part: Part, width: int) -> Screen:
     table = manifest.table
     down = layout.down
     across = layout.across
-    found = cells_by_labels(part.cells, layout.axes)
+    found = entries_by_labels(part.entries, layout.axes)
     columns = layout.combinations(manifest, across)
     out = Screen(
         title=Text(manifest.title or manifest.name),
@@ -82,18 +82,18 @@ def _fill(part: Part, width: int) -> Screen:
     for row in layout.combinations(manifest, down):
         if last and len(down) > 1 and row[0] != last[0]:
             out.add_section()
-        cells_of_row = [_cell(found.get((*row, *key)), manifest) for key in columns]
-        out.add_row(*_row_heads(row, last), *cells_of_row)
+        entries_of_row = [_entry(found.get((*row, *key)), manifest) for key in columns]
+        out.add_row(*_row_heads(row, last), *entries_of_row)
         last = row
     return out
 
 
-def _cell(cell: Any, manifest: Manifest) -> Text:
+def _entry(entry: Any, manifest: Manifest) -> Text:
     """Write our number, and the paper's below it."""
-    if cell is None:
+    if entry is None:
         return Text("")
     table = manifest.table
-    lines = [ours(cell, table.statistic, table.unit), theirs(cell, table.unit)]
+    lines = [ours(entry, table.statistic, table.unit), theirs(entry, table.unit)]
     return Text("\n".join(line for line in lines if line))
 
 

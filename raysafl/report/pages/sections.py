@@ -42,7 +42,7 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
             continue
         means = own[list(columns)].mean()
         each = own.drop_duplicates("run_id")
-        cells = [
+        entries = [
             format_bytes(means[c])
             if "bytes" in c
             else f"{means[c]:,.{int(means[c] < 100)}f}"
@@ -53,7 +53,7 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
                 label_text(value),
                 str(len(each)),
                 duration(float(each["seconds"].mean())),
-                *cells,
+                *entries,
             ]
         )
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
