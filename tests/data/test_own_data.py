@@ -590,7 +590,7 @@ def test_the_examples_of_the_page_on_own_data_run(
     for block in blocks:
         exec(block, space)
     assert len(blocks) == 7
-    cohorts = fl.simulate(space["recorded"])["cohort"]
+    cohorts = fl.simulate(space["recorded"])["cohorts"].explode()
     assert [ids.tolist() for ids in cohorts] == [[1], [1, 2], [2], [2], [1]]
     for name, clients in (("data", 3), ("cameras", 4), ("artists", 2)):
         data = space[name]

@@ -155,7 +155,7 @@ def came(run: Run) -> list[list[str]]:
     dataset = run.data.load()
     names = run.data.client_names(dataset, run.data.split(dataset, run.seed))
     rows = fl.simulate(run).query("replicate == 0")
-    return [[names[i] for i in cohort] for cohort in rows["cohort"]]
+    return [[names[i] for i in came] for came in rows["cohorts"].explode()]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
