@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 from torch import Tensor
 
 from raysafl.algorithms.fedavg import FedAvg
@@ -65,6 +65,10 @@ class FSL(Algorithm):
     Source: FSL, algorithm 1 (docs/papers.md#fsl). Scenario 1 trains on D0 for 500
     epochs at 0.01 before the first round (`pretrain`, `pretrain_lr`); scenario 2, the
     default, does not.
+
+    Raises:
+        ValueError: An FSL that pre-trains is inside another one, so that it would not come
+            before the first round.
     """
 
     inner: SerializeAsAny[Algorithm] = Field(
@@ -97,6 +101,16 @@ class FSL(Algorithm):
     pretrain_lr: float = Field(
         default=0.01, gt=0, description="Learning rate of `pretrain`."
     )
+
+    @model_validator(mode="after")
+    def _pretrains_before_all_else(self) -> "FSL":
+        for part in self.inner.components():
+            if isinstance(part, FSL) and part.pretrain:
+                raise ValueError(
+                    f"pretrain={part.pretrain} of an inner FSL would not come before the "
+                    "first round; give pretrain to the outermost FSL"
+                )
+        return self
 
     @property
     def uses_server_data(self) -> bool:

@@ -271,8 +271,19 @@ class FlatModel:
     @property
     def has_convolutions(self) -> bool:
         """Whether the module convolves anything."""
-        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        forward = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+        kinds = (*forward, *transposed)
         return any(isinstance(part, kinds) for part in self.module.modules())
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all layers are torch's or raysafl's, in float32, and none convolves."""
+        packages = {
+            type(part).__module__.partition(".")[0] for part in self.module.modules()
+        }
+        is_known = packages <= {"torch", "raysafl"}
+        return is_known and not (self.has_convolutions or self.is_bfloat16)
 
     @property
     def linear_shape(self) -> tuple[int, int] | None:

@@ -26,6 +26,11 @@ from raysafl.training.device import first_line, is_out_of_memory
 # The maximum number of tasks that are stacked.
 STACK = 32
 
+# The minimum number of stacked tasks on a CPU, unless the model is dense and torch has one
+# thread. For fewer convolutions at once, or fewer products than threads, torch takes other
+# kernels, so that a task's last bits would depend on how many others are in its stack.
+LEAST = 4
+
 # The maximum number of samples in a step of stacked tasks, unless one task has more. A
 # small convolutional network takes some 3 GB for them.
 STEP = 4096
@@ -209,7 +214,8 @@ def _stacked_gradients(
 class Vmap(Loop):
     """The engine "vmap": all tasks in one call of `torch.func.vmap`.
 
-    It is faster than the loop on small models and on GPUs.
+    It is faster than the loop on small models and on GPUs. On a CPU, a task's results are
+    the same to the last bit whatever it is stacked with.
     """
 
     is_stacked = True
@@ -217,6 +223,8 @@ class Vmap(Loop):
     def __init__(self, model: FlatModel, objective: Objective = PLAIN) -> None:
         super().__init__(model, objective)
         self._stacked_gradients = _stacked_gradients(model, self._losses, self._hits)
+        is_plain = model.is_dense and torch.get_num_threads() == 1
+        self._least = 1 if is_plain else LEAST
 
     def max_stack(self, width: int) -> int:
         """Return how many tasks have STEP samples together, which bounds memory."""
@@ -238,8 +246,16 @@ class Vmap(Loop):
         """
         if seed_T is None:
             return super().gradients(w_TP, x_TB, y_TB, weight_TB, None)
+        batch: Sequence[Tensor] = (w_TP, x_TB, y_TB, weight_TB, seed_T)
+        tasks = len(w_TP)
+        # Stacks of one width never have more tasks than `max_stack`.
+        least = min(self._least, self.max_stack(x_TB.shape[1]))
+        if tasks < least and not w_TP.is_cuda:
+            # The last task is computed several times.
+            row_T = torch.arange(least).clamp_max_(tasks - 1)
+            batch = [part[row_T] for part in batch]
         try:
-            g_TP, seen_TB = self._stacked_gradients(w_TP, x_TB, y_TB, weight_TB, seed_T)
+            g_TP, seen_TB = self._stacked_gradients(*batch)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -248,7 +264,7 @@ class Vmap(Loop):
                 "trains many clients as one program; give --engine loop (torch says: "
                 f"{first_line(error)})"
             ) from error
-        return _as_gradients(g_TP, seen_TB)
+        return _as_gradients(g_TP[:tasks], [part[:tasks] for part in seen_TB])
 
     def logits(self, w_RP: Tensor, x_B: Tensor) -> Tensor:
         """Compute [R, B, ...] outputs; on a GPU, of all models in one pass."""

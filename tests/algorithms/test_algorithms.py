@@ -70,32 +70,6 @@ def play(
 COHORTS = [[0, 1], [1, 2], [0, 2], [0, 1, 2]]
 
 
-def test_fedavg_equals_two_clients_by_hand() -> None:
-    shrink = 0.5**3
-    ends = OPTIMA[:2] + shrink * (START - OPTIMA[:2])
-    torch.testing.assert_close(play(FedAvg(), [[0, 1]]).w_P, ends.mean(0))
-
-
-def test_fedavg_with_a_global_rate_takes_that_part_of_the_step() -> None:
-    whole, half = play(FedAvg(), [[0, 1]]).w_P, play(FedAvg(lr=0.5), [[0, 1]]).w_P
-    torch.testing.assert_close(half, (START + whole) / 2)
-
-
-def test_momentum_adds_the_last_step_again() -> None:
-    first = play(FedAvg(), [[0]]).w_P
-    v1 = START - first
-    delta2 = (1 - 0.5**3) * (first - OPTIMA[1])
-    expected = first - (0.9 * v1 + delta2)
-    torch.testing.assert_close(play(FedAvg(momentum=0.9), [[0], [1]]).w_P, expected)
-
-
-def test_prox_pulls_each_step_towards_the_start() -> None:
-    w = START.clone()
-    for _ in range(3):
-        w = w - 0.5 * ((w - OPTIMA[2]) + 0.7 * (w - START))
-    torch.testing.assert_close(play(FedAvg(prox=0.7), [[2]]).w_P, w)
-
-
 def test_fedavg_at_full_participation_converges_to_the_mean_of_the_optima() -> None:
     w_P = play(FedAvg(), [[0, 1, 2]] * 60).w_P
     torch.testing.assert_close(w_P, OPTIMA.mean(0))  # equal curvature: no drift
@@ -127,11 +101,6 @@ def test_safari_with_q_1_is_its_inner_algorithm(inner: Algorithm) -> None:
     assert torch.equal(a.w_P, b.w_P) and a.server.keys() == b.server.keys()
 
 
-def test_safari_with_q_0_is_gradient_descent_on_the_servers_data() -> None:
-    w_P = play(SAFARI(client_prob=0, server_update=ONE_STEP), COHORTS).w_P
-    torch.testing.assert_close(w_P, SERVER_OPTIMUM + 0.75**4 * (START - SERVER_OPTIMUM))
-
-
 def test_safari_takes_client_rounds_with_frequency_q() -> None:
     safari, n = SAFARI(client_prob=0.8, server_update=ONE_STEP), 4000
     state = safari.init(START, 3)
@@ -139,20 +108,6 @@ def test_safari_takes_client_rounds_with_frequency_q() -> None:
     clients = sum(ids == [0] for ids in asked)
     # four standard deviations
     assert abs(clients - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5
-
-
-def test_a_server_round_leaves_the_inner_algorithms_memory_alone() -> None:
-    safari = SAFARI(inner=FedAvg(momentum=0.9), client_prob=0.5, server_update=ONE_STEP)
-    before = State(START, {"v": torch.tensor([1.0, 2.0], dtype=torch.float64)})
-    for t in range(20):
-        turn = safari.round(before, [0], Key(0, t))
-        request = next(turn)
-        if request.ids == [SERVER]:
-            with pytest.raises(StopIteration) as end:
-                turn.send(answer(request))
-            assert end.value.value.server is before.server
-            return
-    pytest.fail("twenty rounds at q = 0.5 without a server round")
 
 
 @given(lr=st.floats(0.1, 1.0), momentum=st.floats(0, 0.9), prox=st.floats(0, 1))

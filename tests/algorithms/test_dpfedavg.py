@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.quadratics import START, play, train_locally
 
 from raysafl import (
     FSL,
@@ -27,8 +26,6 @@ from raysafl import (
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
-COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
-
 
 def accounting() -> Any:
     pytest.importorskip("dp_accounting", reason="needs raysafl[dp]")
@@ -43,17 +40,6 @@ def final(run: Run) -> torch.Tensor:
     while not sim.done:
         sim.step()
     return sim.replicates[0].state.w_P
-
-
-def test_it_clips_divides_by_the_expected_cohort_and_adds_the_noise() -> None:
-    w, S, z, expected_cohort = START, 0.5, 2.0, 2.5
-    for t, ids in enumerate(COHORTS):
-        changes = [train_locally(i, w) - w for i in ids]
-        clipped = [c * min(1, S / float(c.norm())) for c in changes]
-        noise = torch.from_numpy(Key(0, t)("dp noise").standard_normal(2))
-        w = w + 0.7 * (sum(clipped) - z * S * noise) / expected_cohort
-    algorithm = DPFedAvg(clip=S, noise=z, lr=0.7, cohort=expected_cohort)
-    torch.testing.assert_close(play(algorithm, COHORTS).w_P, w)
 
 
 def test_without_noise_and_with_a_wide_limit_it_is_fedavg_bitwise(tiny: Run) -> None:

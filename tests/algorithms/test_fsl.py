@@ -143,31 +143,6 @@ def test_the_servers_rate_is_gamma_times_sqrt_s_times_eta_l_k_over_k0(
     assert (local.batch_size, local.epochs) == (50, 10)
 
 
-def test_two_rounds_by_hand() -> None:
-    w = START
-    for ids in COHORTS:
-        rows = torch.stack([train_locally(i, w) - w for i in ids])
-        w = w + math.sqrt(len(ids)) * rows.mean(0)
-        local = LocalTraining(lr=0.8 * 0.1 * math.sqrt(len(ids)), batch_size=1, steps=2)
-        w = train_locally(SERVER, w, local)
-    fsl = FSL(gamma=0.8, epochs=2, batch_size=1, rate=0.1)
-    torch.testing.assert_close(play(fsl, COHORTS).w_P, w)
-
-
-def test_the_parallel_form_adds_both_changes_from_the_same_start() -> None:
-    w = START
-    for ids in COHORTS:
-        rows = torch.stack([train_locally(i, w) - w for i in ids])
-        local = LocalTraining(lr=0.8 * 0.1 * math.sqrt(len(ids)), batch_size=1, steps=2)
-        w = (
-            w
-            + math.sqrt(len(ids)) * rows.mean(0)
-            + (train_locally(SERVER, w, local) - w)
-        )
-    fsl = FSLParallel(gamma=0.8, epochs=2, batch_size=1, rate=0.1)
-    torch.testing.assert_close(play(fsl, COHORTS).w_P, w)
-
-
 @pytest.mark.parametrize("kind", [FSL, FSLParallel])
 @pytest.mark.parametrize("inner", [FedAvg(), FedAvgM(), SCAFFOLD(), MIFA()], ids=repr)
 def test_gamma_0_is_the_inner_algorithm_bitwise(

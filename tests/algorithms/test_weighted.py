@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers.quadratics import SAMPLES, START, play, train_locally
 
 from raysafl import (
     Algorithm,
@@ -27,7 +26,6 @@ from raysafl.core.problem import EVERYONE, SERVER
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.simulation import Simulation
 
-COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
 KINDS = [FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi]
 
 
@@ -36,28 +34,6 @@ def final(run: Run) -> torch.Tensor:
     while not sim.done:
         sim.step()
     return sim.replicates[0].state.w_P
-
-
-def test_fedavg_weighs_clients_by_their_samples() -> None:
-    w = START
-    for ids in COHORTS:
-        n = SAMPLES[ids].double()
-        ends = torch.stack([train_locally(i, w) for i in ids])
-        # w_{t+1} = sum_k n_k / n w^k_{t+1}, as the paper writes it
-        w = (n[:, None] / n.sum() * ends).sum(0)
-    torch.testing.assert_close(play(FedAvg(weighted=True), COHORTS).w_P, w)
-
-
-def test_fedadam_takes_the_weighted_mean_for_its_gradient() -> None:
-    w, m, v = START, torch.zeros(2), torch.full((2,), 1e-6)
-    for ids in COHORTS:
-        n = SAMPLES[ids].double()
-        change = torch.stack([train_locally(i, w) - w for i in ids])
-        delta = (n[:, None] / n.sum() * change).sum(0)
-        m = 0.9 * m + 0.1 * delta
-        v = 0.99 * v + 0.01 * delta**2
-        w = w + 0.1 * m / (v.sqrt() + 1e-3)
-    torch.testing.assert_close(play(FedAdam(lr=0.1, weighted=True), COHORTS).w_P, w)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,10 +6,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from helpers.matrix import EVERY
 from helpers.packs import alone, assert_same, cells_of, together
-from helpers.quadratics import ALL, START, play, train_locally
 
 from raysafl import (
     FSL,
@@ -20,9 +18,7 @@ from raysafl import (
     Centralised,
     Cohort,
     DPFedAvg,
-    FedAU,
     FedAvg,
-    FedAvgM,
     FSLParallel,
     Key,
     Participation,
@@ -93,39 +89,6 @@ def test_the_first_round_may_be_empty(tiny: Run) -> None:
     run = tiny.replace(participation=Bernoulli(rate=1e-6), rounds=3, replicates=1)
     records = played(run.replace(eval_every=1))
     assert records[0].kind == "nobody" and records[0].train_loss is None
-
-
-def test_mifa_steps_by_what_it_remembers() -> None:
-    """Against its definition in float64."""
-    w, rows = START, {}
-    for cohort in COHORTS:
-        rows |= {i: w - train_locally(i, w) for i in cohort}
-        w = w - sum(rows.values()) / len(ALL)
-    found = play(MIFA(over="all"), COHORTS).w_P
-    torch.testing.assert_close(found, w, rtol=1e-12, atol=1e-12)
-
-
-def test_fedau_counts_the_round_as_one_in_which_no_interval_ends() -> None:
-    """Client 0 comes in round 0; client 1 in rounds 0 and 5, so its second interval is 5."""
-    weight_N = play(FedAU(K=50), COHORTS).server["weight"]
-    assert weight_N.tolist() == [1, (1 + 5) / 2, 3, 3]
-    # With K = 2, an interval of client 0 ends in the empty rounds 2 and 4.
-    weight_N = play(FedAU(K=2), COHORTS).server["weight"]
-    assert weight_N[0] == (1 + 2 + 2) / 3
-
-
-def test_a_moment_at_the_server_waits() -> None:
-    without = [cohort for cohort in COHORTS if cohort]
-    found, expected = (play(FedAvgM(), cohorts).w_P for cohorts in (COHORTS, without))
-    assert torch.equal(found, expected)
-
-
-def test_noise_for_privacy_is_added_to_nothing() -> None:
-    algorithm = DPFedAvg(clip=1.0, noise=1.0, cohort=2)
-    noise = Key(0, 0)("dp noise").standard_normal(2) / 2
-    torch.testing.assert_close(
-        play(algorithm, [[]]).w_P, START - torch.from_numpy(noise)
-    )
 
 
 def test_a_trace_with_a_hole_runs(tiny: Run, tmp_path: Path) -> None:

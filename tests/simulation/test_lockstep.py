@@ -18,7 +18,7 @@ from helpers.packs import (
 )
 from torch import Tensor, nn
 
-from raysafl import MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
+from raysafl import CNN, MLP, FedAvg, Key, LocalTraining, Logistic, Model, Run, Uniform
 from raysafl.core.algorithm import Round, State, TrainMean
 from raysafl.core.work import Scores, Task, Trained, WorkLostError
 from raysafl.runtime.in_process import Worker
@@ -38,6 +38,7 @@ def worker(runs: Mapping[str, Run], engine: str = "fused", kind: Any = Worker) -
         ("linear", Logistic()),
         ("loop", MLP(hidden=[8])),
         ("vmap", MLP(hidden=[8])),
+        ("vmap", CNN(channels=[3], hidden=8)),
     ],
 )
 def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
@@ -48,7 +49,7 @@ def test_runs_that_differ_in_all_they_can_equal_themselves_alone(
     results, failed = together(runs, lockstep)
     assert not failed and lockstep.most is None and not lockstep.most_reason
     for name, run in runs.items():
-        assert_same(results[name], alone(run, engine), exact=engine != "vmap")
+        assert_same(results[name], alone(run, engine))
 
 
 @pytest.mark.parametrize("engine", ["fused", "linear", "loop"])

@@ -18,7 +18,6 @@ from raysafl import (
     Logistic,
     Model,
     Samples,
-    Update,
 )
 from raysafl.core.problem import SERVER
 from raysafl.core.work import Task
@@ -142,26 +141,29 @@ def test_convolutions_equal_a_loop_with_torch_optim(engine: str) -> None:
         )
 
 
-@pytest.mark.parametrize("engine", ["loop", "linear", "fused"])
-def test_a_task_alone_equals_itself_among_others_bitwise(engine: str) -> None:
-    local = trainer(Logistic(zero_init=False), engine)
+ALONE: list[tuple[str, Model]] = [
+    *((engine, Logistic(zero_init=False)) for engine in ("loop", "linear", "fused")),
+    *(("vmap", MLP(hidden=[units])) for units in (12, 200)),
+    # For convolutions of few tasks, torch has other kernels.
+    *(("vmap", CNN(channels=c, hidden=10)) for c in ([4, 6], [16, 20], [2, 8])),
+    ("vmap", CNN(channels=[4], hidden=10, precision="bfloat16")),
+]
+
+
+@pytest.mark.parametrize(("engine", "model"), ALONE, ids=repr)
+def test_a_task_in_a_stack_of_any_size_has_the_same_bits(
+    engine: str, model: Model
+) -> None:
+    local = trainer(model, engine)
     asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=2))
     together = local.train(asked)
-    for i, task in enumerate(asked):
-        alone = local.train([task])
-        assert all(
-            torch.equal(a[0], b[i]) for a, b in zip(alone, together, strict=True)
-        )
-
-
-def test_a_task_alone_equals_itself_among_others_to_float32_under_vmap() -> None:
-    local = trainer(MLP(hidden=[12]), "vmap")
-    asked = tasks(local.model, LocalTraining(lr=0.1, batch_size=16, epochs=2))
-    together: Update = local.train(asked)
-    for i, task in enumerate(asked):
-        torch.testing.assert_close(
-            local.train([task]).delta_MP[0], together.delta_MP[i], **TOLERANCE
-        )
+    for size in (1, 2, 3, 5):
+        for start in range(0, len(asked), size):
+            some = slice(start, start + size)
+            few = local.train(asked[some])
+            assert all(
+                torch.equal(a, b[some]) for a, b in zip(few, together, strict=True)
+            )
 
 
 @pytest.mark.parametrize(("batch", "most"), [(20, 32), (500, 8), (5000, 1)])

@@ -1,0 +1,84 @@
+"""Algorithms that are one and the same in special cases, and what they send.
+
+How each is defined: `tests/algorithms/test_definitions.py`.
+"""
+
+import pytest
+import torch
+from helpers.quadratics import (
+    ALL,
+    START,
+    play,
+)
+
+from raysafl import (
+    AFL,
+    MIFA,
+    SAFARI,
+    SCAFFOLD,
+    Algorithm,
+    FedAmplify,
+    FedAU,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedProx,
+    FedVARP,
+    Key,
+    ServerOnly,
+    Train,
+)
+
+COHORTS = [[0, 1], [1, 2], [3, 0], [1, 2, 3]]
+M, K = 4, 5
+
+
+IDENTITIES: list[tuple[Algorithm, Algorithm]] = [
+    (MIFA(lr=0.7), FedAvg(lr=0.7)),
+    (MIFA(over="seen"), FedAvg()),
+    (FedVARP(lr=0.7), FedAvg(lr=0.7)),
+    (FedAU(lr=0.7), FedAvg(lr=0.7)),
+    (FedAvg(lr=None), FedAvg(lr=2.0)),
+    (SCAFFOLD(lr=None), SCAFFOLD(lr=2.0)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), IDENTITIES, ids=repr)
+def test_at_full_participation_two_algorithms_are_one(
+    one: Algorithm, other: Algorithm
+) -> None:
+    torch.testing.assert_close(play(one, [ALL] * 6).w_P, play(other, [ALL] * 6).w_P)
+
+
+SAME: list[tuple[Algorithm, Algorithm]] = [
+    (FedAmplify(P=2, eta=1.0), FedAvg()),
+    (FedProx(prox=0.3), FedAvg(prox=0.3)),
+    (FedProx(prox=0), FedAvg()),
+    (FedAvgM(momentum=0.6, lr=0.5), FedAvg(momentum=0.6, lr=0.5)),
+    (ServerOnly(), SAFARI(client_prob=0)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=repr)
+def test_two_algorithms_are_one_bitwise(one: Algorithm, other: Algorithm) -> None:
+    assert torch.equal(play(one, COHORTS).w_P, play(other, COHORTS).w_P)
+
+
+def test_afl_without_delay_and_of_equal_steps_is_fedavg_at_a_rate_per_step() -> None:
+    ours = play(AFL(lr=K * 0.7), COHORTS).w_P
+    torch.testing.assert_close(ours, play(FedAvg(lr=0.7), COHORTS).w_P)
+    ours = play(AFL(lr=K * 0.7, memory=True), COHORTS).w_P
+    torch.testing.assert_close(ours, play(MIFA(lr=0.7), COHORTS).w_P)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "up", "down"),
+    [(SCAFFOLD(), 1, 1), (FedDyn(), 0, 0), (MIFA(), 0, 0)],
+    ids=repr,
+)
+def test_only_scaffold_sends_more_than_fedavg(
+    algorithm: Algorithm, up: int, down: int
+) -> None:
+    request = next(algorithm.round(algorithm.init(START, M), [0, 1], Key(0, 0)))
+    assert isinstance(request, Train)
+    assert (request.extra_up, request.extra_down) == (up, down)

@@ -1,0 +1,438 @@
+"""The definition of each algorithm in float64 NumPy, on logistic regression.
+
+Each is written from its paper's formulas (docs/papers.md) and shares no code with the
+package's algorithms, training or sums. From the package come the data, who came, and
+random numbers: mini-batches, SAFARI's draw, AFL's ages, noise and random rounding.
+
+Delta_i = w - w_i is the update of a client that starts at w and ends at w_i.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysafl import (
+    AFL,
+    EVERYONE,
+    FSL,
+    MIFA,
+    SAFARI,
+    SCAFFOLD,
+    SERVER,
+    Algorithm,
+    Centralised,
+    Compressed,
+    Compression,
+    DPFedAvg,
+    FedAdagrad,
+    FedAdam,
+    FedAmplify,
+    FedAU,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedProx,
+    FedVARP,
+    FedYogi,
+    FSLParallel,
+    Key,
+    LocalTraining,
+    Quantised,
+    ServerOnly,
+    TopK,
+)
+from raysafl.training.inputs import draw_batches
+
+Vector: TypeAlias = NDArray[np.float64]
+Updates: TypeAlias = dict[int, Vector]
+"""What clients have computed, or what arrives of it, by client."""
+Play: TypeAlias = Callable[[Vector, Sequence[int]], Vector]
+"""One round: the model after it, from the model before it and the cohort."""
+
+
+@dataclass
+class Clock:
+    """The round, and how many requests to train, or of any kind, it has had so far."""
+
+    round: int = 0
+    trained: int = 0
+    asked: int = 0
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Clients and a server that train a linear model under cross-entropy.
+
+    Args:
+        x_SD: The training samples.
+        y_S: Their classes.
+        held: The samples that each client, SERVER and EVERYONE hold.
+        seed: The seed of the replicate.
+        local: How clients train.
+        clients: The number N of clients.
+        send: What arrives at the server of the updates that clients have computed.
+        clock: The round, which all parts of an algorithm share.
+    """
+
+    x_SD: Vector
+    y_S: NDArray[np.int64]
+    held: Callable[[int], NDArray[np.int64]]
+    seed: int
+    local: LocalTraining
+    clients: int
+    send: Callable[[Updates], Updates] = dict
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def key(self) -> Key:
+        return Key(self.seed, self.clock.round)
+
+    def gradient(self, w: Vector, rows: NDArray[np.int64]) -> Vector:
+        """The gradient of the mean cross-entropy over some samples."""
+        x, classes = self.x_SD[rows], int(self.y_S.max()) + 1
+        weights, biases = np.split(w, [-classes])
+        logits = x @ weights.reshape(classes, -1).T + biases
+        odds = np.exp(logits - logits.max(1, keepdims=True))
+        error = odds / odds.sum(1, keepdims=True) - np.eye(classes)[self.y_S[rows]]
+        return np.concatenate([(error.T @ x).ravel(), error.sum(0)]) / len(rows)
+
+    def update(
+        self,
+        who: int,
+        w: Vector,
+        local: LocalTraining,
+        offset: Vector | float = 0.0,
+        prox: float = 0.0,
+    ) -> Vector:
+        """Delta of plain SGD along g + offset + prox (w_i - w)."""
+        held, now = self.held(who), w
+        batches = self.key(f"batches {self.clock.trained}", who)
+        for positions in draw_batches(len(held), local, batches):
+            g = self.gradient(now, held[positions[positions >= 0]])
+            rate = local.rate(self.clock.round)
+            now = now - rate * (g + offset + prox * (now - w))
+        return w - now
+
+    def train(
+        self,
+        ids: Sequence[int],
+        start: Vector | Mapping[int, Vector],
+        offset: Mapping[int, Vector] | None = None,
+        prox: float = 0.0,
+    ) -> Updates:
+        """The updates that clients compute, from one start or each from its own."""
+        self._asked()
+        starts = start if isinstance(start, Mapping) else dict.fromkeys(ids, start)
+        offsets = offset or dict.fromkeys(ids, 0.0)
+        return {i: self.update(i, starts[i], self.local, offsets[i], prox) for i in ids}
+
+    def train_one(self, who: int, w: Vector, local: LocalTraining | None) -> Vector:
+        """The model after the server, or everyone's data in one place, has trained it."""
+        self._asked()
+        return w - self.update(who, w, local or self.local)
+
+    def sizes(self, ids: Sequence[int]) -> list[int]:
+        """The numbers of samples that clients hold."""
+        self.clock.asked += 1
+        return [len(self.held(i)) for i in ids]
+
+    def steps(self, client: int) -> int:
+        """The number of a client's local steps."""
+        return self.local.num_steps(len(self.held(client)))
+
+    def _asked(self) -> None:
+        self.clock.trained += 1
+        self.clock.asked += 1
+
+
+def mean(rows: Updates, weights: Sequence[float] | None = None) -> Vector:
+    found: Vector = np.average([*rows.values()], axis=0, weights=weights)
+    return found
+
+
+def server_rate(lr: float | None, ids: Sequence[int]) -> float:
+    return math.sqrt(len(ids)) if lr is None else lr
+
+
+def fedavg(a: Any, lab: Lab, w: Vector) -> Play:
+    v = np.zeros_like(w)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal v
+        n = lab.sizes(ids) if a.weighted else None
+        v = a.momentum * v + mean(lab.send(lab.train(ids, w, prox=a.prox)), n)
+        return w - server_rate(a.lr, ids) * v
+
+    return play
+
+
+def adaptive(second: Callable[[Any, Vector, Vector], Vector]) -> Any:
+    """FedOpt, algorithm 2, with one of its three second moments."""
+
+    def fedopt(a: Any, lab: Lab, w: Vector) -> Play:
+        m, v = np.zeros_like(w), np.full_like(w, a.tau**2)
+
+        def play(w: Vector, ids: Sequence[int]) -> Vector:
+            nonlocal m, v
+            n = lab.sizes(ids) if a.weighted else None
+            change = -mean(lab.send(lab.train(ids, w)), n)
+            m = a.beta1 * m + (1 - a.beta1) * change
+            v = second(a, v, change**2)
+            return w + a.lr * m / (np.sqrt(v) + a.tau)
+
+        return play
+
+    return fedopt
+
+
+def yogi(a: FedYogi, v: Vector, square: Vector) -> Vector:
+    return v - (1 - a.beta2) * square * np.sign(v - square)
+
+
+def scaffold(a: SCAFFOLD, lab: Lab, w: Vector) -> Play:
+    c = np.zeros_like(w)
+    own = {i: np.zeros_like(w) for i in range(lab.clients)}
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal c
+        delta = lab.train(ids, w, {i: c - own[i] for i in ids})
+        eta = lab.local.rate(lab.clock.round)
+        plus = {i: own[i] - c + delta[i] / (lab.steps(i) * eta) for i in ids}
+        c = c + sum(plus[i] - own[i] for i in ids) / lab.clients
+        own.update(plus)
+        return w - server_rate(a.lr, ids) * mean(lab.send(delta))
+
+    return play
+
+
+def feddyn(a: FedDyn, lab: Lab, w: Vector) -> Play:
+    h = np.zeros_like(w)
+    grad = {i: np.zeros_like(w) for i in range(lab.clients)}
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal h
+        delta = lab.train(ids, w, {i: -grad[i] for i in ids}, prox=a.alpha)
+        grad.update({i: grad[i] + a.alpha * delta[i] for i in ids})
+        ends = {i: w - row for i, row in lab.send(delta).items()}
+        h = h - a.alpha * sum(end - w for end in ends.values()) / lab.clients
+        return mean(ends) - h / a.alpha
+
+    return play
+
+
+def fedvarp(a: FedVARP, lab: Lab, w: Vector) -> Play:
+    y = {i: np.zeros_like(w) for i in range(lab.clients)}
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        delta = lab.send(lab.train(ids, w))
+        v = mean({i: delta[i] - y[i] for i in ids}) + mean(y)
+        y.update(delta)
+        return w - a.lr * v
+
+    return play
+
+
+def mifa(a: MIFA, lab: Lab, w: Vector) -> Play:
+    g: Updates = {}
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        if ids:
+            g.update(lab.send(lab.train(ids, w)))
+        over = lab.clients if a.over == "all" else max(1, len(g))
+        return w - a.lr * sum(g.values()) / over
+
+    return play
+
+
+def fedau(a: FedAU, lab: Lab, w: Vector) -> Play:
+    ended: dict[int, list[int]] = {i: [] for i in range(lab.clients)}
+    length = dict.fromkeys(ended, 0)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        for i, delta in lab.send(lab.train(ids, w)).items() if ids else ():
+            weight = np.mean(ended[i]) if ended[i] else 1.0
+            w = w - a.lr / lab.clients * weight * delta
+        for i in ended:
+            length[i] += 1
+            if i in ids or length[i] == a.K:
+                ended[i].append(length[i])
+                length[i] = 0
+        return w
+
+    return play
+
+
+def fedamplify(a: FedAmplify, lab: Lab, w: Vector) -> Play:
+    start, count = w, 0
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal start, count
+        w = w - mean(lab.send(lab.train(ids, w)))
+        count += 1
+        if count % a.P == 0:
+            w = start = start + a.eta * (w - start)
+        return w
+
+    return play
+
+
+def afl(a: AFL, lab: Lab, w: Vector) -> Play:
+    models: list[Vector] = []
+    last: Updates = {}
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        models.append(w)
+        oldest = min(len(models) - 1, a.max_delay)
+        ages = {i: lab.key("delay", i).integers(oldest + 1) for i in ids}
+        delta = lab.send(lab.train(ids, {i: models[-1 - ages[i]] for i in ids}))
+        step = {i: delta[i] / lab.steps(i) for i in ids}
+        last.update(step)
+        if a.memory:
+            return w - a.lr * sum(last.values()) / lab.clients
+        return w - a.lr * mean(step)
+
+    return play
+
+
+def dpfedavg(a: DPFedAvg, lab: Lab, w: Vector) -> Play:
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        total = a.noise * a.clip * lab.key("dp noise").standard_normal(len(w))
+        for delta in lab.train(ids, w).values() if ids else ():
+            total = total + delta * min(1, a.clip / np.linalg.norm(delta))
+        return w - a.lr * total / a.cohort
+
+    return play
+
+
+def server_only(a: ServerOnly, lab: Lab, w: Vector) -> Play:
+    return lambda w, ids: lab.train_one(SERVER, w, a.server_update)
+
+
+def centralised(a: Centralised, lab: Lab, w: Vector) -> Play:
+    return lambda w, ids: lab.train_one(EVERYONE, w, a.local)
+
+
+def safari(a: SAFARI, lab: Lab, w: Vector) -> Play:
+    inner = definition(a.inner, lab, w)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        if lab.key("safari").random() < a.client_prob:
+            return inner(w, ids)
+        return lab.train_one(SERVER, w, a.server_update)
+
+    return play
+
+
+def fsl(a: FSL, lab: Lab, w: Vector) -> Play:
+    """FSL, algorithm 1, with the defaults of section IV-A; E_c is in `local.epochs`."""
+    n_0, samples = len(lab.held(SERVER)), len(lab.held(EVERYONE)) / lab.clients
+    batch, eta, e_c = lab.local.batch_size, lab.local.lr, lab.local.epochs
+    assert e_c is not None
+    e_s = math.ceil(samples * e_c / n_0)
+    k, k_0 = math.ceil(samples / batch) * e_c, math.ceil(n_0 / batch) * e_s
+    inner = None if a.pretrain else definition(a.inner, lab, w)
+
+    def at_the_server(w: Vector, lr: float, epochs: int) -> Vector:
+        local = LocalTraining(lr=lr, batch_size=batch, epochs=epochs)
+        return lab.train_one(SERVER, w, local)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal inner
+        if inner is None:
+            w = at_the_server(w, a.pretrain_lr, a.pretrain)
+            inner = definition(a.inner, lab, w)
+        after = inner(w, ids)
+        # Both learning rates fall together.
+        falls = lab.local.rate(lab.clock.round) / eta
+        eta_0 = math.sqrt(max(1, len(ids))) * eta * k / k_0 * falls
+        start = w if isinstance(a, FSLParallel) else after
+        return after + at_the_server(start, a.gamma * eta_0, e_s) - start
+
+    return play
+
+
+def compressed(a: Compressed, lab: Lab, w: Vector) -> Play:
+    """Error feedback; random roundings are drawn by the number of the inner request."""
+    residual: Updates = {}
+    asked = 0
+
+    def send(updates: Updates) -> Updates:
+        sent = {}
+        for i, delta in updates.items():
+            p = delta + residual.get(i, 0.0)
+            rng = lab.key(f"compress {lab.clock.asked - asked}", i)
+            sent[i] = COMPRESSIONS[type(a.compression)](a.compression, p, rng)
+            if a.error_feedback:
+                residual[i] = p - sent[i]
+        return sent
+
+    inner = definition(a.inner, replace(lab, send=send), w)
+
+    def play(w: Vector, ids: Sequence[int]) -> Vector:
+        nonlocal asked
+        asked = lab.clock.asked
+        return inner(w, ids)
+
+    return play
+
+
+def top_k(c: TopK, p: Vector, rng: np.random.Generator) -> Vector:
+    k = math.ceil(c.fraction * len(p))
+    return np.where(np.abs(p) >= np.sort(np.abs(p))[-k], p, 0.0)
+
+
+def quantised(c: Quantised, p: Vector, rng: np.random.Generator) -> Vector:
+    width = np.abs(p).max() / (2 ** (c.bits - 1) - 1)
+    chance = rng.random(len(p)) if c.stochastic else 0.5
+    return np.floor(p / width + chance) * width
+
+
+COMPRESSIONS: dict[type[Compression], Any] = {TopK: top_k, Quantised: quantised}
+DEFINITIONS: dict[type[Algorithm], Any] = {
+    AFL: afl,
+    Centralised: centralised,
+    Compressed: compressed,
+    DPFedAvg: dpfedavg,
+    FSL: fsl,
+    FSLParallel: fsl,
+    FedAU: fedau,
+    FedAdagrad: adaptive(lambda a, v, square: v + square),
+    FedAdam: adaptive(lambda a, v, square: a.beta2 * v + (1 - a.beta2) * square),
+    FedAmplify: fedamplify,
+    FedAvg: fedavg,
+    FedAvgM: fedavg,
+    FedDyn: feddyn,
+    FedProx: fedavg,
+    FedVARP: fedvarp,
+    FedYogi: adaptive(yogi),
+    MIFA: mifa,
+    SAFARI: safari,
+    SCAFFOLD: scaffold,
+    ServerOnly: server_only,
+}
+# What these do in a round in which nobody comes is a part of their definitions.
+WRAPPERS = (Compressed, FSL, SAFARI)
+ALWAYS = (*WRAPPERS, Centralised, DPFedAvg, FedAU, MIFA, ServerOnly)
+
+
+def definition(algorithm: Algorithm, lab: Lab, w: Vector) -> Play:
+    """Return an algorithm's rounds, from the initial model w on."""
+    play: Play = DEFINITIONS[type(algorithm)](algorithm, lab, w)
+    if isinstance(algorithm, ALWAYS):
+        return play
+    return lambda w, ids: play(w, ids) if ids else w
+
+
+def trajectory(
+    algorithm: Algorithm, lab: Lab, w: Vector, cohorts: Sequence[Sequence[int]]
+) -> Iterator[Vector]:
+    """Yield the model after each round."""
+    play = definition(algorithm, lab, w)
+    for lab.clock.round, ids in enumerate(cohorts):
+        lab.clock.trained = lab.clock.asked = 0
+        w = play(w, ids)
+        yield w
