@@ -28,7 +28,8 @@ single step does not reach the printed numbers. Where a table does not name the 
 of D0, it is 1,000 samples (MNIST) or 10,000 (CIFAR-10), as tables 2 to 4 imply. The CNN
 has three convolutions with 64, 128 and 256 channels and 256 hidden units, which is our
 guess at what reaches the printed 81 %. The printed accuracy is taken to be the best one
-that an evaluation of every fifth round sees (`best5`), so every fifth round is evaluated. The report also compares the other statistics. A table that prints no
+that an evaluation of every fifth round sees (`best5`), so every fifth round is
+evaluated. The report also compares the other statistics. A table that prints no
 spread is taken to print single runs; tables 8 and 9 print means of five and three seeds
 on one partition.
 

@@ -364,6 +364,7 @@ def test_flat_joins_names_with_dots_and_a_kind_stands_for_its_part() -> None:
         "server": "IidServer",
         "server.n0": 9,
         "seed": 0,
+        "partition_seeds": 1,
         "share": 0.0,
         "validation": None,
         "own_tests": 0.0,

@@ -126,7 +126,7 @@ def test_the_rule_names_the_number_of_printed_seeds_which_small_runs_do_not_have
     _, manifest = sweep({"a": [0.5]}, [], seeds=5)
     assert "the mean of 5 seeds on one partition" in rule(manifest.table)
     smaller = manifest.replace(scale="small")
-    assert '"seeds"' in manifest.to_json() and '"seeds"' not in smaller.to_json()
+    assert manifest.table.seeds == 5 and smaller.table.seeds == 1
 
 
 def test_the_bias_of_a_group_is_judged_as_one_number_over_the_same_replicates() -> None:
