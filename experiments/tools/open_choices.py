@@ -5,12 +5,9 @@ and the classes are spread in shards". The files `readings*.py` of the papers' f
 define them.
 """
 
-from collections import defaultdict
-
 import numpy as np
 import pandas as pd
 
-from experiments.fast.readings import RATIOS, TABLE3
 from experiments.safari.readings_spread import ENTRIES as PRINTED_SPREAD
 from experiments.safari.readings_spread import SPREADS
 from experiments.tools.measured import compared, sweeps
@@ -26,16 +23,6 @@ SPREAD_SWEEP = "safari_readings_spread"
 SPREAD_CLASSES = (2, 5)  # values of p for which the spreads differ
 TABLE8_PLACES = [(0, 5), (2, 5), (4, 5)]  # s and m of the entries of table 8
 TABLE10_PLACES = [(4, 1), (4, 2)]
-
-# Participation and q of the entries by which FAST's readings are compared.
-FAST_ENTRIES = [
-    ("Uniform", 1),
-    ("Beta", 0),
-    ("Beta", 0.5),
-    ("Beta", "Ada.(1)"),
-    ("Beta", "Ada.(7)"),
-]
-ADAPTIVE_ENTRIES = FAST_ENTRIES[3:]
 
 
 def safari_readings():
@@ -169,56 +156,3 @@ def _printed_accuracies(p, places):
 
 def _texts(values):
     return [number(value, "%") for value in values]
-
-
-def fast_readings():
-    """Compare FAST's readings by accuracies relative to uniform participation.
-
-    A smaller task does not reach the printed accuracies, but its entries can relate to
-    one another as the printed ones do. An entry that does not depend on a reading's draw
-    or accuracy was not run again for it. Its values are those of the same local
-    training with the usual choice.
-    """
-    name = "fast_readings-medium"
-    if name not in sweeps():
-        return NOT_MEASURED
-    entries, manifest = compared(name)
-    # reading -> (participation, q) -> (accuracy, arbitrary rounds)
-    values = defaultdict(dict)
-    for _, entry in entries.iterrows():
-        reading = tuple(entry[f"label.{axis}"] for axis in manifest.table.readings)
-        labels = (entry["label.participation"], entry["label.q"])
-        values[reading][labels] = (entry["mean.last5"], entry["mean.arbitrary_ratio"])
-
-    at_alpha = {
-        at: (TABLE3[(*at, 0.1)][0], RATIOS[(*at, 0.1)][0]) for at in FAST_ENTRIES
-    }
-    printed = _relative(at_alpha)
-    rows = []
-    for (draw, *training, accuracy), own in values.items():
-        whole = (
-            values["mass", *training, "local"] | values[draw, *training, "local"] | own
-        )
-        relative = _relative(whole)
-        distance = float(np.mean(np.abs(np.subtract(relative, printed))))
-        reading = ", ".join(map(str, (draw, *training, accuracy)))
-        rows.append(
-            _fast_row(reading, whole["Uniform", 1][0], relative, f"{distance:.1f}")
-        )
-    rows.sort(key=lambda row: float(row[-1]))
-
-    rows.insert(0, _fast_row("printed", at_alpha["Uniform", 1][0], printed, NOTHING))
-    head = ["reading", "uniform", *(f"q = {q}" for _, q in FAST_ENTRIES[1:])]
-    head += ["arbitrary, Ada.(1)", "arbitrary, Ada.(7)", "distance"]
-    return pipe_table(head, rows, 1)
-
-
-def _fast_row(reading, uniform, relative, distance):
-    return [reading, f"{uniform:.1f}", *(f"{x:.1f}" for x in relative), distance]
-
-
-def _relative(values):
-    """Return accuracies relative to uniform, and adaptive entries' arbitrary rounds."""
-    uniform, *others = (values[at][0] for at in FAST_ENTRIES)
-    shares = [100 * accuracy / uniform for accuracy in others]
-    return [*shares, *(values[at][1] for at in ADAPTIVE_ENTRIES)]

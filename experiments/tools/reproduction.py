@@ -15,9 +15,8 @@ from datetime import datetime
 
 import numpy as np
 
-from experiments.tools.measured import MEASURED, ROOT, compared, sweeps
+from experiments.tools.measured import ROOT, compared, sweeps
 from experiments.tools.open_choices import (
-    fast_readings,
     odd_entry,
     places,
     safari_readings,
@@ -339,15 +338,7 @@ def fill_measured_column(text):
     )
 
 
-def table8():
-    """Return the table that README.md shows: SAFARI's table 8, without the spreads."""
-    text = (MEASURED / "safari_table8_mnist" / "table.md").read_text()
-    lines = text[text.index("\n|") + 1 :].partition("\n\n")[0]
-    return re.sub(r" ± [0-9.]+", "", lines).replace("(paper ", "(")
-
-
 SECTIONS = {  # document -> marker -> what stands there
-    "README.md": {"table 8": table8},
     "docs/reproduction.md": {
         "overview": overview,
         "tables": distances,
@@ -357,7 +348,6 @@ SECTIONS = {  # document -> marker -> what stands there
         "odd entry": odd_entry,
         "spreads": spreads,
         "places": places,
-        "FAST's readings": fast_readings,
         "claims": claims,
         "factorials": factorials,
         "shared": shared_runs,

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from raysafl.storage.manifest import Manifest, Table
-from raysafl.storage.statistics import FIXED
+from raysafl.storage.statistics import FIXED, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
 LOST = ("diverged", "failed", "damaged", "missing")
@@ -50,10 +50,14 @@ def spread(mean: float, std: float, unit: str) -> str:
 def ours(entry: Any, statistic: str, unit: str) -> str:
     """Write our number of an entry.
 
-    If some replicates are not in the mean, it is followed by `[3 of 5]`.
+    If some replicates are not in the mean, it is followed by `[3 of 5]`. If its round was
+    chosen by the test set, the number of the last round follows.
     """
     lost = {name: int(entry[name]) for name in LOST}
     text = spread(entry[f"mean.{statistic}"], entry[f"std.{statistic}"], unit)
+    final = entry.get(f"mean.{final_of(statistic)}")
+    if final is not None and not math.isnan(final):
+        text += f", final {number(final, unit)}"
     used = int(entry["replicates"])
     if used and sum(lost.values()):
         return f"{text} [{used} of {used + sum(lost.values())}]"
@@ -77,6 +81,8 @@ def caption(manifest: Manifest) -> str:
     # What the statistics of every run mean is plain from their names.
     if known and not known.higher_is_better and table.statistic not in FIXED:
         unit += "; lower is better"
+    if final_of(table.statistic):
+        unit += "; its round was chosen by the test set, and *final* is the last round"
     return f"mean ± standard deviation over replicates of {what}{unit}"
 
 
@@ -112,7 +118,7 @@ def spread_parts(entries: pd.DataFrame, entry: Any, unit: str) -> list[str]:
 
 
 def judgement(entries: pd.DataFrame, entry: Any) -> list[str]:
-    """Write z of an entry's printed number, and how many partitions lie below it, if any."""
+    """Write z of an entry's difference, and how many partitions lie below, if any."""
     below = [] if entries["below"].isna().all() else [entry["below"]]
     return [
         signed(entry["z"], "%"),

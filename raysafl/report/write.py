@@ -108,7 +108,7 @@ def write_report(store: Store) -> list[Location]:
     entries = judged(versus, shown)
     part = Part.of(entries, shown, shown_layout)
     drawn: dict[str, Sequence[bytes | None]] = {
-        "curves": curves(*of_lines, note=lines.share),
+        "curves": curves(*of_lines, note=lines.share, entries=lines.entries),
         "heatmap": [heatmap(part.entries, part.manifest, part.layout)],
         "pareto": [pareto(own, runs, manifest, layout)],
         "enforce_prob": enforcement_curves(*of_lines, note=lines.share),

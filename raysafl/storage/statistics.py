@@ -75,6 +75,22 @@ ACCURACY = "test_accuracy"
 AT_BEST_VAL = "at_best_val"
 
 
+def final_of(statistic: str) -> str:
+    """Return the last round's statistic beside one whose round the test set has chosen.
+
+    It is empty for other statistics.
+
+    Example:
+        >>> final_of("best5"), final_of("best_rmse"), final_of("last10")
+        ('final', 'final_rmse', '')
+    """
+    if statistic in ("best", "best5"):
+        return "final"
+    column = statistic.removeprefix("best_")
+    other = column.startswith(("val_", "train_", "clients_")) or column == "round"
+    return "" if other or column == statistic else f"final_{column}"
+
+
 @dataclass(frozen=True)
 class Statistic:
     """What is known about a statistic of a run.

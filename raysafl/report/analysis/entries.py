@@ -22,7 +22,7 @@ from raysafl.report.analysis.layout import (
 from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
-from raysafl.storage.statistics import ACCURACIES, FIXED
+from raysafl.storage.statistics import ACCURACIES, FIXED, final_of
 
 EVERYWHERE = "all entries"
 # The statistic that tells whether a run has learnt, and the column that keeps its value
@@ -42,7 +42,12 @@ def statistics(table: Table) -> list[str]:
     """Return the statistics of a table, each once, the one in its entries first."""
     return list(
         dict.fromkeys(
-            [table.statistic, *table.also, *(p.statistic for p in table.more)]
+            [
+                table.statistic,
+                *table.also,
+                *filter(None, [final_of(table.statistic)]),
+                *(p.statistic for p in table.more),
+            ]
         )
     )
 

@@ -35,7 +35,7 @@ def rule(table: Table) -> str:
         f"A printed number of `{table.statistic}` is judged by its place among the results that "
         "one new partition would give. Between partitions and between seeds within one, results "
         "have standard deviations, from an analysis of variance. The paper's number is the mean "
-        f"of {count(table.seeds, 'seed')} on one partition, so z = (paper - ours) / "
+        f"of {count(table.seeds, 'seed')} on one partition, so z = (ours - paper) / "
         f"sqrt(between² + within² / {table.seeds} + (standard error of our mean)²). Δ is ours "
         f"minus the paper's, and its ± the half width of the {LEVEL:.0%} prediction interval "
         "(Student's t, with one degree of freedom fewer than there are partitions, or seeds if "
@@ -129,7 +129,7 @@ def _place(
     variance = between**2 + within**2 / manifest.table.seeds + found["error"] ** 2
     deviation = np.sqrt(variance.to_numpy(float))
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = -diff.to_numpy(float) / deviation
+        z = diff.to_numpy(float) / deviation
     return deviation * _t_quantile(found["freedom"].to_numpy(float)), z
 
 

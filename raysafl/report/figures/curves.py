@@ -183,6 +183,7 @@ def curves(
     runs: pd.DataFrame | None = None,
     what: Quantity | None = None,
     note: str = "",
+    entries: pd.DataFrame | None = None,
 ) -> list[bytes]:
     """Draw the curves of a sweep: one line per method, one panel for all other labels.
 
@@ -198,6 +199,9 @@ def curves(
             table.
         what: what is drawn over the rounds; by default that by which runs are judged.
         note: what the title should say besides.
+        entries: if given, from `raysafl.report.analysis.entries.aggregate`: the table's
+            numbers stand as points with their standard deviation behind the last round,
+            if they are values of the column that is drawn.
 
     Returns:
         A PNG file for each page.
@@ -227,6 +231,10 @@ def curves(
     pages = [panels[i : i + step] for i in range(0, len(panels), step)]
     spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""
     small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
+    points = {} if entries is None else _points(entries, manifest, what)
+    shown_points = (
+        f"points: {manifest.table.statistic}, as in the table" if points else ""
+    )
     made = []
     for i, page in enumerate(pages):
         figure, grid = _panel_grid(len(page), wide, what)
@@ -234,12 +242,15 @@ def curves(
             labels = dict(zip(others, panel, strict=True))
             title = wrapped(labels_text(labels, others), PANEL_WIDTH)
             axes.set_title(title, fontsize=LETTERS)
-            _panel(axes, layout, lines[panel], of_run, what)
+            _panel(axes, layout, lines[panel], of_run, what, points)
         title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
         notes = wrapped(
             ", ".join(
-                filter(None, [spread, small, note, left_out, empty, fewer, count])
+                filter(
+                    None,
+                    [spread, shown_points, small, note, left_out, empty, fewer, count],
+                )
             ),
             figure.get_figwidth(),
         )
@@ -247,6 +258,23 @@ def curves(
         _name_lines(figure, layout)
         made.append(to_png(figure))
     return made
+
+
+def _points(
+    entries: pd.DataFrame, manifest: Manifest, what: Quantity
+) -> dict[str, tuple[float, float]]:
+    """Return mean and standard deviation in the table by run, if the column has such values."""
+    name = manifest.table.statistic
+    known = manifest.statistic(name)
+    if (
+        known is None
+        or known.column != what.column
+        or manifest.table.scale != what.scale
+    ):
+        return {}
+    found = entries[entries[f"mean.{name}"].notna()]
+    pairs = zip(found[f"mean.{name}"], found[f"std.{name}"], strict=True)
+    return dict(zip(found["run_id"], pairs, strict=True))
 
 
 def _begun(
@@ -319,16 +347,25 @@ def _panel(
     entries: list[Entry],
     of_run: Mapping[str, pd.DataFrame],
     what: Quantity,
+    points: Mapping[str, tuple[float, float]],
 ) -> None:
-    """Draw the lines of the entries of one panel, which all have rows."""
+    """Draw the lines and points of the entries of one panel, which all have rows."""
     method = layout.method
     values = layout.methods
     looks = zip(colours(len(values)), dashes(len(values)), strict=True)
     look = dict(zip(values, looks, strict=True))
     band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
-    for entry in entries:
+    for i, entry in enumerate(entries):
         colour, style = look[entry.labels.get(method) if method else None]
         draw_curve(axes, of_run[entry.run_id], colour, band, what, style)
+        if entry.run_id in points:
+            mean, std = points[entry.run_id]
+            # Points of a few methods stand side by side, so that none hides another.
+            behind = 1.03 + 0.025 * (i % FEW)
+            last = max(1.0, behind * float(of_run[entry.run_id]["round"].max()))
+            axes.errorbar(
+                last, mean, std, color=colour, fmt="o", markersize=3, capsize=2
+            )
     if not entries:
         axes.text(
             0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY
