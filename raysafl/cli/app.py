@@ -336,11 +336,9 @@ def compact_command(
     paths: Annotated[list[str], typer.Argument(help="Folders or URIs of sweeps.")],
 ) -> None:
     """Put the files of a sweep's ended runs into two files, which all commands read as well."""
-    from raysafl.storage.compaction import compact
-
     for store in [store for path in paths for store in _sweeps(path)]:
-        with working():
-            done = compact(store)
+        with working(), store.lock():
+            done = store.compact()
         console.print(f"{short(store.path)}: {done}", soft_wrap=True)
 
 

@@ -3,7 +3,6 @@
 from rich.console import Console
 
 from raysafl.report.write import write_report
-from raysafl.simulation.checkpoint import progress
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -20,7 +19,7 @@ def verify_folder(store: Store, mend: bool, console: Console) -> int:
     Returns:
         How many findings are left.
     """
-    findings = verify(store, progress)
+    findings = verify(store)
 
     def say(line: str) -> None:
         console.print(f"{store.path}: {line}", markup=False, soft_wrap=True)
@@ -37,7 +36,7 @@ def verify_folder(store: Store, mend: bool, console: Console) -> int:
         ):
             write_runs_table(store)
             write_report(store)
-        findings = verify(store, progress)
+        findings = verify(store)
     elif findings:
         say("`raysafl verify --repair` forgets what is damaged")
     if not findings:

@@ -168,7 +168,7 @@ def _rounds_to_draw(
         part: the part of the sweep of which curves are drawn.
         manifest: the whole sweep.
     """
-    table = store.table()
+    table = store.read().rows
     damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
     there = set(table["run_id"].unique().to_pylist()) - set(damaged)
     lines = {entry.run_id for entry in part.entries} & there

@@ -132,34 +132,6 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
     return extra
 
 
-def progress(content: bytes) -> tuple[int, dict[str, Any]]:
-    """Check a checkpoint; return the number of its next round, and its `extra`.
-
-    Raises:
-        ValueError: The content is damaged.
-    """
-    try:
-        saved, _ = _load(content)
-        return int(saved["round"]), dict(saved["extra"])
-    except DAMAGE as error:
-        raise ValueError(f"the checkpoint cannot be used: {error}") from error
-
-
-def saved_extra(source: BinaryIO) -> dict[str, Any]:
-    """Read the `extra` that was given to `dump`, and nothing else of a checkpoint.
-
-    Args:
-        source: A file with what `dump` returned.
-
-    Raises:
-        ValueError: The content is damaged, as far as it was read.
-    """
-    try:
-        return dict(json.loads(metadata_of(source)["raysafl"])["extra"])
-    except DAMAGE as error:
-        raise ValueError(f"the checkpoint cannot be used: {error}") from error
-
-
 def _load(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the JSON and the tensors of a checkpoint, whose checksum must fit."""
     tensors = safetensors.torch.load(content)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -17,8 +18,14 @@ from raysafl.storage.paths import (
 )
 
 
-def atomic_write(path: Location, content: bytes) -> None:
+def atomic_write(path: Location, content: bytes, durable: bool = False) -> None:
     """Replace a file as a whole: a reader sees the old content or the new one.
+
+    Args:
+        path: the file; its folder is made if it is not there.
+        content: its new content.
+        durable: whether the file is on the disk when this returns, so that a power cut
+            leaves it and all durable files that were written before.
 
     Raises:
         StorageError: the disk is full or refuses, or the object store does.
@@ -35,7 +42,11 @@ def atomic_write(path: Location, content: bytes) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(content)
+            if durable:
+                _sync(part)
             part.replace(path)
+            if durable:
+                _sync(path.parent)
         except OSError as error:
             # A disk that refuses to write may refuse to delete too.
             with suppress(OSError):
@@ -45,11 +56,13 @@ def atomic_write(path: Location, content: bytes) -> None:
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_parquet(table: pa.Table, path: Location) -> None:
-    """Write a Parquet file atomically, with page checksums that reveal damage."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    atomic_write(path, sink.getvalue().to_pybytes())
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_parquet(

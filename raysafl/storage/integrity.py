@@ -1,39 +1,30 @@
 """Whether a run's rows are those that it wrote: counts and digests of rows.
 
-The ledger entry of a run that has ended holds, for each replicate, how many rows it
-wrote and the digest of these rows: the sum modulo 2^64 of a 64-bit hash of each row.
-Sums can be added up, so the digest of a run follows from those of its intervals,
-whatever the order of its rows and the files they lie in.
+The ledger entry of a run holds, for each table and each replicate, how many rows it
+wrote and the digest of these rows: the sum modulo 2^64 of a 64-bit hash of each row. So
+it depends neither on the order of the rows nor on the files that they lie in.
 
 The digest reveals damage: rows that were lost, doubled, exchanged or edited by mistake.
 It is no protection against forgery, as whoever edits a row can compute it anew.
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from raysafl.storage.ledger import LedgerEntry
-
 Hashes = NDArray[np.uint64]
 # The odd number by which the position of a list's element is multiplied.
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True)
-class RowSum:
-    """How many rows there are, and their digest. Sums of disjoint rows can be added.
-
-    Example:
-        >>> RowSum(2, "ffffffffffffffff") + RowSum(1, "0000000000000003")
-        RowSum(rows=3, digest='0000000000000002')
+class RowSum(NamedTuple):
+    """How many rows there are, and their digest.
 
     Args:
         rows: the number of rows.
@@ -42,10 +33,6 @@ class RowSum:
 
     rows: int = 0
     digest: str = "0" * 16
-
-    def __add__(self, other: "RowSum") -> "RowSum":
-        total = (int(self.digest, 16) + int(other.digest, 16)) % 2**64
-        return RowSum(self.rows + other.rows, f"{total:016x}")
 
 
 def row_sums(rows: pa.Table) -> dict[str, dict[int, RowSum]]:
@@ -130,51 +117,24 @@ def _mixed(bits: Hashes) -> Hashes:
     return bits ^ (bits >> np.uint64(31))
 
 
-def faults(ledger: Mapping[str, LedgerEntry], rows: pa.Table) -> dict[str, str]:
-    """Return the ended runs whose entry and rows do not belong together, and why.
-
-    The rows of a run that failed are not checked, as it is run again in any case. Nor
-    are those of an entry without digests: it was written by hand, or before there were
-    digests.
-
-    Args:
-        ledger: the entries of the runs to check, by run id.
-        rows: the rows of these runs at least.
-    """
-    found = row_sums(rows)
-    wrong = {}
-    for run_id, entry in ledger.items():
-        has_digests = entry.replicates and all(end.digest for end in entry.replicates)
-        if not (entry.status.decided and has_digests):
-            continue
-        if not _has_id(run_id, entry):
-            wrong[run_id] = "its ledger entry has the configuration of another run"
-        else:
-            sums = {
-                e.replicate: RowSum(e.rows or 0, e.digest) for e in entry.replicates
-            }
-            wrong[run_id] = difference(sums, found.get(run_id, {}))
-    return {run_id: why for run_id, why in wrong.items() if why}
-
-
-def _has_id(run_id: str, entry: LedgerEntry) -> bool:
-    """Whether an entry has the configuration of this run: an id is a hash of its JSON."""
-    text = json.dumps(entry.config, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest().startswith(run_id)
-
-
-def difference(written: Mapping[int, RowSum], found: Mapping[int, RowSum]) -> str:
+def difference(
+    written: Mapping[int, RowSum], found: Mapping[int, RowSum], table: str = "rounds"
+) -> str:
     """Say how the rows found differ from those that were written; empty if they do not.
 
     Args:
         written: for each replicate, the sum of the rows that were written.
         found: the sum of those that are there.
+        table: the table that they are rows of, by the name of its folder.
     """
+    where = "" if table == "rounds" else f" in {table}/"
     for replicate in sorted(written.keys() | found.keys()):
         due = written.get(replicate, RowSum())
         there = found.get(replicate, RowSum())
         if there.rows != due.rows:
-            return f"replicate {replicate} has {there.rows} rows instead of {due.rows}"
+            return f"replicate {replicate} has {there.rows} rows{where} instead of {due.rows}"
         if there.digest != due.digest:
-            return f"the rows of replicate {replicate} are not those that it wrote"
+            return (
+                f"the rows of replicate {replicate}{where} are not those that it wrote"
+            )
     return ""

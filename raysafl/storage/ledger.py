@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from raysafl.core.component import explain
 from raysafl.core.text import redacted
+from raysafl.storage.integrity import RowSum
 
 
 class Status(StrEnum):
@@ -23,8 +23,8 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     # An error ended the run.
     FAILED = "failed"
-    # It ended, but its rows are not those that it wrote. This status stands in no
-    # file of the ledger: it is found when rows and ledger are read together.
+    # It ended, but not all that it wrote is there. This status stands in no file of the
+    # ledger: it is found when rows, models and ledger are read together.
     DAMAGED = "damaged"
 
     @property
@@ -45,8 +45,6 @@ class ReplicateEnd(BaseModel):
         replicate: the number of the replicate, from 0.
         status: how it ended.
         reason: why, if it diverged or stopped before the last round.
-        rows: how many rows it has written; None in entries without digests.
-        digest: the digest of these rows (`raysafl.storage.integrity`), likewise empty.
         partition_seed: the seed of its partition; None if that was not stored.
     """
 
@@ -55,8 +53,6 @@ class ReplicateEnd(BaseModel):
     replicate: int
     status: Status
     reason: str = ""
-    rows: int | None = Field(default=None, ge=0)
-    digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
     partition_seed: int | None = None
 
 
@@ -91,10 +87,11 @@ class LedgerEntry(BaseModel):
         seconds: wall time of the run over all attempts.
         kept: the SHA-256 of the file with the models that the run kept; empty if it
             kept none.
+        kept_bytes: the number of bytes of this file.
         code: a digest of the code of each of the user's own classes in the run, by
             name; None in entries made before it was stored.
-        client_rows: how many rows the run has in `clients/`; None if it has none.
-        client_digest: the digest of these rows, likewise empty.
+        sums: for each table, by the name of its folder, and each replicate, the number
+            of the rows that the run wrote and their digest. `Journal.commit` fills it.
         python, raysafl, host, torch, ray, commit, device, engine: with what and where
             it ran.
     """
@@ -111,9 +108,9 @@ class LedgerEntry(BaseModel):
     started: str = ""
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     kept: str = ""
+    kept_bytes: int | None = Field(default=None, ge=0)
     code: dict[str, str] | None = None
-    client_rows: int | None = Field(default=None, ge=0)
-    client_digest: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
+    sums: dict[str, dict[int, RowSum]] = Field(default_factory=dict)
     python: str = ""
     raysafl: str = ""
     host: str = ""
@@ -158,31 +155,18 @@ class LedgerEntry(BaseModel):
         return cls(status=status, config=dict(config or {}), **shown)
 
     def damaged(self, why: str) -> Self:
-        """Return the entry as it is shown when the run's rows do not match it.
+        """Return the entry as it is shown when not all that the run wrote is there.
 
         Args:
-            why: how the rows differ from those that the run wrote.
+            why: what is missing or differs.
         """
         reason = f"{why}; the run counts nowhere until `raysafl run` computes it anew"
         changes = {"status": Status.DAMAGED, "reason": reason, "replicates": []}
         return self.model_copy(update=changes)
 
-    @classmethod
-    def from_json(cls, content: bytes | str) -> Self:
-        """Read an entry.
-
-        Raises:
-            ValueError: the content is no JSON object, or a field has a wrong value.
-        """
-        return cls.model_validate(parsed_json(content))
-
     def content(self) -> dict[str, Any]:
         """Return what is stored: the fields that were given, as JSON values."""
         return self.model_dump(exclude_unset=True) | {"status": self.status.value}
-
-    def to_json(self) -> str:
-        """Write the entry as one line of JSON."""
-        return json.dumps(self.content())
 
 
 def parsed_json(content: bytes | str) -> Any:
@@ -198,13 +182,3 @@ def parsed_json(content: bytes | str) -> Any:
     if "\\u" in text:
         json.dumps(fields, ensure_ascii=False).encode()
     return fields
-
-
-def entry_or_fault(content: bytes) -> LedgerEntry | str:
-    """Read an entry; if it cannot be read, return why."""
-    try:
-        return LedgerEntry.from_json(content)
-    except ValidationError as error:
-        return explain(error)
-    except (ValueError, RecursionError) as error:
-        return str(error)

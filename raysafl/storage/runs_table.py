@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from raysafl.core.component import flatten
 from raysafl.storage.chance import chance_of
-from raysafl.storage.checked import Checked, read_checked
+from raysafl.storage.journal import Checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Label, Manifest
 from raysafl.storage.rows import scalar_names
@@ -48,7 +48,7 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFra
 
     manifest = store.manifest()
     labels = manifest.labels()
-    checked = checked or read_checked(store)
+    checked = checked or store.read()
     ended = {i: entry for i, entry in checked.ledger.items() if i in labels}
     if not ended:
         return pd.DataFrame(columns=["run_id", "status", "reason"])

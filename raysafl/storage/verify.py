@@ -3,38 +3,27 @@
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
-from raysafl.storage.bundle import Bundle
-from raysafl.storage.checked import Checked, read_checked
-from raysafl.storage.integrity import RowSum, difference, row_sums
-from raysafl.storage.ledger import Status, entry_or_fault
+from raysafl.storage.journal import COMMIT, TABLES, Checked
+from raysafl.storage.ledger import Status
 from raysafl.storage.paths import Location
-from raysafl.storage.rows import (
-    of_runs,
-    read_files,
-    read_parts,
-    run_of,
-    without_runs,
-)
+from raysafl.storage.rows import read_rows
 from raysafl.storage.runs_table import make_runs_table
-from raysafl.storage.store import PACK_BUNDLE, Store
+from raysafl.storage.store import Store
 
-# Reads a checkpoint: the number of the next round, and what the session has stored.
-ReadCheckpoint = Callable[[bytes], tuple[int, Mapping[str, Any]]]
 AGAIN = "`raysafl run` computes it again"
 TIDY = "`raysafl compact` deletes them there"
 # Patterns of the files that raysafl writes into the folders of results.
 OURS = {
-    "rounds": rf"(rounds|{PACK_BUNDLE}|[\w-]+-[0-9]+)\.parquet",
-    "ledger": rf"(ledger|{PACK_BUNDLE})\.jsonl|[\w-]+\.json",
-    "clients": r"[\w-]+\.parquet",
-    "checkpoints": r"[\w-]+\.safetensors",
+    "rounds": rf"{COMMIT}\.parquet",
+    "ledger": rf"{COMMIT}\.jsonl",
+    "clients": rf"{COMMIT}\.parquet",
+    "open": r"[\w-]+\.ckpt",
     "models": r"[\w-]+\.safetensors",
 }
 
@@ -49,6 +38,7 @@ class Finding:
         advice: what to do.
         run_id: the run whose results `repair` forgets, if any.
         file: the file that `repair` deletes, if any.
+        commit: the commit that `repair` writes anew without what is damaged, if any.
     """
 
     where: str
@@ -56,12 +46,13 @@ class Finding:
     advice: str
     run_id: str = ""
     file: Location | None = None
+    commit: str = ""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}; {self.advice}"
 
 
-def verify(store: Store, read_checkpoint: ReadCheckpoint) -> list[Finding]:
+def verify(store: Store) -> list[Finding]:
     """Check everything in a sweep's folder, and return what is wrong.
 
     While a sweep runs there, runs that begin may be taken for runs that are not in the
@@ -69,18 +60,17 @@ def verify(store: Store, read_checkpoint: ReadCheckpoint) -> list[Finding]:
 
     Args:
         store: the folder of the sweep.
-        read_checkpoint: reads a checkpoint; it raises ValueError if that is damaged.
     """
     with warnings.catch_warnings():
         # What the readers warn of is among the findings.
         warnings.simplefilter("ignore")
-        return list(_Verification(store, read_checkpoint).findings())
+        return list(_Verification(store).findings())
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Finding]:
     """Forget what is damaged, so that the next `raysafl run` computes it again.
 
-    Rows of bundles that cannot be read are not deleted, but kept in `damaged/`.
+    Rows that cannot be read are not deleted, but kept in `damaged/`.
 
     Returns:
         The findings that were repaired. For others the user must decide what to do.
@@ -88,56 +78,40 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Finding]:
     Raises:
         SweepBusyError: another process writes into the folder.
     """
-    repaired = [f for f in findings if f.run_id or f.file is not None]
-    with store.lock():
+    repaired = [f for f in findings if f.run_id or f.file is not None or f.commit]
+    with store.lock(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         store.forget({finding.run_id for finding in repaired if finding.run_id})
-        files = {finding.file for finding in repaired if finding.file is not None}
-        for bundle in store.bundles():
-            if bundle.ledger_file in files:
-                bundle.remove_damaged_lines()
-            if bundle.rows_file in files and not _is_readable(bundle):
-                bundle.set_aside()
-            files -= {bundle.ledger_file, bundle.rows_file}
-        for file in files:
-            file.unlink(missing_ok=True)
-        store.tidy()
+        there = {commit.name for commit in store.commits()}
+        if spoiled := there & {finding.commit for finding in repaired}:
+            store.rewrite(spoiled)
+        for finding in repaired:
+            if finding.file is not None:
+                finding.file.unlink(missing_ok=True)
     return repaired
-
-
-def _is_readable(bundle: Bundle) -> bool:
-    """Return whether the rows of a bundle can be read."""
-    try:
-        bundle.rows()
-    except ValueError:
-        return False
-    return True
 
 
 class _Verification:
     """The checks of one folder."""
 
-    def __init__(self, store: Store, read_checkpoint: ReadCheckpoint) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.read_checkpoint = read_checkpoint
         self.manifest_fault = ""
         self.labels: dict[str, dict[str, Any]] = {}
         try:
             self.labels = store.manifest().labels()
         except ValueError as error:
             self.manifest_fault = str(error)
-        self.checked: Checked = read_checked(store)
+        self.checked: Checked = store.read()
 
     def findings(self) -> Iterator[Finding]:
         """Yield everything that is wrong, each once."""
         yield from self._manifest()
         yield from self._strange_files()
-        yield from self._ledger()
-        yield from self._parts()
-        yield from self._bundles()
+        yield from self._commits()
         yield from self._ended_runs()
-        yield from self._client_tables()
         yield from self._models()
-        yield from self._other_runs()
+        yield from self._open_runs()
         if not self.manifest_fault:
             yield from self._orphans()
             yield from self._runs_table()
@@ -146,11 +120,6 @@ class _Verification:
         """Return a run's labels, or its id if it has none."""
         labels = self.labels.get(run_id, {})
         return ", ".join(f"{k}={v}" for k, v in labels.items()) or f"run {run_id}"
-
-    def _is_whole(self, run_id: str) -> bool:
-        """Whether a run has ended and has all the rows that it wrote."""
-        entry = self.checked.ledger.get(run_id)
-        return entry is not None and entry.status.decided
 
     def _of_run(self, run_id: str, what: str) -> Finding:
         return Finding(self._name(run_id), what, AGAIN, run_id)
@@ -171,132 +140,75 @@ class _Verification:
                     what = "it is no file of raysafl's"
                     yield Finding(f"{folder}/{file.name}", what, "move it elsewhere")
 
-    def _ledger(self) -> Iterator[Finding]:
-        for file, content in read_files(self.store.ledger_files()):
-            if isinstance(why := entry_or_fault(content), str):
-                what = f"the entry of {self._name(file.stem)} cannot be read ({why})"
-                yield Finding(f"ledger/{file.name}", what, AGAIN, file=file)
-        for bundle in self.store.bundles():
-            for number, why in bundle.damaged_lines().items():
+    def _commits(self) -> Iterator[Finding]:
+        """Name lines that cannot be read, and rows that count nowhere but others read."""
+        every = {commit.name: commit for commit in self.store.every_commit()}
+        counted = {commit.name for commit in self.store.commits()}
+        ledger = self.store.owners()
+        for commit in every.values():
+            for number, why in commit.faults.items():
                 yield Finding(
-                    f"ledger/{bundle.ledger_file.name}, line {number}",
+                    f"ledger/{commit.name}.jsonl, line {number}",
                     f"it cannot be read ({why})",
                     "`raysafl run` computes the run of this line again",
-                    file=bundle.ledger_file,
+                    commit=commit.name,
                 )
-
-    def _parts(self) -> Iterator[Finding]:
-        _, damaged = read_parts(self.store.parts())
-        for part, why in damaged.items():
-            run_id = run_of(part)
-            what = f"the rows of {self._name(run_id)} in it cannot be read ({why})"
-            name = f"rounds/{part.name}"
-            if self._is_whole(run_id):
-                yield Finding(name, what, "the run is whole without it", file=part)
-            else:
-                yield Finding(name, what, AGAIN, run_id)
-
-    def _bundles(self) -> Iterator[Finding]:
-        """Name rows and entries that `Store` reads nowhere, but other programs do."""
-        ended: set[str] = set()
-        has_rows: set[str] = set()
-        for bundle in self.store.bundles():
-            own = bundle.ended() - ended
-            ended |= own
-            name = f"rounds/{bundle.rows_file.name}"
-            try:
-                there = set(bundle.rows()["run_id"].unique().to_pylist())
-            except ValueError as error:
-                advice = "`raysafl run` computes its runs again"
-                yield Finding(name, str(error), advice, file=bundle.rows_file)
-                continue
-            # Rows without an entry may belong to a damaged line, which is named.
-            strange = there & ended - own if bundle.damaged_lines() else there - own
-            if strange:
-                yield self._superfluous(bundle.rows_file, len(strange))
-            has_rows |= there & own
-        for file in self.store.unfinished_bundles():
-            what = "it has no ledger, as its writer was killed"
-            advice = "`raysafl run` deletes it"
-            yield Finding(f"rounds/{file.name}", what, advice, file=file)
-        for file in [*self.store.parts(has_rows), *self.store.ledger_files(ended)]:
-            yield self._superfluous(file, 1)
-
-    def _superfluous(self, file: Location, count: int) -> Finding:
-        what = (
-            f"it has results of {count} runs that count elsewhere or nowhere, but other "
-            "programs read them"
-        )
-        return Finding(f"{file.parent.name}/{file.name}", what, TIDY, file=file)
+        for folder in TABLES:
+            for file in self.store.files(folder, COMMIT):
+                name = f"{folder}/{file.name}"
+                if file.stem not in every:
+                    what = "it has no ledger, as its writer was killed"
+                    yield Finding(name, what, "`raysafl run` deletes it", file=file)
+                    continue
+                try:
+                    with file.open("rb") as source:
+                        there = read_rows(folder, source)["run_id"].unique().to_pylist()
+                except ValueError as error:
+                    # Its runs are named one by one, unless none of them counts.
+                    if file.stem not in {own for own, _ in ledger.values()}:
+                        yield Finding(name, str(error), TIDY, commit=file.stem)
+                    continue
+                strange = [i for i in there if ledger.get(i, ("",))[0] != file.stem]
+                if strange and not every[file.stem].faults:
+                    what = (
+                        f"it has results of {len(strange)} runs that count elsewhere or "
+                        "nowhere, but other programs read them"
+                    )
+                    yield Finding(name, what, TIDY, commit=file.stem)
+        for name in every.keys() - counted:
+            what = "another commit has replaced it"
+            yield Finding(f"ledger/{name}.jsonl", what, TIDY, commit=name)
 
     def _ended_runs(self) -> Iterator[Finding]:
         for run_id, why in self.checked.faults.items():
             yield self._of_run(run_id, f"it is damaged: {why}")
 
     def _models(self) -> Iterator[Finding]:
-        """Find files of models that are missing, damaged or of no run that ended."""
+        """Find files of models whose content is not what the run wrote."""
         for run_id, entry in self.checked.ledger.items():
-            if not entry.kept or run_id in self.checked.faults:
-                continue
-            name = f"models/{run_id}.safetensors"
-            try:
+            if entry.kept and run_id not in self.checked.faults:
                 content = self.store.model(run_id).read_bytes()
-            except FileNotFoundError:
-                what = f"the models that {self._name(run_id)} kept are missing"
-                yield Finding(name, what, AGAIN, run_id)
-                continue
-            if hashlib.sha256(content).hexdigest() != entry.kept:
-                what = f"the models that {self._name(run_id)} kept are damaged"
-                yield Finding(name, what, AGAIN, run_id)
+                if hashlib.sha256(content).hexdigest() != entry.kept:
+                    yield self._of_run(run_id, "the models that it kept are damaged")
 
-    def _other_runs(self) -> Iterator[Finding]:
-        """Check the rows and the checkpoints of runs that go on or are tried again."""
-        ended = [i for i, e in self.checked.ledger.items() if e.status.decided]
-        ended += list(self.checked.faults)
-        rows = without_runs(self.checked.rows, ended)
-        for file in self.store.checkpoints():
+    def _open_runs(self) -> Iterator[Finding]:
+        """Check the files from which runs go on."""
+        for run_id in self.store.open_runs():
+            file = self.store.open_file(run_id)
             try:
-                next_round, extra = self.read_checkpoint(file.read_bytes())
+                self.store.resume(run_id)
             except ValueError as error:
                 advice = "`raysafl run` begins the run anew"
-                yield Finding(f"checkpoints/{file.name}", str(error), advice, file=file)
+                yield Finding(f"open/{file.name}", str(error), advice, file=file)
                 continue
-            if file.stem not in ended:
-                before = rows.filter(pc.less(rows["round"], next_round))
-                found = row_sums(of_runs(before, [file.stem]))
-                sums = [RowSum(*own) for own in extra.get("rows", [])]
-                why = difference(dict(enumerate(sums)), found.get(file.stem, {}))
-                if why:
-                    what = f"its rows before its checkpoint are damaged: {why}"
-                    yield self._of_run(file.stem, what)
-        keys = rows.select(["run_id", "replicate", "round"]).to_pandas()
-        twice = keys[keys.duplicated()]
-        for run_id in twice["run_id"].unique():
-            yield self._of_run(run_id, "it has rows that are there twice")
-
-    def _client_tables(self) -> Iterator[Finding]:
-        """Find runs whose rows in `clients/` are missing, or not those that they wrote."""
-        tables = self.store.client_tables
-        for file, why in tables.damaged().items():
-            advice = "`raysafl run` computes its runs again"
-            yield Finding(f"clients/{file.name}", why, advice, file=file)
-        found = row_sums(tables.read())
-        for run_id, entry in self.checked.ledger.items():
-            if not entry.client_digest or not entry.status.decided:
-                continue
-            written = RowSum(entry.client_rows or 0, entry.client_digest)
-            there = sum(found.get(run_id, {}).values(), RowSum())
-            if there.rows != written.rows:
-                what = f"it has {there.rows} rows in clients/ instead of {written.rows}"
-                yield self._of_run(run_id, what)
-            elif there != written:
-                what = "its rows in clients/ are not those that it wrote"
-                yield self._of_run(run_id, what)
+            entry = self.checked.ledger.get(run_id)
+            if entry is not None and entry.status.decided:
+                what = "its run has ended"
+                yield Finding(f"open/{file.name}", what, TIDY, file=file)
 
     def _orphans(self) -> Iterator[Finding]:
-        kept = {f.stem for f in [*self.store.checkpoints(), *self.store.models()]}
-        kept |= {file.stem for file in self.store.client_tables.own}
-        found = self.store.begun() | kept
+        models = {file.stem for file in self.store.files("models", r"[\w-]+")}
+        found = self.store.begun() | models
         for run_id in sorted(found - self.labels.keys() - self.checked.ledger.keys()):
             what = (
                 "it has rows, a checkpoint or models, but is neither in the manifest nor "

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from raysafl.simulation.per_client import ClientHistory
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.client_tables import CLIENTS
+from raysafl.storage.rows import CLIENTS
 
 
 def client_rows(simulation: Simulation) -> pa.Table:

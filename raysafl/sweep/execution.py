@@ -248,7 +248,7 @@ def _drawn(job: Job) -> dict[str, Run]:
         except Exception as error:
             run_id = sample_key(config)
             failed = failure(error, None, provenance())
-            job.store.write_ledger(run_id, failed)
+            job.store.commit_end(run_id, failed)
             name = run_name(labels, run_id)
             job.display.add_run(name, failed.status, failed.reason, "")
         else:

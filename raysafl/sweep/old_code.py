@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysafl.simulation.checkpoint import saved_extra
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
@@ -46,18 +45,11 @@ def stored_makers(store: Store, ledger: Mapping[str, LedgerEntry]) -> dict[str, 
         for run_id, entry in ledger.items()
         if entry.status.decided
     }
-    for file in store.checkpoints():
-        if file.stem not in makers:
-            extra: dict[str, Any] = {}
-            try:
-                with file.open("rb") as source:
-                    extra = saved_extra(source)
-            # A damaged checkpoint is reported by whoever goes on from it.
-            except (FileNotFoundError, ValueError):
-                pass
-            code = extra.get("code")
-            known = code if isinstance(code, dict) else None
-            makers[file.stem] = Maker(False, known, str(extra.get("raysafl", "")))
+    # A damaged checkpoint is reported by whoever goes on from it.
+    for run_id in store.open_runs():
+        if run_id not in makers:
+            about = store.about(run_id)
+            makers[run_id] = Maker(False, about.get("code"), about.get("raysafl", ""))
     return makers
 
 

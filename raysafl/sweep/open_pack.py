@@ -60,8 +60,6 @@ class News:
         running: how many runs are open.
         judged_by: the column by which they are judged.
         value: its mean over the open runs; NaN if none is evaluated.
-        rows: the sums of the rows of the one run that a scheduler may stop; empty if
-            the pack has several runs.
         begun_anew: why checkpoints were not used, a line for each.
         halve: whether the driver is to try the halves of the pack.
         lost: why results cannot be written any more; empty if they can.
@@ -74,7 +72,6 @@ class News:
     running: int = 0
     judged_by: str = ACCURACY
     value: float = math.nan
-    rows: Sequence[dict[str, Any]] = ()
     begun_anew: str = ""
     halve: bool = False
     lost: str = ""
@@ -223,17 +220,13 @@ class OpenPack:
             {**self.terms.origin, "device": device, "engine": engine},
             self.terms.flush_seconds,
             code,
-            self._key,
             self.ends_process,
         )
 
     def _ended_before(self) -> dict[str, LedgerEntry]:
         """Return the entries of runs that an earlier attempt has ended."""
-        if PACK_KEY in self.config:
-            return self.store.ended_in(self.pack.id)
-        (run,) = self.pack.runs
-        entry = self.store.ledger_entry(run.id)
-        return {run.id: entry} if entry and entry.status.decided else {}
+        found = self.store.ledger({run.id for run in self.pack.runs})
+        return {i: entry for i, entry in found.items() if entry.status.decided}
 
     def _news_of_ended(self) -> News:
         """Return the news of a pack all of whose runs had ended before."""
@@ -247,7 +240,6 @@ class OpenPack:
         """Return how far the runs of a session are."""
         ends = [End.of(run_id, entry) for run_id, entry in self._ended.items()]
         self._ended = {}
-        one = len(self.pack.runs) == 1
         metrics = session.metrics()
         return News(
             metrics=metrics,
@@ -258,8 +250,6 @@ class OpenPack:
             judged_by=judged_by(metrics),
             value=session.quality(),
             begun_anew=session.begun_anew,
-            # For the ledger entry, should a scheduler stop the run here.
-            rows=session.watched_sums() if one else [],
         )
 
     def _fail(self, error: BaseException) -> News:
@@ -271,7 +261,7 @@ class OpenPack:
         run = self.pack.runs[0] if self.pack.runs else None
         run_id = run.id if run else self._key
         entry = failure(error, run, self.terms.origin)
-        self.store.write_ledger(run_id, entry)
+        self.store.commit_end(run_id, entry)
         return News(nothing, done=True, ends=[End.of(run_id, entry)])
 
     def stop(self) -> None:

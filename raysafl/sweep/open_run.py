@@ -1,9 +1,8 @@
-"""A run that has begun and not ended: its rounds, its rows so far, and its checkpoint."""
+"""A run that has begun and not ended: its rounds, its rows so far, and its state."""
 
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.files import atomic_write
-from raysafl.storage.integrity import RowSum, difference, row_sums
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
-from raysafl.storage.paths import Location
 from raysafl.storage.rows import ROUNDS, joined, table_of
+from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
 from raysafl.sweep.client_rows import client_rows
 from raysafl.sweep.measures import quality_of
@@ -32,9 +30,8 @@ from raysafl.version import __version__
 class OpenRun:
     """One run of a pack, from its checkpoint, if any, until it has ended.
 
-    A checkpoint that is damaged, or of another run, or of other code is not used, and
-    neither is one whose rows are not those that were written. The run then begins anew,
-    and `begun_anew` says why.
+    A checkpoint that is damaged, or of another run, or of other code is not used. The
+    run then begins anew, and `begun_anew` says why.
 
     Args:
         run: the run.
@@ -42,7 +39,7 @@ class OpenRun:
         work: trains and evaluates the runs of the pack.
         first_cell: the number of the run's first cell in `work`.
         code: a digest of each of the user's own classes in the run, by name.
-        has_files: whether the folder holds rows or a checkpoint of the run.
+        is_begun: whether the folder holds a checkpoint of the run.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class OpenRun:
         work: Work,
         first_cell: int,
         code: Mapping[str, str],
-        has_files: bool,
+        is_begun: bool,
     ) -> None:
         self.run = run
         self.store = store
@@ -66,66 +63,41 @@ class OpenRun:
         self.begun_anew = ""
         # The last record of each replicate that goes on or has stopped early.
         self.latest: list[Record] = []
-        # The rows that earlier attempts have written, and those of this attempt.
-        self._earlier = ROUNDS.empty_table()
         self._table = ROUNDS.empty_table()
-        # Rows of this attempt that are not in `_table` yet.
+        # Rows that are not in `_table` yet.
         self._fresh: list[Record] = []
-        # How many evaluations of clients are in the table `clients/`.
-        self._clients_written = 0
-        if has_files:
-            self._resume(work, first_cell)
-        # The first round of this attempt.
-        self._first = self.simulation.round
+        if is_begun and (why := self._resume()):
+            file = store.open_file(run.id)
+            self.begun_anew = f"{file}: {why}, so the run begins anew"
+            self.simulation = Simulation(run, work, first_cell)
 
-    def _resume(self, work: Work, first_cell: int) -> None:
-        """Go on from the checkpoint, if there is one that can be used."""
-        if self.checkpoint.is_file():
-            why = self._restore()
-            if why:
-                self.begun_anew = f"{self.checkpoint}: {why}, so the run begins anew"
-                self.simulation = Simulation(self.run, work, first_cell)
-                self._spent_before = 0.0
-                self._earlier = ROUNDS.empty_table()
-        # Rows of rounds after the checkpoint were written before a crash; these rounds
-        # are computed again.
-        self.store.drop_parts(self.run.id, self.simulation.round)
-
-    def _restore(self) -> str:
-        """Restore the checkpoint. Say why it cannot be used; empty if it can."""
+    def _resume(self) -> str:
+        """Go on from the checkpoint. Say why it cannot be used; empty if it can."""
         try:
-            extra = restore(self.simulation, self.checkpoint.read_bytes())
-            self._spent_before = float(extra["spent"])
-            self.started = str(extra["started"])
-            written = [RowSum(*own) for own in extra["rows"]]
-            changed = changed_classes(extra.get("code"), self.code)
-        except (ValueError, KeyError, TypeError) as error:
+            found = self.store.resume(self.run.id)
+            if found is None:
+                return ""
+            changed = changed_classes(found.about.get("code"), self.code)
+            if changed:
+                return f"the code of {', '.join(changed)} has changed since"
+            restore(self.simulation, found.state)
+        except ValueError as error:
             return str(error)
-        if changed:
-            return f"the code of {', '.join(changed)} has changed since"
-
-        rows = self.store.table([self.run.id])
-        self._earlier = rows.filter(pc.less(rows["round"], self.simulation.round))
-        why = difference(dict(enumerate(written)), dict(enumerate(self.sums())))
-        if why:
-            return f"the rows before it are damaged ({why})"
+        self._spent_before = float(found.about["spent"])
+        self.started = str(found.about["started"])
+        self._table = found.rows
         replicates = enumerate(self.simulation.replicates)
         self.latest = [self._last_record(r) for r, own in replicates if own.stopped]
         return ""
 
     def _last_record(self, r: int) -> Record:
         """Return the last record of a replicate, from the rows before the checkpoint."""
-        rows = self._earlier.filter(pc.equal(self._earlier["replicate"], r))
+        rows = self._table.filter(pc.equal(self._table["replicate"], r))
         row = rows.sort_by("round").to_pylist()[-1]
         fields = {name: row.pop(name) for name in COLUMNS}
         del row["run_id"]
         metrics = {name: value for name, value in row.items() if value is not None}
         return Record(**fields, metrics=metrics)
-
-    @property
-    def checkpoint(self) -> Location:
-        """The file from which the run goes on if it is interrupted."""
-        return self.store.checkpoint(self.run.id)
 
     def take(self, records: list[Record]) -> None:
         """Take the records of a round; there are none if it was not evaluated."""
@@ -143,47 +115,27 @@ class OpenRun:
 
     def rows(self) -> pa.Table:
         """Return all rows of the run so far."""
-        return joined([self._earlier, self._attempt()])
+        if self._fresh:
+            fresh = table_of(self.run.id, [vars(r) for r in self._fresh])
+            self._table = joined([self._table, fresh]).combine_chunks()
+            self._fresh = []
+        return self._table
 
-    def sums(self) -> list[RowSum]:
-        """Return the sum of the rows so far of each replicate."""
-        found = row_sums(self.rows()).get(self.run.id, {})
-        return [found.get(r, RowSum()) for r in range(self.run.replicates)]
-
-    def write_rows(self) -> None:
-        """Write the rows of this attempt as one part, in place of the part before."""
-        if len(table := self._attempt()):
-            self.store.write_part(self.run.id, self._first, table)
-
-    def write_clients(self) -> None:
-        """Write how the run serves each client, if there is anything new."""
-        evaluated = sum(
-            len(own.clients.rounds) for own in self.simulation.replicates if own.clients
-        )
-        if evaluated != self._clients_written:
-            self.store.write_clients(self.run.id, client_rows(self.simulation))
-            self._clients_written = evaluated
-
-    def _clients_entry(self) -> dict[str, Any]:
-        """Return what the ledger entry says of the run's rows in `clients/`."""
-        if self.run.eval_clients is None:
-            return {}
-        sums = row_sums(client_rows(self.simulation)).get(self.run.id, {})
-        total = sum(sums.values(), RowSum())
-        return {"client_rows": total.rows, "client_digest": total.digest}
+    def clients(self) -> pa.Table:
+        """Return how the run serves each client, in the rounds in which that was measured."""
+        return client_rows(self.simulation)
 
     def flush(self) -> None:
-        """Write the rows of this attempt, then a checkpoint after them."""
-        self.write_rows()
-        content = dump(
-            self.simulation,
-            spent=self._spent,
-            started=self.started,
-            rows=[astuple(own) for own in self.sums()],
-            code=self.code,
-            raysafl=__version__,
-        )
-        atomic_write(self.checkpoint, content)
+        """Save where the run is: its rows and its state, in one file."""
+        about = {
+            "spent": self._spent,
+            "started": self.started,
+            "code": self.code,
+            "raysafl": __version__,
+        }
+        state = dump(self.simulation)
+        content = OpenState(about, self.rows(), self.clients(), state)
+        self.store.flush(self.run.id, content)
 
     @property
     def _spent(self) -> float:
@@ -194,12 +146,12 @@ class OpenRun:
         """Return the last evaluated round, see `metrics_of`."""
         return metrics_of(self.run, self.latest)
 
-    def write_models(self) -> dict[str, str]:
+    def write_models(self) -> dict[str, Any]:
         """Write the models that the run keeps, before its ledger entry.
 
         Returns:
-            The field of the ledger entry that names the file's digest; none if the run
-            keeps no model.
+            The fields of the ledger entry that hold the file's digest and its size; none
+            if the run keeps no model.
         """
         kept = self.simulation.kept()
         if not kept:
@@ -222,16 +174,16 @@ class OpenRun:
         content = models_file(
             [own.trained for own in named.values()], first.frozen, about
         )
-        atomic_write(self.store.model(self.run.id), content)
-        return {"kept": hashlib.sha256(content).hexdigest()}
+        atomic_write(self.store.model(self.run.id), content, durable=True)
+        return {
+            "kept": hashlib.sha256(content).hexdigest(),
+            "kept_bytes": len(content),
+        }
 
-    def entry(
-        self, sums: Mapping[int, RowSum], origin: Mapping[str, str]
-    ) -> LedgerEntry:
+    def entry(self, origin: Mapping[str, Any]) -> LedgerEntry:
         """Return the ledger entry of the run, all of whose rounds have been run.
 
         Args:
-            sums: the sum of the rows of each replicate that has any.
             origin: versions, host, device, engine and so on.
         """
         replicates = self.simulation.replicates
@@ -239,15 +191,12 @@ class OpenRun:
         stopped = next((own.stopped for own in replicates if own.stopped), "")
         ends = []
         for r, replicate in enumerate(replicates):
-            own = sums.get(r, RowSum())
             status = Status.DIVERGED if replicate.diverged else Status.FINISHED
             ends.append(
                 ReplicateEnd(
                     replicate=r,
                     status=status,
                     reason=replicate.diverged or replicate.stopped,
-                    rows=own.rows,
-                    digest=own.digest,
                     partition_seed=self.run.partition_seeds[r],
                 )
             )
@@ -260,17 +209,8 @@ class OpenRun:
             started=self.started,
             seconds=self._spent,
             code=self.code,
-            **self._clients_entry(),
             **origin,
         )
-
-    def _attempt(self) -> pa.Table:
-        """Return the rows of this attempt."""
-        if self._fresh:
-            fresh = table_of(self.run.id, [vars(r) for r in self._fresh])
-            self._table = joined([self._table, fresh]).combine_chunks()
-            self._fresh = []
-        return self._table
 
 
 def metrics_of(run: Run, records: Sequence[Record]) -> dict[str, float | int]:

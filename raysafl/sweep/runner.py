@@ -18,8 +18,6 @@ from raysafl.core.text import format_bytes, nearest, redacted
 from raysafl.report.current import is_current
 from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
-from raysafl.storage.checked import read_checked
-from raysafl.storage.compaction import put_together_if_undamaged
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import (
@@ -188,7 +186,7 @@ class Runner:
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)
-            # What they write counts, and half of a bundle must not be deleted.
+            # What they write counts, and half of a commit must not be deleted.
             wait_for_earlier_trials(store)
             attempt = self._plan(manifest, chosen, code_of)
             todo = {i: runs[i] for i in chosen if i not in attempt.kept}
@@ -208,7 +206,6 @@ class Runner:
                 # All checks have passed, and what was made is kept.
                 refusal.pop_all()
                 store.forget(attempt.forgotten)
-                store.drop_unfinished_bundles()
                 earlier = None if self.sweep.is_grid else attempt.earlier
                 store.write_manifest(self.sweep.continuing(manifest, earlier))
                 return datasets
@@ -307,7 +304,7 @@ class Runner:
         earlier = self._earlier_manifest(manifest)
         if not self.resume:
             return _Attempt(earlier, chosen if self.sweep.is_grid else None, set())
-        ledger = read_checked(self.store).ledger
+        ledger = self.store.read().ledger
         known = manifest.extended(earlier.entries) if earlier else manifest
         labels = known.labels()
         makers = stored_makers(self.store, ledger)
@@ -545,7 +542,7 @@ def _write_all(store: Store, tracker: "Tracker | None") -> None:
     """Compact the results, and write `runs.parquet`, the report and its figures."""
     from raysafl.report.write import write_report
 
-    put_together_if_undamaged(store)
+    store.compact()
     write_runs_table(store)
     # The report links to MLflow.
     if tracker is not None:

@@ -1,30 +1,26 @@
-"""Carries out the runs of a pack and writes their rows, checkpoints and ledger entries.
+"""Carries out the runs of a pack, and writes their results into the journal.
 
-A crash at any point neither loses nor doubles a row because of the order of writing.
-While a run goes on, its rows are written every `flush_seconds` as one part, and then
-its checkpoint. Runs that have ended by then are written together as one bundle: first
-their rows, then their ledger entries, and then their parts and checkpoints are deleted
-(`raysafl.storage.store`).
+While a run goes on, its rows and its state are saved every `flush_seconds` in one file.
+Runs that have ended by then are written together as one commit. So a crash at any point
+neither loses nor doubles a row (`raysafl.storage.journal`).
 """
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from raysafl.core.work import Work
 from raysafl.simulation.lockstep import Lockstep
 from raysafl.simulation.run import Run
-from raysafl.storage.integrity import row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.rows import joined, run_of
+from raysafl.storage.rows import joined
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
 from raysafl.sweep.open_run import OpenRun
-from raysafl.sweep.packs import Pack
 from raysafl.sweep.user_errors import describe_error, kept_traceback
 
 # Seconds between two checkpoints: the most work that a crash loses.
@@ -78,8 +74,6 @@ class Session:
         origin: versions, host, device, engine and so on, for the ledger entries.
         flush_seconds: the time between two checkpoints.
         code: for each run, by its id, a digest of each of the user's own classes.
-        pack_id: the name of the bundles that are written; by default that of a pack of
-            these runs.
         ends_process: whether an error is meant to end this process, and is no failure
             of a run; by default a KeyboardInterrupt is.
     """
@@ -92,13 +86,11 @@ class Session:
         origin: Mapping[str, str],
         flush_seconds: float = FLUSH_SECONDS,
         code: Mapping[str, Mapping[str, str]] | None = None,
-        pack_id: str = "",
         ends_process: Callable[[BaseException], bool] = is_interrupt,
     ) -> None:
         self.store = store
         self.origin = dict(origin)
         self.flush_seconds = flush_seconds
-        self.pack_id = pack_id or Pack(tuple(runs)).id
         self.ends_process = ends_process
         self.lockstep = Lockstep[str](work)
         # The runs that have not ended, by id.
@@ -109,8 +101,7 @@ class Session:
         self._ends: list[End] = []
         self._written: list[str] = []
 
-        begun = {run_of(part) for part in store.parts()}
-        begun |= {checkpoint.stem for checkpoint in store.checkpoints()}
+        begun = set(store.open_runs())
         first_cell = 0
         for run in runs:
             own_code = (code or {}).get(run.id, {})
@@ -148,15 +139,13 @@ class Session:
         while self.open:
             evaluated = self._advance()
             now = time.monotonic()
-            if now - self._flushed > self.flush_seconds or not self.open:
+            is_due = (
+                evaluated and not seconds or now - self._flushed > self.flush_seconds
+            )
+            if is_due or not self.open:
                 self.flush()
             if halted() or (evaluated and now - begin >= seconds):
                 break
-        if not seconds:
-            for own in self.open.values():
-                own.write_rows()
-                own.write_clients()
-                self._written.append(own.run.id)
         return self.done
 
     def _advance(self) -> bool:
@@ -185,8 +174,7 @@ class Session:
         """Record a failed run and the rows before its failure; its checkpoint stays."""
         del self.open[own.run.id]
         entry = failure(error, own.run, self.origin)
-        self.store.write_ledger(own.run.id, entry)
-        own.write_rows()
+        self.store.commit(own.rows(), {own.run.id: entry})
         self._written.append(own.run.id)
         self._ends.append(End.of(own.run.id, entry))
         # A search algorithm must not take its last accuracy for a result.
@@ -201,22 +189,18 @@ class Session:
         self._flushed = time.monotonic()
 
     def _write_complete(self) -> None:
-        """Write the runs all of whose rounds have been run: their models, then a bundle."""
+        """Write the runs all of whose rounds have been run: their models, then a commit."""
         if not self._complete:
             return
         rows = joined(own.rows() for own in self._complete)
-        sums = row_sums(rows)
+        clients = pa.concat_tables(own.clients() for own in self._complete)
         # Why the pack's requests had to be divided, if they had.
         note = self.lockstep.most_reason
         origin = self.origin | ({"divided": note} if note else {})
         entries = {
-            own.run.id: own.entry(sums.get(own.run.id, {}), origin | own.write_models())
-            for own in self._complete
+            own.run.id: own.entry(origin | own.write_models()) for own in self._complete
         }
-        # A run whose ledger entry is there has this table, too.
-        for own in self._complete:
-            own.write_clients()
-        self.store.write_bundle(self.pack_id, rows, entries)
+        self.store.commit(rows, entries, clients)
         self._ends += [End.of(run_id, entry) for run_id, entry in entries.items()]
         self._complete = []
 
@@ -249,10 +233,6 @@ class Session:
         last = [own.metrics() for own in self.open.values()]
         known = [m[judged_by(m)] for m in last if not math.isnan(m[judged_by(m)])]
         return float(np.mean(known)) if known else math.nan
-
-    def watched_sums(self) -> list[dict[str, Any]]:
-        """Return the sums of the rows of the run that a scheduler may stop here."""
-        return [asdict(own) for own in self._watched.sums()]
 
 
 def failure(

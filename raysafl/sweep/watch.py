@@ -138,7 +138,7 @@ class Watch:
             run_id = run.id if run else sample_key(config)
             stored = run.model_dump(mode="json") if run else None
             entry = LedgerEntry.now(stored, Status.FAILED, reason)
-            self.store.write_ledger(run_id, entry)
+            self.store.commit_end(run_id, entry)
             end = End(run_id, entry.status, entry.reason)
             if PACK_KEY not in config:
                 self._label(pack, config, [end])
@@ -174,10 +174,9 @@ class Watch:
                 replicate=r,
                 status=Status.STOPPED,
                 reason=reason,
-                partition_seed=run.partition_seeds[r],
-                **own,
+                partition_seed=seed,
             )
-            for r, own in enumerate(news.rows)
+            for r, seed in enumerate(run.partition_seeds)
         ]
         entry = LedgerEntry.now(
             run.model_dump(mode="json"),
@@ -187,7 +186,7 @@ class Watch:
             code=self.code_of(run),
             raysafl=__version__,
         )
-        self.store.write_ledger(run.id, entry)
+        self.store.commit_end(run.id, entry)
         self._show_end(End(run.id, entry.status, reason))
         self._track([run.id])
 
@@ -198,8 +197,8 @@ class Watch:
         """
         self.unfinished.append(pack)
         with self._recording():
-            ended = self.store.ended_in(pack.id)
-            ends = [End.of(i, entry) for i, entry in ended.items()]
+            ended = self.store.ledger({run.id for run in pack.runs})
+            ends = [End.of(i, e) for i, e in ended.items() if e.status.decided]
             new = [end for end in ends if end.run_id not in self.shown]
             for end in new:
                 self._show_end(end)

@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raysafl.storage.checked import read_checked
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.rows import scalar_names, sorted_rows
@@ -63,7 +62,7 @@ def read_runs(
         run_ids: the ids of the runs.
         manifest: the sweep, which declares the further columns of the rows.
     """
-    checked = read_checked(store, run_ids)
+    checked = store.read(run_ids)
     needed = [*NEEDED, *scalar_names(checked.rows.schema)]
     rows: pd.DataFrame = sorted_rows(checked.rows.select(needed)).to_pandas()
     curves = metrics.curves(rows)
