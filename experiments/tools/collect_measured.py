@@ -6,7 +6,7 @@ Run it from the repository's root. SOURCE is the folder of a sweep, or a folder 
 folders. Not copied are checkpoints, Tune's files, locks, and runs that are not entries of
 the sweep any more. Neither is what `raysafl report` makes again in seconds:
 `runs.parquet`, `report.html`, further pages of curves and, below scale `paper`, all
-figures. The results are compacted (`raysafl compact`). The manifest gets the command
+figures. The results are written as few commits of small files. The manifest gets the command
 that anyone can give. `machine.json` says on what kind of machine this script runs,
 because floating-point sums may differ in the last digits on another. If some runs of
 SOURCE were copied there from an earlier folder of results/measured, `--copied-from`
@@ -30,15 +30,14 @@ import torch
 
 from experiments.tools.measured import MEASURED, experiment_file
 from raysafl.report.write import write_report
-from raysafl.storage.compaction import compact
 from raysafl.storage.manifest import PAPER
-from raysafl.storage.rows import run_of, table_of
+from raysafl.storage.rows import encoded
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 
 MAX_FILE_BYTES = 1_000_000
-# Compacted rows take about three quarters of the bytes of their parts.
-MAX_COMPACTED_PART_BYTES = 1_250_000
+# The most runs of a commit.
+MOST_RUNS = 128
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|home|root|work|mnt|var|opt|usr|Users)/")
 
 
@@ -75,14 +74,7 @@ def copy(source, target, others=()):
     shutil.rmtree(target.path, ignore_errors=True)
     target.create()
     target.write_manifest(manifest)
-    for entry in manifest.entries:
-        rows = source.rounds(entry.run_id)
-        first_round = int(rows["round"].min())
-        target.write_part(
-            entry.run_id, first_round, table_of(entry.run_id, rows.to_dict("records"))
-        )
-        target.write_ledger(entry.run_id, source.ledger_entry(entry.run_id))
-    compact(target, rows_of=small_enough(target))
+    copy_runs(source, target, [entry.run_id for entry in manifest.entries])
     for entry in manifest.entries:
         rows = source.rounds(entry.run_id)
         pd.testing.assert_frame_equal(
@@ -96,16 +88,17 @@ def copy(source, target, others=()):
         file.unlink()
 
 
-def small_enough(target):
-    """Return the first runs whose compacted rows are below the limit of a file."""
-    chosen = set()
-    total = 0
-    for part in sorted(target.parts(), key=lambda part: part.name):
-        total += part.stat().st_size
-        if total > MAX_COMPACTED_PART_BYTES:
-            break
-        chosen.add(run_of(part))
-    return chosen
+def copy_runs(source, target, run_ids):
+    """Commit runs, in halves where their rows are more than a file may have."""
+    if len(run_ids) <= MOST_RUNS:
+        found = source.read(run_ids)
+        size = len(encoded([found.rows], found.rows.schema))
+        if size < MAX_FILE_BYTES or len(run_ids) == 1:
+            target.commit(found.rows, found.ledger, found.clients)
+            return
+    half = len(run_ids) // 2
+    copy_runs(source, target, run_ids[:half])
+    copy_runs(source, target, run_ids[half:])
 
 
 def made_again(target, manifest) -> Iterator[Path]:

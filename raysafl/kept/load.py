@@ -60,7 +60,7 @@ def load_model(
     """
     store = Store(parse_location(folder))
     run_id = _run_id(store, run)
-    entry = store.ledger_entry(run_id)
+    entry = store.read(run_id).ledger.get(run_id)
     if entry is None:
         raise ValueError(_why_unknown(store, run_id))
     content = _content(store, run_id, entry)
@@ -165,6 +165,8 @@ def _content(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
             f"{where} kept no model. Give the run keep='last', 'best' or 'best_val' "
             "and run the sweep again; it is then another run with another id"
         )
+    if entry.status is Status.DAMAGED:
+        raise ValueError(f"{where} is damaged: {entry.reason}")
     if not entry.kept:
         why = {
             Status.STOPPED: "a scheduler stopped it",
@@ -173,13 +175,7 @@ def _content(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
         raise ValueError(
             f"{where} kept no model, because {why}; only a finished run keeps models"
         )
-    try:
-        content = store.model(run_id).read_bytes()
-    except FileNotFoundError:
-        raise ValueError(
-            f"the models of {where} are missing: {store.model(run_id)}. `raysafl verify "
-            "--repair` forgets the run, so that `raysafl run` computes it again"
-        ) from None
+    content = store.model(run_id).read_bytes()
     if hashlib.sha256(content).hexdigest() != entry.kept:
         raise ValueError(
             f"{store.model(run_id)} is damaged, or belongs to another attempt. `raysafl "

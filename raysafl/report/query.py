@@ -17,8 +17,9 @@ from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
+from raysafl.storage.runs_table import make_runs_table
 from raysafl.storage.statistics import ACCURACY, STATISTICS, quality_statistics
-from raysafl.storage.store import Store, find_sweeps
+from raysafl.storage.store import find_sweeps
 
 # A run has the first of these statuses that one of its replicates has.
 WORST = {status: place for place, status in enumerate(reversed(Status))}
@@ -200,9 +201,9 @@ def _read(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
                 f"{path} holds no sweep: no manifest.json in it or one level below"
             )
         for store in stores:
-            manifest = _manifest(store)
-            parts.append(_per_run(store.runs(), manifest))
-            quality = manifest.quality if manifest else ACCURACY
+            manifest = store.manifest()
+            parts.append(_per_run(make_runs_table(store), manifest))
+            quality = manifest.quality
             shown += SHOWN if quality == ACCURACY else quality_statistics(quality)
     frame = pd.concat(
         [part for part in parts if len(part)] or parts[:1], ignore_index=True
@@ -218,20 +219,12 @@ def _read(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
     return frame, shown
 
 
-def _manifest(store: Store) -> Manifest | None:
-    """Return what a sweep is; None if its manifest is damaged, which others tell."""
-    try:
-        return store.manifest()
-    except ValueError:
-        return None
-
-
-def _per_run(runs: pd.DataFrame, manifest: Manifest | None) -> pd.DataFrame:
+def _per_run(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     """Join the replicates of each run to one row."""
     if runs.empty:
         names = ["sweep", "run_id", "status", "replicates", *STATISTICS]
         return pd.DataFrame(columns=names)
-    known = manifest.known(runs) if manifest else ()
+    known = manifest.known(runs)
     names = [name for name in {**STATISTICS, **dict.fromkeys(known)} if name in runs]
     spread = [n for n in names if f"{n}_std" not in names and n != "last5_std"]
     done = runs[runs["status"] == Status.FINISHED].groupby("run_id")

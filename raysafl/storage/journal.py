@@ -371,8 +371,9 @@ class Journal:
             try:
                 found[run_id] = (name, _entry(body))
             except (ValueError, RecursionError) as error:
-                known = isinstance(error, ValidationError)
-                why = explain(error) if known else str(error)
+                why = (
+                    explain(error) if isinstance(error, ValidationError) else str(error)
+                )
                 warnings.warn(
                     f"the ledger entry of run {run_id} in commit {name} cannot be read and "
                     f"is left out: {why}",
@@ -535,14 +536,14 @@ class Journal:
         Commits with a damaged run, or with a line that cannot be read, stay as they are.
         """
         before = self.size()
-        self._replace({c.name for c in self.commits() if not c.faults}, least=2)
-        self.tidy()
         owners = self.owners()
-        names = [name for name, _ in owners.values()]
-        largest = max(names, key=names.count, default="")
-        left = {i for i, (name, _) in owners.items() if name != largest}
+        readable = {commit.name for commit in self.commits() if not commit.faults}
+        whole = self._replace(readable, least=2)
+        self.tidy()
+        left = {run_id for run_id, (name, _) in owners.items() if name not in whole}
+        compacted = len(owners) - len(left)
         left |= set(self.open_runs()) - owners.keys()
-        return Compaction(names.count(largest), sorted(left), before, self.size())
+        return Compaction(compacted, sorted(left), before, self.size())
 
     def rewrite(self, names: Set[str]) -> None:
         """Write the runs of some commits anew, without rows and lines that count nowhere."""
@@ -568,6 +569,9 @@ class Journal:
             for file in self.files(folder, COMMIT):
                 if file.stem not in names:
                     file.unlink(missing_ok=True)
+        for folder in (*TABLES, "ledger", "open", "models"):
+            for file in self.files(folder, r"\..+"):
+                file.unlink(missing_ok=True)
         for run_id, entry in self.ledger(self.open_runs()).items():
             if entry.status.decided:
                 self.open_file(run_id).unlink(missing_ok=True)
@@ -585,7 +589,7 @@ class Journal:
             least: with fewer commits than this, nothing is written.
 
         Returns:
-            The commits that were replaced.
+            Those of the commits in which no other run is damaged.
         """
         while len(names) >= least:
             owners = self.owners()
@@ -606,8 +610,8 @@ class Journal:
                 names = names - {owners[run_id][0] for run_id in error.run_ids}
                 continue
             self._write_ledger(new, entries, names, without)
-            return names
-        return frozenset()
+            break
+        return names
 
     def _whole(self, folder: str, run_ids: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of some runs at a time, sorted, all of which must be undamaged."""

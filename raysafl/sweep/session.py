@@ -140,8 +140,8 @@ class Session:
             evaluated = self._advance()
             now = time.monotonic()
             is_due = (
-                evaluated and not seconds or now - self._flushed > self.flush_seconds
-            )
+                evaluated and not seconds
+            ) or now - self._flushed > self.flush_seconds
             if is_due or not self.open:
                 self.flush()
             if halted() or (evaluated and now - begin >= seconds):

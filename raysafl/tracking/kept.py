@@ -16,10 +16,9 @@ FILE = "model.safetensors"
 def model_files(store: Store, run_id: str, ending: LedgerEntry) -> dict[str, bytes]:
     """Return the files of the artifact `model`; none if the run kept no model.
 
-    A file of models that is missing or larger than `MOST_BYTES` is left out;
-    `model_note` says so.
+    A file of models that is larger than `MOST_BYTES` is left out; `model_note` says so.
     """
-    if not ending.kept or model_note(store, run_id, ending):
+    if not ending.kept or model_note(run_id, ending):
         return {}
     # MLflow takes seconds to import, which runs without models need not pay for. Its
     # `pyfunc.add_to_model` does the same, and importing that raises warnings.
@@ -39,14 +38,11 @@ def model_files(store: Store, run_id: str, ending: LedgerEntry) -> dict[str, byt
     }
 
 
-def model_note(store: Store, run_id: str, ending: LedgerEntry) -> str:
+def model_note(run_id: str, ending: LedgerEntry) -> str:
     """Say why the models that a run kept are not logged; empty if they are."""
     if not ending.kept:
         return ""
-    try:
-        size = store.model(run_id).stat().st_size
-    except FileNotFoundError:
-        return "The kept models are missing in the folder."
+    size = ending.kept_bytes or 0
     if size > MOST_BYTES:
         return (
             f"The kept models, {format_bytes(size)}, are more than "

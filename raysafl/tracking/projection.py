@@ -315,7 +315,7 @@ class Projection:
         tags = ledger_tags(ending) | result_tag(reading.statistics, table)
         if self._track is Tracking.CURVES:
             k = stride(ending.config, len(reading.curves.rounds))
-            said = (thinning_note(k), model_note(self.store, run_id, ending))
+            said = (thinning_note(k), model_note(run_id, ending))
             if note := "\n\n".join(filter(None, said)):
                 tags[NOTE] = note
         run = self._logged_run(run_id, reading)

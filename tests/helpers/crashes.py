@@ -1,9 +1,12 @@
 """A process that is killed instead of changing a file."""
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from raysafl.storage import files
 
 
 class Crash(BaseException):
@@ -60,3 +63,51 @@ def crashes(act: Callable[[], object], kind: type = Path) -> Iterator[bool]:
         done = not crashed(act, number, kind)
         yield done
     assert number > 4
+
+
+def power_cut(act: Callable[[], object], number: int, rng: random.Random) -> bool:
+    """Do something until the power fails at an operation; return whether it failed.
+
+    Afterwards a file whose content was not synced is torn, and each rename and deletion
+    after which its folder was not synced has happened or not.
+    """
+    synced: set[Path] = set()
+    torn: set[Path] = set()
+    # The files whose names in their folder are not on the disk, and what they were.
+    pending: dict[Path, bytes | None] = {}
+    sync, replace, unlink = files._sync, Path.replace, Path.unlink
+
+    def note(file: Path) -> None:
+        pending.setdefault(file, file.read_bytes() if file.is_file() else None)
+
+    def syncing(path: Path) -> None:
+        sync(path)
+        synced.add(path)
+        for file in [f for f in pending if f.parent == path]:
+            del pending[file]
+
+    def replacing(self: Path, target: Path) -> Path:
+        note(target)
+        if self not in synced:
+            torn.add(target)
+        return replace(self, target)
+
+    def unlinking(self: Path, missing_ok: bool = False) -> None:
+        note(self)
+        unlink(self, missing_ok)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_sync", syncing)
+        patch.setattr(Path, "replace", replacing)
+        patch.setattr(Path, "unlink", unlinking)
+        failed = crashed(act, number)
+    if failed:
+        for file in torn:
+            if file.is_file():
+                file.write_bytes(file.read_bytes()[: rng.randrange(20)])
+        for file, before in pending.items():
+            if rng.random() < 0.5 and ".lock" not in file.name:
+                file.unlink(missing_ok=True)
+                if before is not None:
+                    file.write_bytes(before)
+    return failed

@@ -1,4 +1,4 @@
-"""Rows and ledger entries of runs that nobody has computed, whole and undamaged."""
+"""Rows and ledger entries of runs that nobody has computed."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from raysafl import Run
-from raysafl.storage.integrity import row_sums
-from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
-from raysafl.storage.rows import ROUNDS
+from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.rows import CLIENTS, ROUNDS
 
 
 def rows_of(run: Run, draw: int = 0, through: int | None = None) -> pa.Table:
@@ -33,21 +32,34 @@ def rows_of(run: Run, draw: int = 0, through: int | None = None) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ROUNDS)
 
 
-def entry_of(run: Run, rows: pa.Table, status: Status = Status.FINISHED) -> LedgerEntry:
-    """The entry of a run that has written these rows."""
-    sums = row_sums(rows).get(run.id, {})
-    ends = [
-        ReplicateEnd(replicate=r, status=status, rows=own.rows, digest=own.digest)
-        for r, own in sorted(sums.items())
+def clients_of(run: Run, draw: int = 0) -> pa.Table:
+    """How a run serves its clients; another `draw` gives other numbers."""
+    rng = np.random.default_rng([run.seed, draw, 1])
+    rows = [
+        {
+            "run_id": run.id,
+            "replicate": r,
+            "seed": run.seed + r,
+            "round": run.rounds - 1,
+            "client": i,
+            "samples": 7,
+            "quality": float(rng.random()),
+        }
+        for r in range(run.replicates)
+        for i in range(3)
     ]
-    config = run.model_dump(mode="json")
-    return LedgerEntry(status=status, config=config, replicates=ends)
+    return pa.Table.from_pylist(rows, schema=CLIENTS)
+
+
+def entry_of(run: Run, status: Status = Status.FINISHED) -> LedgerEntry:
+    """The entry of a run, without the sums that a commit fills in."""
+    return LedgerEntry(status=status, config=run.model_dump(mode="json"))
 
 
 def ended(
     runs: Sequence[Run], draw: int = 0
-) -> tuple[pa.Table, dict[str, LedgerEntry]]:
-    """Rows and entries of finished runs, as `Store.write_bundle` takes them."""
-    tables = {run.id: rows_of(run, draw) for run in runs}
-    entries = {run.id: entry_of(run, tables[run.id]) for run in runs}
-    return pa.concat_tables(tables.values()), entries
+) -> tuple[pa.Table, dict[str, LedgerEntry], pa.Table]:
+    """Rows, entries and client tables of finished runs, as `Journal.commit` takes them."""
+    rows = pa.concat_tables([ROUNDS.empty_table(), *(rows_of(r, draw) for r in runs)])
+    clients = [CLIENTS.empty_table(), *(clients_of(r, draw) for r in runs)]
+    return rows, {run.id: entry_of(run) for run in runs}, pa.concat_tables(clients)
