@@ -9,8 +9,6 @@ from helpers.crashes import crashes
 
 from raysafl import Hardware, Outcome, PerClient, Runner, Sweep
 from raysafl.report import write
-from raysafl.simulation.checkpoint import progress
-from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 from raysafl.storage.verify import verify
 
@@ -69,14 +67,14 @@ def test_a_sweep_that_is_killed_at_any_change_of_a_file_goes_on_to_the_same_rows
     found = set()
     for _ in crashes(attempt):
         store = Store(tmp_path / str(attempts))
-        found.add((len(store.checkpoints()), len(store.ledger())))
+        found.add((len(store.open_runs()), len(store.ledger())))
         assert go(store.path, AFTER).ok
         for mine, due in zip(tables(store), expected, strict=True):
             pd.testing.assert_frame_equal(mine, due)
         ledger = store.ledger()
         assert {i: entry.kept for i, entry in ledger.items()} == models
         # Where all runs had ended, the attempt after the crash puts nothing together.
-        compact(store)
-        assert verify(store, progress) == [] and not store.checkpoints()
+        store.compact()
+        assert verify(store) == [] and not store.open_runs()
     # Checkpoints and ended runs: crashes before, between and after all that is written.
     assert {(0, 0), (1, 0), (2, 0), (2, 2), (1, 4), (0, 4)} <= found

@@ -19,8 +19,6 @@ from raysafl import Run, Runner, Sweep
 from raysafl.quickstart import BASE
 from raysafl.report import write
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import progress
-from raysafl.storage.compaction import compact
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.statistics import STATISTICS
 from raysafl.storage.store import Store
@@ -214,7 +212,7 @@ def shown(store: Store) -> pd.DataFrame:
 def completed(store: Store, repaired_first: bool) -> None:
     """The user's way back: the same command; `verify --repair` before it does no harm."""
     if repaired_first:
-        repair(store, verify(store, progress))
+        repair(store, verify(store))
     Runner(sweep_of(SHORT), store.path, executor="here", track="none", quiet=True).run()
 
 
@@ -259,7 +257,7 @@ def form(store: Store, rng: Rng) -> None:
     """Leave the runs their own files, or put them into bundles of packs, or compact them."""
     number = rng.integers(3)
     if number == 0:
-        compact(store)
+        store.compact()
     if number == 1:
         entries = store.ledger()
         packs = [list(entries)] if rng.integers(2) else [[i] for i in entries]
@@ -288,7 +286,7 @@ def look(store: Store, statistics: pd.DataFrame, tally: Tally) -> None:
         same = found[f"{name}_x"].eq(found[f"{name}_y"])
         missing = found[f"{name}_x"].isna() & found[f"{name}_y"].isna()
         tally.shown_wrong += int((~(same | missing)).sum())
-    findings = verify(store, progress)
+    findings = verify(store)
     tally.named += bool(findings)
     tally.clean += not findings
 
@@ -303,6 +301,6 @@ def go_on(store: Store, expected: pd.DataFrame, rng: Rng, tally: Tally) -> None:
     tally.doubled += int(ended.duplicated(KEYS).sum())
     tally.lost += len(expected) - len(ended.drop_duplicates(KEYS))
     pd.testing.assert_frame_equal(ended.reset_index(drop=True), expected)
-    repair(store, verify(store, progress))
+    repair(store, verify(store))
     pd.testing.assert_frame_equal(rows_of(store), expected)
-    assert verify(store, progress) == []
+    assert verify(store) == []

@@ -17,7 +17,6 @@ from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.core.record import Record
 from raysafl.quickstart import SWEEP as QUICKSTART
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import progress
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import Status
 from raysafl.storage.rows import table_of
@@ -195,7 +194,7 @@ def test_a_sweep_of_many_small_runs_that_is_killed_ten_times_loses_and_doubles_n
     found = chaos.compare(store, expected)
     pd.testing.assert_frame_equal(found, expected)
     assert chaos.lost == chaos.doubled == 0
-    assert verify(store, progress) == []
+    assert verify(store) == []
     files = [file for file in out.rglob("*") if file.is_file()]
     record_property(
         CHAOS, f"{count} runs in packs: {chaos.summary()}; {len(files)} files"

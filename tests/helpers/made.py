@@ -1,13 +1,16 @@
 """Rows and ledger entries of runs that nobody has computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raysafl import Run
+from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.rows import CLIENTS, ROUNDS
+from raysafl.storage.rows import CLIENTS, ROUNDS, table_of
+from raysafl.storage.sealed import OpenState
 
 
 def rows_of(run: Run, draw: int = 0, through: int | None = None) -> pa.Table:
@@ -63,3 +66,21 @@ def ended(
     rows = pa.concat_tables([ROUNDS.empty_table(), *(rows_of(r, draw) for r in runs)])
     clients = [CLIENTS.empty_table(), *(clients_of(r, draw) for r in runs)]
     return rows, {run.id: entry_of(run) for run in runs}, pa.concat_tables(clients)
+
+
+def save(
+    store: Journal, run_id: str, rows: Sequence[Mapping[str, Any]], first: int = 0
+) -> None:
+    """Save rows of a run that goes on, as fields of records.
+
+    Args:
+        store: the sweep's folder.
+        run_id: the run.
+        rows: its rows from a round on, after those that were saved before.
+        first: this round; 0 for rows in place of all others.
+    """
+    before = store.resume(run_id) if first else None
+    table = table_of(run_id, rows)
+    if before is not None:
+        table = pa.concat_tables([before.rows, table])
+    store.flush(run_id, OpenState({}, table, CLIENTS.empty_table(), b""))

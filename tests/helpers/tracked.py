@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from helpers.made import save
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Entry, Manifest, Table
-from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri
 
@@ -67,8 +67,8 @@ def rows(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
 def complete(store: Store, **changes: Any) -> None:
     """Both runs run to their end, of five rounds."""
     for run_id in (A, B):
-        store.write_part(run_id, 0, table_of(run_id, rows(0, 5, **changes)))
-        store.write_ledger(run_id, LedgerEntry.model_validate(ENDED))
+        save(store, run_id, rows(0, 5, **changes))
+        store.commit_end(run_id, LedgerEntry.model_validate(ENDED))
 
 
 def uri_of(store: Store) -> str:

@@ -13,8 +13,6 @@ from torch import nn
 import raysafl as fl
 from raysafl.kept.content import about, load
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import progress
-from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -140,7 +138,7 @@ def test_a_run_that_ended_otherwise_says_why_it_kept_no_model(
     store = Store(tmp_path / "kept")
     store.create()
     entry = LedgerEntry.now(run.model_dump(mode="json"), status, "no memory")
-    store.write_ledger(run.id, entry)
+    store.commit_end(run.id, entry)
     with pytest.raises(ValueError, match=message):
         fl.load_model(store.path, run)
 
@@ -183,7 +181,7 @@ def test_missing_and_damaged_models_are_noticed_and_forgotten(
 ) -> None:
     runs = [tiny.replace(keep="last", seed=seed) for seed in (0, 5, 9)]
     store = folder_of(tmp_path / "kept", *runs)
-    assert verify(store, progress) == []
+    assert verify(store) == []
     file = store.model(runs[0].id)
     assert isinstance(file, Path)
     content = bytearray(file.read_bytes())
@@ -195,21 +193,21 @@ def test_missing_and_damaged_models_are_noticed_and_forgotten(
     with pytest.raises(ValueError, match="are missing"):
         fl.load_model(store.path, runs[1])
 
-    findings = verify(store, progress)
+    findings = verify(store)
     assert {finding.run_id for finding in findings} == {run.id for run in runs[:2]}
     repair(store, findings)
     assert set(store.ledger()) == {runs[2].id}
     assert [own.stem for own in store.models()] == [runs[2].id]
-    assert verify(store, progress) == []
+    assert verify(store) == []
 
 
 def test_compaction_leaves_models_alone(tiny: fl.Run, tmp_path: Path) -> None:
     run = tiny.replace(keep="last")
     store = folder_of(tmp_path / "kept", run)
     before = store.model(run.id).read_bytes()
-    compact(store)
+    store.compact()
     assert store.model(run.id).read_bytes() == before
-    assert verify(store, progress) == []
+    assert verify(store) == []
     fl.load_model(store.path, run)
 
 
@@ -217,7 +215,7 @@ def test_a_model_of_no_run_is_noticed(tiny: fl.Run, tmp_path: Path) -> None:
     run = tiny.replace(keep="last")
     store = folder_of(tmp_path / "kept", run)
     store.model("a" * 12).write_bytes(b"")
-    (finding,) = verify(store, progress)
+    (finding,) = verify(store)
     assert "rows, a checkpoint or models" in finding.what
     repair(store, [finding])
     assert [own.stem for own in store.models()] == [run.id]

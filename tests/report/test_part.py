@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.made import save
 from rich.console import Console
 
 from raysafl.report.analysis.entries import aggregate
@@ -19,7 +20,6 @@ from raysafl.report.pages.screen import screen
 from raysafl.report.query import MOST_ROWS, as_table
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
-from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 
 SIZES = (60, 6, 5)
@@ -73,7 +73,7 @@ def stored(path: Path, sweep: Manifest) -> Store:
             | {"test_accuracy": 0.1 * t, "test_loss": 1.0, "snapshots": 0}
             for t in range(2)
         ]
-        store.write_part(entry.run_id, 0, table_of(entry.run_id, rows))
+        save(store, entry.run_id, rows)
     return store
 
 

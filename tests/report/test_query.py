@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.report.query import results
-from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
@@ -43,7 +42,7 @@ def compacted_results(
     """The same sweep after `raysafl compact`."""
     folder = tmp_path_factory.mktemp("compacted") / "results"
     shutil.copytree(real_results, folder)
-    assert compact(Store(folder / "quickstart")).compacted == 8
+    assert Store(folder / "quickstart").compact().compacted == 8
     return folder
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.made import save
 from helpers.summaries import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,6 @@ from raysafl.report.pages.origin import duration
 from raysafl.report.pages.screen import screen
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
-from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 
 AXES: dict[str, list[Label]] = {
@@ -112,9 +112,7 @@ def stored(path: Path, sweep: Manifest, done: int | None = None) -> Store:
     frame, made = pd.DataFrame(rounds_of(sweep)), []
     for entry in sweep.entries[:done]:
         rows = frame[frame["run_id"] == entry.run_id]
-        store.write_part(
-            entry.run_id, 0, table_of(entry.run_id, rows.to_dict("records"))
-        )
+        save(store, entry.run_id, rows.to_dict("records"))
         base = run_rows(entry.run_id, [0.0] * 3)
         made += [
             b | summarise(own)

@@ -12,7 +12,7 @@ from helpers.here import run_in_process
 from raysafl import LocalTraining, Patience, Run
 from raysafl.core.record import Record
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import dump, progress, restore
+from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.runs_table import make_runs_table
@@ -205,7 +205,7 @@ def test_a_run_that_stopped_leaves_its_pack_and_is_finished_with_its_reason(
         assert end.status is Status.FINISHED and end.reason.startswith("stopped after")
     assert_same_rows(store, alone, patient)
     assert entry.metrics == reference.metrics
-    assert verify(store, progress) == [] and verify(alone, progress) == []
+    assert verify(store) == [] and verify(alone) == []
     assert {entry.status for entry in store.ledger().values()} == {Status.FINISHED}
 
     table = make_runs_table(store)

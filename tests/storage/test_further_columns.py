@@ -12,9 +12,6 @@ import pytest
 from helpers.objectives import DETAILED, PLAIN, REGRESSION, carried_out
 
 from raysafl.core.record import Column, further_column, further_of
-from raysafl.simulation.checkpoint import progress
-from raysafl.storage.checked import read_checked
-from raysafl.storage.compaction import compact
 from raysafl.storage.integrity import row_hashes, row_sums
 from raysafl.storage.rows import ROUNDS, joined, schema_of, table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -46,7 +43,7 @@ def store(folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Store
             copy.write_bytes(file.read_bytes())
     made = Store(tmp_path / "two")
     if request.param == "compacted":
-        assert compact(made).compacted == 3
+        assert made.compact().compacted == 3
     return made
 
 
@@ -121,7 +118,7 @@ def test_the_digest_of_a_row_depends_on_each_further_column(
 @pytest.mark.parametrize("column", ["test_mae", "test_confusion", "test_f1"])
 def test_verify_finds_a_damaged_further_column(store: Store, column: str) -> None:
     write_runs_table(store)
-    assert verify(store, progress) == []
+    assert verify(store) == []
     damaged = next(
         file
         for file in sorted(store.rounds_path.glob("*.parquet"))
@@ -135,10 +132,10 @@ def test_verify_finds_a_damaged_further_column(store: Store, column: str) -> Non
     index = table.column_names.index(column)
     array = pa.array(values, table.schema.field(column).type)
     pq.write_table(table.set_column(index, column, array), damaged)
-    (finding, *others) = verify(store, progress)
+    (finding, *others) = verify(store)
     assert "are not those that it wrote" in finding.what
     assert all("runs.parquet" in str(other) for other in others)
-    assert set(read_checked(store).faults) == {table["run_id"][place].as_py()}
+    assert set(store.read().faults) == {table["run_id"][place].as_py()}
 
 
 def test_a_run_goes_on_with_the_further_columns_of_its_rows(tmp_path: Path) -> None:
@@ -185,7 +182,7 @@ def test_a_file_with_a_column_that_no_run_can_have_is_refused(
     with pytest.warns(
         UserWarning, match=f"a column '{name}', which is not one of ours"
     ):
-        store.table()
+        store.read()
 
 
 def test_a_file_that_lacks_a_column_of_every_run_is_refused(store: Store) -> None:
@@ -197,7 +194,7 @@ def test_a_file_that_lacks_a_column_of_every_run_is_refused(store: Store) -> Non
         table.rename_columns([names.get(n, n) for n in table.column_names]), file
     )
     with pytest.warns(UserWarning, match="it lacks the column 'train_accuracy'"):
-        store.table()
+        store.read()
 
 
 def test_a_further_column_of_another_type_is_refused() -> None:
@@ -338,7 +335,7 @@ def test_labels_that_are_numbers_stay_numbers(
     for run in runs.values():
         from helpers.made import ended
 
-        store.write_bundle(f"{run.seed:012x}", *ended([run]))
+        store.commit(*ended([run]))
     read = write_runs_table(store)
     stored = store.runs()
     assert str(stored["label.p"].dtype).replace("str", "object") == kind

@@ -118,9 +118,7 @@ def test_a_run_in_a_store_has_the_rows_report_and_table_of_a_local_one(
         write_runs_table(store)
         assert [s.path for s in find_sweeps(parse_location(root))] == [store.path]
         assert [f.name for f in write_report(store)][:1] == ["table.md"]
-        assert not list(store.path.glob("checkpoints/*")) and list(store.ledger()) == [
-            tiny.id
-        ]
+        assert not store.open_runs() and list(store.ledger()) == [tiny.id]
         tables.append(
             (store.rounds()[FACTS], store.runs()["final"], store.file("curves.png"))
         )

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.folders import apart
 from helpers.here import run_in_process
+from helpers.made import save
 from helpers.servers import s3
+from raysafl.storage.bundle import Bundle
 from typer.testing import CliRunner
 
 from raysafl import Run
@@ -27,16 +29,12 @@ from raysafl.quickstart import BASE
 from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import progress
 from raysafl.storage import locks
-from raysafl.storage.bundle import Bundle
-from raysafl.storage.checked import read_checked
-from raysafl.storage.compaction import compact
 from raysafl.storage.files import write_parquet
 from raysafl.storage.integrity import RowSum, faults, row_hashes, row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.paths import parse_location
-from raysafl.storage.rows import ROUNDS, table_of
+from raysafl.storage.rows import ROUNDS
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -81,7 +79,7 @@ def copy(original: Store, tmp_path: Path) -> Store:
 def formed(request: pytest.FixtureRequest, copy: Store) -> Store:
     """The folder in each form."""
     if request.param == "compacted":
-        compact(copy)
+        copy.compact()
     if request.param == "pack":
         copy.write_bundle("0123456789ab", copy.table(), copy.ledger())
     return copy
@@ -193,11 +191,9 @@ def assert_never_finished(store: Store) -> None:
 def assert_like_undisturbed(store: Store, original: Store) -> None:
     expected = original.rounds().drop(columns="seconds")
     pd.testing.assert_frame_equal(store.rounds().drop(columns="seconds"), expected)
-    assert {entry.status for entry in read_checked(store).ledger.values()} == {
-        Status.FINISHED
-    }
+    assert {entry.status for entry in store.read().ledger.values()} == {Status.FINISHED}
     write_runs_table(store)
-    assert verify(store, progress) == []
+    assert verify(store) == []
 
 
 def run_missing(store: Store) -> None:
@@ -208,7 +204,7 @@ def run_missing(store: Store) -> None:
 
 
 def test_an_undisturbed_folder_is_clean_in_either_form(formed: Store) -> None:
-    assert verify(formed, progress) == []
+    assert verify(formed) == []
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
@@ -217,7 +213,7 @@ def test_a_run_with_damaged_rows_counts_nowhere_and_is_computed_again_after_a_re
 ) -> None:
     damage(formed)
     assert_never_finished(formed)
-    found = verify(formed, progress)
+    found = verify(formed)
     assert any("seed=0: it is damaged: " in str(finding) for finding in found)
     repaired = repair(formed, found)
     assert {f.run_id for f in repaired} >= {RUNS[0].id}
@@ -235,14 +231,14 @@ def test_the_damage_of_one_run_leaves_the_other_as_it_was(
     pd.testing.assert_frame_equal(
         after[after["run_id"] == RUNS[1].id], before[before["run_id"] == RUNS[1].id]
     )
-    assert list(read_checked(formed).faults.values()) == [
+    assert list(formed.read().faults.values()) == [
         "replicate 0 has 2 rows instead of 3"
     ]
 
 
 def test_a_damaged_run_is_not_compacted(copy: Store) -> None:
     changing(drop_rows)(copy)
-    assert compact(copy).left == [RUNS[0].id] and len(copy.parts(RUNS[0].id)) == 2
+    assert copy.compact().left == [RUNS[0].id] and len(copy.parts(RUNS[0].id)) == 2
 
 
 def test_the_digest_is_that_of_the_rows_in_any_order_and_form(formed: Store) -> None:
@@ -355,11 +351,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damage
     session = Session([run], store, worker(run), {}, flush_seconds=0.0)
     session.advance(0.0)
     session.flush()
-    assert verify(store, progress) == []
+    assert verify(store) == []
     part = store.parts(run.id)[0]
     content = part.read_bytes()
     part.unlink()
-    assert verify(store, progress)
+    assert verify(store)
     again = Session([run], store, worker(run), {})
     assert re.search("are damaged .* so the run begins anew", again.begun_anew)
     assert again.open[run.id].simulation.round == 0
@@ -374,7 +370,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damage
 def orphan(store: Store) -> None:
     part = store.parts(RUNS[0].id)[0]
     rows = store.rounds(RUNS[0].id).drop(columns="run_id").to_dict("records")
-    store.write_part("abcabcabcabc", 0, table_of("abcabcabcabc", rows))
+    save(store, "abcabcabcabc", rows)
     assert part.is_file()
 
 
@@ -434,11 +430,11 @@ def test_whatever_else_is_wrong_is_named_and_mended(
 def test_damaged_lines_of_the_compacted_ledger_are_named_and_forgotten(
     copy: Store, original: Store
 ) -> None:
-    compact(copy)
+    copy.compact()
     file = copy.compacted.ledger_file
     one, other = file.read_bytes().splitlines()
     file.write_bytes(one[:-5] + b"\n" + other + b"\n")
-    (finding,) = verify(copy, progress)
+    (finding,) = verify(copy)
     assert "ledger.jsonl, line 1: it cannot be read" in str(finding)
     repair(copy, [finding])
     assert file.read_bytes() == other + b"\n"
@@ -447,10 +443,10 @@ def test_damaged_lines_of_the_compacted_ledger_are_named_and_forgotten(
 
 
 def test_compacted_rows_that_cannot_be_read_are_kept_aside(copy: Store) -> None:
-    compact(copy)
+    copy.compact()
     cut_file(copy)
     damaged = copy.compacted.rows_file.read_bytes()
-    repair(copy, verify(copy, progress))
+    repair(copy, verify(copy))
     assert not copy.compacted.rows_file.is_file() and not copy.ledger()
     assert copy.file("damaged", "rounds.parquet").read_bytes() == damaged
 
@@ -495,10 +491,10 @@ def test_an_unreadable_part_of_a_run_that_is_whole_is_deleted_alone(
 ) -> None:
     extra = copy.file("rounds", f"{RUNS[0].id}-000099.parquet")
     extra.write_bytes(b"no Parquet")
-    (finding,) = verify(copy, progress)
+    (finding,) = verify(copy)
     assert "the run is whole without it" in str(finding)
     repair(copy, [finding])
-    assert not extra.is_file() and verify(copy, progress) == []
+    assert not extra.is_file() and verify(copy) == []
     assert_like_undisturbed(copy, original)
 
 
@@ -526,13 +522,13 @@ def test_a_folder_in_an_object_store_is_verified_and_repaired(
                 (store.path / name).write_bytes(file.read_bytes())
         for damage in (delete_rows, cut_file, changing(edit_number)):
             if form == "compacted":
-                compact(store)
+                store.compact()
             if form == "pack":
                 put_into_one_bundle(store)
-            assert verify(store, progress) == []
+            assert verify(store) == []
             damage(store)
             assert_never_finished(store)
-            repair(store, verify(store, progress))
+            repair(store, verify(store))
             run_missing(store)
             assert_like_undisturbed(store, original)
 
@@ -584,10 +580,10 @@ def test_a_crash_while_a_damaged_run_is_forgotten_hurts_nothing(
             for name in ("unlink", "replace"):
                 patch.setattr(Path, name, before(getattr(Path, name)))
             try:
-                begun.forget(read_checked(begun).faults)
+                begun.forget(begun.read().faults)
             except Crash:
                 crashed += 1
-        begun.forget(read_checked(begun).faults)
+        begun.forget(begun.read().faults)
         run_missing(begun)
         assert_like_undisturbed(begun, original)
     assert 3 <= crashed < 20
@@ -597,7 +593,7 @@ def test_rows_of_a_bundle_that_cannot_be_read_are_set_aside_beside_damaged_lines
     copy: Store,
 ) -> None:
     """The column of the runs can be read, so the damage shows in other columns alone."""
-    compact(copy)
+    copy.compact()
     bundle = copy.compacted
     columns = pq.read_metadata(bundle.rows_file).row_group(0)
     names = [columns.column(k).path_in_schema for k in range(columns.num_columns)]
@@ -607,6 +603,6 @@ def test_rows_of_a_bundle_that_cannot_be_read_are_set_aside_beside_damaged_lines
     bundle.rows_file.write_bytes(content)
     assert bundle.run_ids() == {run.id for run in RUNS}
     bundle.ledger_file.write_bytes(b"{\n{\n")
-    repair(copy, verify(copy, progress))
-    assert verify(copy, progress) == []
+    repair(copy, verify(copy))
+    assert verify(copy) == []
     assert bundle.aside.read_bytes() == content and not bundle.rows_file.exists()

@@ -1,6 +1,5 @@
 """The table clients/: written when a run ends, once, and checked like its rows."""
 
-import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -8,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from helpers.folders import rows_file
 from helpers.here import run_in_process
 
 from raysafl import PerClient, Run, Sweep
+from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
-from raysafl.simulation.checkpoint import progress
-from raysafl.storage.client_tables import CLIENT_COLUMNS
-from raysafl.storage.compaction import compact
+from raysafl.storage.rows import CLIENT_COLUMNS
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
@@ -70,7 +69,7 @@ def test_a_finished_run_has_a_row_for_each_client_and_evaluation(
     assert rounds.loc[rounds["round"] == 0, "clients_mean_accuracy"].isna().all()
     statistics = store.runs().set_index(["run_id", "replicate"])
     assert statistics.loc[(runs[0].id, 0), "final_clients_mean_accuracy"] == means[0]
-    assert verify(store, progress) == []
+    assert verify(store) == []
 
 
 def test_an_interrupted_run_writes_the_same_table(tiny: Run, tmp_path: Path) -> None:
@@ -87,9 +86,8 @@ def test_an_interrupted_run_writes_the_same_table(tiny: Run, tmp_path: Path) -> 
         session._advance()
     run_in_process(run, store, worker(run))
     pd.testing.assert_frame_equal(store.clients(), whole.clients())
-    names = [file.name for file in (store.path / "clients").iterdir()]
-    assert names == [f"{run.id}.parquet"]
-    assert verify(store, progress) == []
+    assert len(list((store.path / "clients").iterdir())) == 1
+    assert verify(store) == []
 
 
 def test_compacted_tables_read_the_same_and_hold_each_run_once(
@@ -98,19 +96,11 @@ def test_compacted_tables_read_the_same_and_hold_each_run_once(
     runs = runs_of(tiny)
     store = finished(tmp_path / "sweep", runs)
     before = store.clients()
-    left = tmp_path / "left.parquet"
-    own = store.path / "clients" / f"{runs[0].id}.parquet"
-    shutil.copy(own, left)
-    compact(store)
     folder = store.path / "clients"
-    assert [file.name for file in folder.iterdir()] == ["clients.parquet"]
+    assert len(list(folder.iterdir())) == 2
+    store.compact()
+    assert len(list(folder.iterdir())) == 1
     pd.testing.assert_frame_equal(store.clients(), before)
-    # A file that a killed process has not deleted.
-    shutil.copy(left, own)
-    pd.testing.assert_frame_equal(store.clients(), before)
-    compact(store)
-    pd.testing.assert_frame_equal(store.clients(), before)
-    assert not own.exists() and verify(store, progress) == []
     store.forget({runs[0].id})
     assert set(store.clients()["run_id"]) == {runs[1].id}
     store.forget(None)
@@ -125,9 +115,8 @@ def test_verify_notices_a_table_that_is_not_what_the_run_wrote(
     runs = runs_of(tiny)[:2]
     store = finished(tmp_path / "sweep", runs)
     if compacted:
-        compact(store)
-    name = "clients" if compacted else runs[0].id
-    file = store.path / "clients" / f"{name}.parquet"
+        store.compact()
+    file = rows_file(store, runs[0].id, "clients")
     if damage == "lost":
         file.unlink()
     elif damage == "cut":
@@ -137,12 +126,14 @@ def test_verify_notices_a_table_that_is_not_what_the_run_wrote(
         frame = table.to_pandas()
         mine = frame.index[frame["run_id"] == runs[0].id]
         frame.loc[mine[0], "quality"] += 0.01
-        store.write_clients(name, type(table).from_pandas(frame, table.schema))
+        pq.write_table(type(table).from_pandas(frame, table.schema), file)
     with pytest.warns(match="left out") if damage == "cut" else nullcontext():
         store.clients()
-    findings = verify(store, progress)
+    findings = verify(store)
     texts = " ".join(map(str, findings))
     assert "clients/" in texts
+    before = read_by_all(store, runs[0].id)
+    assert before == ("damaged", {"damaged"}, "damaged")
     repaired = repair(store, findings)
     assert repaired == findings
     wrong = {finding.run_id for finding in findings} - {""}
@@ -153,7 +144,15 @@ def test_verify_notices_a_table_that_is_not_what_the_run_wrote(
             run_in_process(run, store, worker(run))
     assert len(store.clients()) == 2 * tiny.replicates * 2 * tiny.data.clients
     write_runs_table(store)
-    assert verify(store, progress) == []
+    assert verify(store) == []
+
+
+def read_by_all(store: Store, run_id: str) -> tuple[str, set[str], str]:
+    """The status of a run for the planning of a sweep, the report, and `results`."""
+    planned = store.read().ledger[run_id].status
+    runs = write_runs_table(store)
+    shown = results([store.path]).set_index("run_id").loc[run_id, "status"]
+    return str(planned), set(runs[runs["run_id"] == run_id]["status"]), str(shown)
 
 
 def test_the_report_shows_who_is_served_if_clients_were_evaluated(

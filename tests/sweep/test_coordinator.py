@@ -173,7 +173,7 @@ def test_a_stopped_trial_goes_on_from_where_it_was(
     first = start("tiny")
     first.train()
     first.reset_config({"run": "other"})
-    assert (store.path / "checkpoints" / f"{tiny.id}.safetensors").is_file()
+    assert store.open_runs() == [tiny.id]
     results = to_the_end(start("tiny"))
     assert [r["round"] for r in results] == [2, 3, 4]
     assert len(store.rounds(tiny.id)) == 8
@@ -198,14 +198,14 @@ def test_actors_lost_for_good_leave_no_checkpoint_of_half_a_round(
     first = start("chains")
     first.train()
     first.open.session.flush()
-    kept = next((store.path / "checkpoints").glob("*.safetensors")).read_bytes()
+    kept = next((store.path / "open").glob("*.ckpt")).read_bytes()
     monkeypatch.setattr("raysafl.runtime.actor_pool.RETRIES", 0)
     kill_actor(first.actors.actors[0])
     to_the_end(first)
     entry = store.ledger_entry(first.open.pack.runs[0].id)
     was_lost = "LostActorsError: the client actor that was to (train|evaluate) was lost 1 times"
     assert entry is not None and re.match(was_lost, entry.reason)
-    assert next((store.path / "checkpoints").glob("*.safetensors")).read_bytes() == kept
+    assert next((store.path / "open").glob("*.ckpt")).read_bytes() == kept
     to_the_end(start("chains"))
     check_chains(store, tiny)
 

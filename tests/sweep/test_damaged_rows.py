@@ -1,14 +1,13 @@
 """A run whose rows are lost or damaged is run again; until then it counts nowhere."""
 
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.folders import apart, rows_file
+from helpers.folders import rows_file
 from helpers.here import run_in_process
 from mlflow import MlflowClient
 from ray import tune
@@ -16,7 +15,6 @@ from rich.console import Console
 
 from raysafl import Hardware, Outcome, Run, Runner, Sweep
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.compaction import compact
 from raysafl.storage.store import Store
 from raysafl.tracking.sync import sync
 
@@ -67,17 +65,15 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
-@pytest.mark.parametrize("form", ["parts", "pack", "compacted"])
+@pytest.mark.parametrize("form", ["packs", "compacted"])
 @pytest.mark.parametrize("damage", [delete, cut], ids=lambda d: d.__name__)
 def test_a_finished_run_whose_rows_are_gone_is_named_and_run_again(
     damage: object, form: str, sweep: Sweep, finished: Store
 ) -> None:
     before = finished.rounds().drop(columns="seconds")
     first = sweep.labelled()[(0,)].id
-    if form == "parts":
-        apart(finished)
     if form == "compacted":
-        compact(finished)
+        finished.compact()
     damage(rows_file(finished, first))  # type: ignore[operator]
     outcome, said = go(sweep, Path(str(finished.path)))
     assert outcome.ok and outcome.skipped == (0 if form == "compacted" else 1)
@@ -138,7 +134,7 @@ def test_a_sampled_run_whose_rows_are_gone_is_run_again(
     sweep = Sweep("sampled", space=space, base=tiny, num_samples=2)
     outcome, _ = go(sweep, tmp_path / "s")
     before = outcome.store.rounds().drop(columns="seconds")
-    delete(Path(str(outcome.store.compacted.rows_file)))
+    delete(rows_file(outcome.store, before["run_id"][0]))
     again, said = go(sweep, tmp_path / "s")
     assert again.ok and "is run again" in said
     pd.testing.assert_frame_equal(again.store.rounds().drop(columns="seconds"), before)
@@ -165,10 +161,7 @@ def test_runs_that_a_scheduler_stopped_are_checked_by_their_digests(
     store = outcome.store
     assert outcome.ok
     stopped = [i for i, e in store.ledger().items() if e.status == "stopped"]
-    assert stopped and all(
-        end.digest for i in stopped for end in store.ledger()[i].replicates
-    )
-    part = Path(str(store.parts(stopped[0])[-1]))
-    shutil.move(part, tmp_path / "part")
+    assert stopped
+    delete(rows_file(store, stopped[0]))
     _, said = go(sweep(), tmp_path / "s", "ray", **options)
     assert "is run again" in said

@@ -204,7 +204,7 @@ def test_after_ctrl_c_the_run_is_written_where_it_is_and_goes_on_to_the_same_row
     sweep = Sweep("s", [run])
     with pytest.raises(KeyboardInterrupt):
         go(sweep, tmp_path / "s", try_first=False)
-    (checkpoint,) = (tmp_path / "s" / "checkpoints").iterdir()
+    (checkpoint,) = (tmp_path / "s" / "open").iterdir()
     assert checkpoint.stem == run.id and not (tmp_path / "s" / "tune").exists()
     assert not list((tmp_path / "s" / "ledger").glob("*.json"))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -236,7 +236,7 @@ def test_a_second_ctrl_c_acts_at_once_and_writes_nothing_of_the_round_that_it_cu
     with pytest.raises(KeyboardInterrupt):
         go(sweep, tmp_path / "s", try_first=False)
     store = Store(tmp_path / "s")
-    assert not store.checkpoints() and not store.ledger()
+    assert not store.open_runs() and not store.ledger()
     outcome, _ = go(sweep, tmp_path / "s", try_first=False)
     undisturbed, _ = go(sweep, tmp_path / "u", try_first=False)
     pd.testing.assert_frame_equal(rows_of(outcome), rows_of(undisturbed))

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from raysafl import Hardware, Outcome, Runner, Sweep
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.compaction import compact
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
 from raysafl.sweep import old_code
@@ -119,7 +118,7 @@ def interrupt(sweep: Sweep, out: Path) -> None:
     Session([run], store, worker, {}, flush_seconds=0.0, code={run.id: code}).advance(
         0.0
     )
-    assert store.checkpoint(run.id).is_file() and not store.ledger()
+    assert store.open_runs() == [run.id] and not store.ledger()
 
 
 @pytest.mark.parametrize("edit", [BODY, FUNCTION], ids=["class", "function"])
@@ -155,7 +154,7 @@ def test_a_comment_formatting_a_docstring_and_the_grid_are_no_edits(
 def test_rerun_computes_the_changed_runs_again_and_no_others(tmp_path: Path) -> None:
     first, _ = go(written(tmp_path), tmp_path / "s")
     old = first.store.rounds().set_index("run_id")
-    compact(first.store)
+    first.store.compact()
     outcome, said = go(written(tmp_path, BODY), tmp_path / "s", stale="rerun")
     assert outcome.ok and outcome.skipped == 1
     assert "has changed since 2 runs were computed" in said

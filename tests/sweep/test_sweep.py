@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import ray
@@ -36,9 +35,7 @@ from raysafl import (
 )
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.compaction import compact
 from raysafl.storage.paths import StorageError, SweepBusyError
-from raysafl.storage.rows import table_of
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
@@ -191,7 +188,7 @@ def test_a_sweep_writes_the_rounds_of_the_reference_and_all_its_files(
         "rounds",
         "ledger",
     }
-    assert "tune" not in files and not outcome.store.checkpoints()
+    assert "tune" not in files and not outcome.store.open_runs()
 
 
 def test_results_are_readable_with_plain_pandas_and_hold_the_whole_configuration(
@@ -603,28 +600,6 @@ def test_of_a_pack_whose_coordinator_is_killed_by_one_run_that_run_alone_fails(
     pd.testing.assert_frame_equal(found[FACTS], expected[FACTS])
 
 
-@pytest.mark.parametrize("first_round", [0, 1])
-def test_a_session_cut_after_any_flush_goes_on_without_losing_or_doubling_rows(
-    tiny: Run, tmp_path: Path, first_round: int
-) -> None:
-    worker = Worker(tiny.cells, tiny.data.load(), tiny.model)
-    whole, cut = Store(tmp_path / "a"), Store(tmp_path / "b")
-    for store in (whole, cut):
-        store.create()
-    run_in_process(tiny, whole, worker)
-    first = Session([tiny], cut, worker, {}, flush_seconds=0.0)
-    # one round and a checkpoint, then rows that no checkpoint covers
-    first.advance(0.0)
-    more = [{**row, "round": 1} for row in whole.rounds()[:1].to_dict("records")]
-    if first_round == 0:
-        more = [*cut.rounds().to_dict("records"), *more]
-    cut.write_part(tiny.id, first_round, table_of(tiny.id, more))
-    second = Session([tiny], cut, worker, {})
-    assert second.open[tiny.id].simulation.round == 1
-    second.advance(np.inf)
-    pd.testing.assert_frame_equal(cut.rounds()[FACTS], whole.rounds()[FACTS])
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1e-9])
 def test_a_session_that_is_cut_after_each_report_writes_the_same_rows_and_each_in_time(
     tiny: Run, tmp_path: Path, seconds: float
@@ -683,13 +658,13 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
 ) -> None:
     first = finish(grid(tiny), tmp_path / "s")
     before = first.store.rounds()
-    assert compact(first.store).compacted == 2
+    assert first.store.compact().compacted == 2
 
     sweep = grid(tiny, other=tiny.replace(seed=5))
     again, _ = go(sweep, tmp_path / "s", executor="here")
     assert (again.skipped, again.missing) == (2, 0) and again.ok
     ids = {run.id for run in sweep.labelled().values()}
-    assert again.store.compacted.run_ids() == ids and not again.store.parts()
+    assert set(again.store.ledger()) == ids and len(again.store.commits()) == 1
     # Of the new run; the others were not run again.
     assert again.shown == ids - set(before["run_id"])
     old = again.store.rounds()
@@ -699,7 +674,7 @@ def test_a_compacted_sweep_goes_on_with_new_runs_and_can_be_run_anew(
     anew, _ = go(grid(tiny), tmp_path / "s", executor="here", resume=False)
     assert anew.skipped == 0 and anew.ok
     assert anew.shown == set(before["run_id"])
-    assert anew.store.compacted.run_ids() == ids
+    assert set(anew.store.ledger()) == ids and len(anew.store.commits()) == 1
     rows = anew.store.rounds()
     rows = rows[rows["run_id"].isin(before["run_id"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(rows[FACTS], before[FACTS])

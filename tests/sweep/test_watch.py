@@ -75,7 +75,7 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
 ) -> None:
     """The pack has reported the first of them, and not lived to report the second."""
     watch, shown, tracked = watch_of(tmp_path)
-    watch.store.write_bundle(PACK.id, *ended(RUNS[:2]))
+    watch.store.commit(*ended(RUNS[:2]))
     first = End(RUNS[0].id, Status.FINISHED, "", "test_accuracy", 0.5)
     watch.take(News(ends=[first]), PACK, {PACK_KEY: PACK.id})
     end(watch, PACK)
@@ -93,7 +93,7 @@ def test_a_run_that_failed_before_and_is_stopped_by_a_scheduler_now_counts_as_st
     pack = Pack(RUNS[:1])
     watch, shown, _ = watch_of(tmp_path)
     config = RUNS[0].model_dump(mode="json")
-    watch.store.write_ledger(RUNS[0].id, LedgerEntry.now(config, Status.FAILED, "oh"))
+    watch.store.commit_end(RUNS[0].id, LedgerEntry.now(config, Status.FAILED, "oh"))
     watch.complete(News({"round": 1, "test_accuracy": 0.5}), pack)
     assert shown.ends == [(RUNS[0].id, Status.STOPPED)]
     assert watch.store.ledger()[RUNS[0].id].status is Status.STOPPED

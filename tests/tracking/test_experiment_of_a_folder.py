@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from helpers.here import run_in_process
+from helpers.made import save
 from helpers.tracked import A, B, complete, rows, sweep
 
 from raysafl import Run, Sweep
 from raysafl.runtime.in_process import Worker
-from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking.client import connect, default_uri, disconnect
 from raysafl.tracking.experiment import folder_id
@@ -107,7 +107,7 @@ def test_runs_that_are_deleted_and_made_anew_in_one_folder_stay_in_the_others_ex
         sync(store.path, uri, quiet)
     before = logged(client)
     theirs.forget([A])
-    theirs.write_part(A, 0, table_of(A, rows(0, 2, test_accuracy=0.9)))
+    save(theirs, A, rows(0, 2, test_accuracy=0.9))
     sync(theirs.path, uri, quiet)
     now = logged(client)
     assert now["demo"] == before["demo"]
@@ -137,7 +137,7 @@ def test_sweeps_that_run_at_the_same_time_and_are_continued_keep_their_runs(
     for first in (0, 2):
         for store, accuracy in zip(stores, (0.3, 0.6), strict=True):
             part = rows(first, first + 2, test_accuracy=accuracy)
-            store.write_part(A, first, table_of(A, part))
+            save(store, A, part, first)
             with closing(Projection(store, uri)) as projection:
                 projection.sync_runs([A])
     found = logged(client)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.made import save
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 from mlflow import MlflowClient
 
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking import choice
 from raysafl.tracking.choice import Tracking
@@ -28,7 +28,7 @@ def quiet(message: str) -> None:
 def ended(store: Store, run_id: str, status: str = "finished", **config: Any) -> None:
     """The ledger entry of a run, with some changes of its configuration."""
     fields = ENDED | {"status": status, "config": ENDED["config"] | config}
-    store.write_ledger(run_id, LedgerEntry.model_validate(fields))
+    store.commit_end(run_id, LedgerEntry.model_validate(fields))
 
 
 def log(
@@ -52,7 +52,7 @@ def steps(view: View, run_id: str = A, metric: str = "test/accuracy") -> list[in
 def test_curves_of_250_rounds_have_every_third_and_the_last(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 250)))
+    save(store, A, rows(0, 250))
     ended(store, A, rounds=250)
     sync(store.path, None, quiet)
     now = view()
@@ -70,7 +70,7 @@ def test_the_rule_counts_evaluated_rounds(store: Store, view: Any) -> None:
     evaluated = [*range(6, 1000, 7), 999]
     assert len(evaluated) == 143
     part = [row for row in rows(0, 1000) if row["round"] in evaluated]
-    store.write_part(A, 0, table_of(A, part))
+    save(store, A, part)
     ended(store, A, rounds=1000, eval_every=7)
     sync(store.path, None, quiet)
     assert steps(view()) == [*range(13, 994, 14), 999]
@@ -79,7 +79,7 @@ def test_the_rule_counts_evaluated_rounds(store: Store, view: Any) -> None:
 def test_a_hundred_rounds_are_all_shown_and_nothing_is_said_of_them(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 100)))
+    save(store, A, rows(0, 100))
     ended(store, A, rounds=100)
     sync(store.path, None, quiet)
     now = view()
@@ -93,7 +93,7 @@ def test_a_hundred_rounds_are_all_shown_and_nothing_is_said_of_them(
 def test_a_run_that_ends_early_shows_its_last_round_unless_it_may_go_on(
     status: str, store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 5)))
+    save(store, A, rows(0, 5))
     ended(store, A, status, rounds=250)
     sync(store.path, None, quiet)
     assert steps(view()) == ([2, 4] if status == "stopped" else [2])
@@ -105,7 +105,7 @@ def test_a_run_that_grows_while_it_is_logged_shows_what_is_logged_at_once(
     config = {"rounds": 310, "replicates": 2}
     first = 0
     for last in (1, 4, 5, 163, 170, 310):
-        store.write_part(A, first, table_of(A, rows(first, last, enforce_prob=0.25)))
+        save(store, A, rows(first, last, enforce_prob=0.25), first)
         log(store, A, config=config)
         first = last
         # k = ceil(310 / 100) = 4
@@ -132,13 +132,13 @@ def test_a_changed_row_that_is_not_shown_replaces_the_run(
     store: Store, view: Any
 ) -> None:
     config = {"rounds": 250}
-    store.write_part(A, 0, table_of(A, rows(0, 9)))
+    save(store, A, rows(0, 9))
     log(store, A, config=config)
     first = view()
     part = rows(0, 9)
     # Round 4 of 250 is not shown.
     part[4]["test_accuracy"] += 0.05
-    store.write_part(A, 0, table_of(A, part))
+    save(store, A, part)
     log(store, A, config=config)
     second = view()
     assert steps(second) == [2, 5, 8]
@@ -170,7 +170,7 @@ def test_a_summary_has_final_metrics_parameters_and_tags_but_no_curves_and_no_fi
 
 def test_a_summary_that_is_repeated_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
-    store.write_part("cccccccccccc", 0, table_of("cccccccccccc", rows(0, 2)))
+    save(store, "cccccccccccc", rows(0, 2))
     for _ in range(2):
         assert sync(store.path, None, quiet, track=Tracking.SUMMARY) == 3
         now = view()
@@ -239,7 +239,7 @@ def test_curves_are_added_to_runs_that_had_summaries_and_then_kept(
 def test_a_failed_run_without_curves_is_shown_as_running_and_then_as_finished(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 2)))
+    save(store, A, rows(0, 2))
     ended(store, A, "failed")
     log(store, A, Tracking.SUMMARY)
     failed = view().children[A]
@@ -247,12 +247,12 @@ def test_a_failed_run_without_curves_is_shown_as_running_and_then_as_finished(
     assert failed.data.metrics["final"] == pytest.approx(0.2)
 
     (store.path / "ledger" / f"{A}.json").unlink()
-    store.write_part(A, 2, table_of(A, rows(2, 4)))
+    save(store, A, rows(2, 4), 2)
     log(store, A, Tracking.SUMMARY)
     running = view().children[A]
     assert running.info.status == "RUNNING" and running.data.tags["status"] == "running"
 
-    store.write_part(A, 4, table_of(A, rows(4, 5)))
+    save(store, A, rows(4, 5), 4)
     ended(store, A)
     log(store, A, Tracking.SUMMARY)
     now = view().children[A]
@@ -265,10 +265,10 @@ def test_a_failed_run_that_is_tried_again_in_the_same_sweep_shows_its_last_end(
     store: Store, view: Any
 ) -> None:
     with closing(Projection(store, uri_of(store), Tracking.SUMMARY)) as projection:
-        store.write_part(A, 0, table_of(A, rows(0, 2)))
+        save(store, A, rows(0, 2))
         ended(store, A, "failed")
         projection.sync_runs([A])
-        store.write_part(A, 2, table_of(A, rows(2, 5)))
+        save(store, A, rows(2, 5), 2)
         ended(store, A)
         projection.sync_runs([A])
     now = view().children[A]
@@ -307,7 +307,7 @@ def test_a_driver_that_dies_while_it_logs_a_run_leaves_no_gap(
 def test_a_driver_that_dies_between_two_requests_for_the_points_of_a_run_leaves_no_gap(
     store: Store, view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 95)))
+    save(store, A, rows(0, 95))
     ended(store, A, rounds=95)
     log_batch = MlflowClient.log_batch
     sent = []

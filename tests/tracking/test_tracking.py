@@ -14,13 +14,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.made import save
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
 from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
-from raysafl.storage.rows import table_of
+from raysafl.storage.rows import ROUNDS
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, disconnect, ping
@@ -238,7 +239,7 @@ def test_the_description_links_to_the_report_and_the_folder_says_where_mlflow_sh
 def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
     complete(store)
     # of a run that the manifest lacks, unfinished
-    store.write_part("cccccccccccc", 0, table_of("cccccccccccc", rows(0, 2)))
+    save(store, "cccccccccccc", rows(0, 2))
     assert sync(store.path, None, print) == 3
     before = view()
     assert sync(store.path.parent, None, print) == 3
@@ -254,15 +255,15 @@ def test_syncing_again_adds_nothing(store: Store, view: Any) -> None:
 
 
 def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 3)))
+    save(store, A, rows(0, 3))
     log(store, A)
     first = view()
     assert [step for step, _ in first.points(A, "test/accuracy")] == [0, 1, 2]
     assert first.children[A].data.tags["raysafl.logged_round"] == "2"
     assert first.children[A].info.status == "RUNNING"
     assert first.children[A].data.params == {"label.q": "0.5"}
-    store.write_part(A, 3, table_of(A, rows(3, 5)))
-    store.write_ledger(A, LedgerEntry.model_validate(ENDED))
+    save(store, A, rows(3, 5), 3)
+    store.commit_end(A, LedgerEntry.model_validate(ENDED))
     log(store, A)
     second = view()
     assert [step for step, _ in second.points(A, "test/accuracy")] == [0, 1, 2, 3, 4]
@@ -275,7 +276,7 @@ def test_rounds_that_come_later_are_logged_once_each(store: Store, view: Any) ->
 def test_more_points_than_fit_one_request_are_all_logged(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 95, enforce_prob=0.5)))
+    save(store, A, rows(0, 95, enforce_prob=0.5))
     log(store, A)
     now = view()
     assert now.all_points() == 9 * 95
@@ -288,9 +289,8 @@ def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
     complete(store)
     sync(store.path, None, print)
     first = view()
-    store.drop_parts(A)
-    store.write_part(A, 0, table_of(A, rows(0, 2, test_accuracy=0.9)))
-    (store.path / "ledger" / f"{A}.json").unlink()
+    store.forget([A])
+    save(store, A, rows(0, 2, test_accuracy=0.9))
     log(store, A)
     second = view()
     assert second.points(A, "test/accuracy") == [(0, 0.9), (1, 0.9)]
@@ -307,7 +307,8 @@ def test_an_experiment_deleted_in_the_ui_is_restored_without_replaced_runs(
     sync(store.path, None, print)
     first = view()
     first.client.delete_experiment(first.experiment.experiment_id)
-    store.write_ledger(A, LedgerEntry.model_validate(ENDED | {"host": "other"}))
+    other = LedgerEntry.model_validate(ENDED | {"host": "other"})
+    store.commit(store.read(A).rows, {A: other})
     sync(store.path, None, print)
     with closing(Projection(store, uri_of(store))) as projection:
         assert projection.sync_sweep() == 2
@@ -340,7 +341,7 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
     for row in part:
         if row["round"] == 1:
             row |= {"test_accuracy": math.nan, "test_loss": math.inf}
-    store.write_part(A, 0, table_of(A, part))
+    save(store, A, part)
     log(store, A)
     now = view()
     assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 2]
@@ -352,10 +353,10 @@ def test_numbers_that_are_not_finite_are_left_out(store: Store, view: Any) -> No
 def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) -> None:
     third = "cccccccccccc"
     for run_id in (A, B, third):
-        store.write_part(run_id, 0, table_of(run_id, rows(0, 1)))
-    store.write_ledger(A, LedgerEntry(status=Status.FAILED, reason="worker died"))
+        save(store, run_id, rows(0, 1))
+    store.commit_end(A, LedgerEntry(status=Status.FAILED, reason="worker died"))
     diverged = ENDED | {"status": "diverged", "reason": "loss is NaN in round 1"}
-    store.write_ledger(B, LedgerEntry.model_validate(diverged))
+    store.commit_end(B, LedgerEntry.model_validate(diverged))
     sync(store.path, None, print)
     now = view()
     ends = {
@@ -368,8 +369,8 @@ def test_failed_diverged_and_interrupted_runs_say_so(store: Store, view: Any) ->
     }
     assert now.children[A].data.tags["reason"] == "worker died"
     assert now.parents[0].info.status == "FAILED"
-    store.write_part(A, 0, table_of(A, rows(0, 5)))
-    store.write_ledger(A, LedgerEntry.model_validate(ENDED))
+    save(store, A, rows(0, 5))
+    store.commit_end(A, LedgerEntry.model_validate(ENDED))
     log(store, A, third)
     again = view()
     assert again.children[A].data.tags["reason"] == ""
@@ -386,7 +387,7 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
     store.write_manifest(manifest)
     config = {"a(b)": 1, "many": {f"p{i}": i for i in range(150)}}
     entry = LedgerEntry(status=Status.FINISHED, config=config, reason="y" * 9000)
-    store.write_ledger(A, entry)
+    store.commit_end(A, entry)
     sync(store.path, None, print)
     run = view().children[A]
     assert (
@@ -398,9 +399,11 @@ def test_names_that_mlflow_refuses_are_rewritten(store: Store, view: Any) -> Non
 def test_a_damaged_ledger_entry_counts_as_a_run_that_has_not_ended(
     store: Store, view: Any
 ) -> None:
-    store.write_part(A, 0, table_of(A, rows(0, 2)))
-    (store.path / "ledger").mkdir()
-    (store.path / "ledger" / f"{A}.json").write_text("{")
+    save(store, A, rows(0, 2))
+    store.commit(ROUNDS.empty_table(), {A: LedgerEntry.model_validate(ENDED)})
+    save(store, A, rows(0, 2))
+    (file,) = (store.path / "ledger").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
     with pytest.warns(UserWarning, match="cannot be read"):
         log(store, A)
     assert view().children[A].info.status == "RUNNING"
@@ -413,7 +416,7 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
     tracker = Tracker(
         store, uri_of(store), said.append, config_of={A: {"rounds": 5}}.get
     )
-    store.write_part(A, 0, table_of(A, rows(0, 3)))
+    save(store, A, rows(0, 3))
     tracker.submit([A])
     now = first_view(view, A)
     assert [step for step, _ in now.points(A, "test/accuracy")] == [0, 1, 2]

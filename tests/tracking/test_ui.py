@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_manifest(
         Manifest(name="demo", axes=["q"], entries=[entry], table=table)
     )
-    store.write_ledger(RUN, LedgerEntry(status=Status.FINISHED, config={"lr": 3}))
+    store.commit_end(RUN, LedgerEntry(status=Status.FINISHED, config={"lr": 3}))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         sync(root, None, print)
