@@ -74,13 +74,12 @@ class EndedRuns:
         An entry that is being moved by the driver, at the end of the sweep, may count
         twice.
         """
-        files = set(self._ledger.glob("*.json*"))
+        files = set(self._ledger.glob("*.jsonl"))
         for file in files - self._lines.keys():
             # The driver may delete a file meanwhile.
             with suppress(OSError), file.open("rb") as lines:
-                self._lines[file] = (
-                    sum(1 for _ in lines) if file.suffix == ".jsonl" else 1
-                )
+                # The first line is the head of the commit.
+                self._lines[file] = sum(1 for _ in lines) - 1
         return sum(self._lines.get(file, 0) for file in files)
 
 

@@ -72,7 +72,8 @@ def make_runs_table(store: Store, checked: Checked | None = None) -> "pd.DataFra
     partitions = [seed for entry in ended.values() for seed in _partition_seeds(entry)]
     frame["partition_seed"] = pd.array(partitions, dtype="Int64")
     frame[names] = statistics
-    return frame
+    # A copy is one block of memory again, where pandas would warn of many.
+    return frame.copy()
 
 
 def _type_of(

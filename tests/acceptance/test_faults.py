@@ -1,5 +1,6 @@
 """Thousands of faults in a folder of results: none is shown as a right number, none loses a row."""
 
+import hashlib
 import json
 import shutil
 import warnings
@@ -13,9 +14,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from conftest import CHAOS
-from helpers.folders import apart
 
-from raysafl import Run, Runner, Sweep
+from raysafl import PerClient, Run, Runner, Sweep
 from raysafl.quickstart import BASE
 from raysafl.report import write
 from raysafl.runtime.in_process import Worker
@@ -29,7 +29,13 @@ Rng = np.random.Generator
 # The faults are dealt out to so many tests, which may run at the same time.
 PARTS = 4
 KEYS = ["run_id", "replicate", "round"]
-SHORT = BASE.replace({"local.steps": 2, "local.epochs": None}, rounds=4, replicates=2)
+SHORT = BASE.replace(
+    {"local.steps": 2, "local.epochs": None},
+    rounds=4,
+    replicates=2,
+    keep="last",
+    eval_clients=PerClient(every=2),
+)
 # Equal seeds, other numbers: its files are those of another experiment.
 FOREIGN = SHORT.replace({"local.lr": 0.02})
 
@@ -44,7 +50,7 @@ def sweep_of(base: Run) -> Sweep:
 
 
 def computed(path: Path, base: Run, whole: bool) -> Store:
-    """Three runs in parts; unless `whole`, the last was interrupted at its checkpoint."""
+    """Three runs; unless `whole`, the last was interrupted at its checkpoint."""
     store = Store(path)
     store.create()
     sweep = sweep_of(base)
@@ -56,7 +62,6 @@ def computed(path: Path, base: Run, whole: bool) -> Store:
         session.flush()
         if whole or run.seed < 20:
             session.advance(np.inf)
-    apart(store, 0, 2)
     write_runs_table(store)
     (path / "report.html").write_text("the report is not looked at here")
     return store
@@ -67,12 +72,19 @@ def rows_of(store: Store) -> pd.DataFrame:
     return rows.sort_values(KEYS, ignore_index=True)
 
 
+def served(store: Store) -> pd.DataFrame:
+    """The table of clients of the runs that have ended."""
+    ledger = store.ledger()
+    table = store.clients()
+    return table[table["run_id"].isin(list(ledger))].reset_index(drop=True)
+
+
 def files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.is_file() and ".lock" not in p.name)
 
 
 def results(folder: Path) -> list[Path]:
-    kept = ("rounds", "ledger", "checkpoints")
+    kept = ("rounds", "clients", "ledger", "open", "models")
     return [file for file in files(folder) if file.parent.name in kept]
 
 
@@ -86,7 +98,9 @@ def delete(folder: Path, foreign: Path, rng: Rng) -> None:
 
 
 def delete_folder(folder: Path, foreign: Path, rng: Rng) -> None:
-    shutil.rmtree(folder / str(rng.choice(["rounds", "ledger", "checkpoints"])))
+    shutil.rmtree(
+        folder / str(rng.choice(["rounds", "clients", "ledger", "open", "models"]))
+    )
 
 
 def truncate(folder: Path, foreign: Path, rng: Rng) -> None:
@@ -125,23 +139,28 @@ def swap_in(folder: Path, foreign: Path, rng: Rng) -> None:
 
 
 def double(folder: Path, foreign: Path, rng: Rng) -> None:
-    """A part stands there twice, under two names."""
-    parts = sorted((folder / "rounds").glob("*-*.parquet"))
-    part = parts[rng.integers(len(parts))]
-    name = f"{part.stem.rpartition('-')[0]}-{rng.integers(9):06d}.parquet"
-    (part.parent / name).write_bytes(part.read_bytes())
+    """A file of a commit stands there twice, under two names."""
+    commits = [file for file in results(folder) if file.stem[:13].isdigit()]
+    file = commits[rng.integers(len(commits))]
+    later = int(file.stem[:13]) + int(rng.integers(-9, 9))
+    (file.parent / f"{later:013d}{file.name[13:]}").write_bytes(file.read_bytes())
 
 
 def edit_rows(folder: Path, foreign: Path, rng: Rng) -> None:
     """A number is changed, or a row is dropped or doubled, in a file that stays readable."""
-    parts = sorted((folder / "rounds").glob("*.parquet"))
+    parts = sorted(
+        [*folder.glob("rounds/*.parquet"), *folder.glob("clients/*.parquet")]
+    )
     part = parts[rng.integers(len(parts))]
     table = pq.read_table(part)
     frame = table.to_pandas()
     row = int(rng.integers(len(frame)))
     change = rng.integers(3)
     if change == 0:
-        name = str(rng.choice(["test_accuracy", "test_loss", "bytes_up", "round"]))
+        names = ["test_accuracy", "test_loss", "bytes_up", "round"]
+        if part.parent.name == "clients":
+            names = ["quality", "loss", "client", "round"]
+        name = str(rng.choice(names))
         frame.loc[row, name] = frame.loc[row, name] + 1
     elif change == 1:
         frame = frame.drop(index=row)
@@ -151,17 +170,18 @@ def edit_rows(folder: Path, foreign: Path, rng: Rng) -> None:
 
 
 def edit_ledger(folder: Path, foreign: Path, rng: Rng) -> None:
-    """A field of an entry is dropped or changed; the entry stays JSON."""
-    entries = sorted((folder / "ledger").glob("*.json"))
-    if not entries:
-        return
-    file = entries[rng.integers(len(entries))]
-    entry = json.loads(file.read_bytes())
-    name = str(rng.choice(sorted(entry)))
-    del entry[name]
+    """A field of a line is dropped or changed; the line stays JSON, under its old seal."""
+    files = sorted((folder / "ledger").glob("*.jsonl"))
+    file = files[rng.integers(len(files))]
+    lines = file.read_bytes().splitlines()
+    k = int(rng.integers(len(lines)))
+    line = json.loads(lines[k])
+    name = str(rng.choice(sorted(line.keys() - {"sha256"})))
+    del line[name]
     if rng.integers(2):
-        entry[name] = [None, 7, "finished", {}][rng.integers(4)]
-    file.write_text(json.dumps(entry))
+        line[name] = [None, 7, "finished", {}][rng.integers(4)]
+    lines[k] = json.dumps(line).encode()
+    file.write_bytes(b"\n".join(lines) + b"\n")
 
 
 FAULTS = [
@@ -234,6 +254,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     rng = np.random.default_rng([pytestconfig.getoption("--chaos-seed"), part])
     reference = computed(tmp_path / "reference" / "faults", SHORT, whole=True)
     expected, statistics = rows_of(reference), shown(reference)
+    clients = served(reference)
     original = computed(tmp_path / "original" / "faults", SHORT, whole=False)
     foreign = computed(tmp_path / "foreign" / "faults", FOREIGN, whole=False)
     tally = Tally()
@@ -245,8 +266,10 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
                 warnings.simplefilter("ignore")
                 form(Store(folder), rng)
                 harm(folder, foreign.path, rng, tally)
-                look(Store(folder), statistics, tally)
+                look(Store(folder), statistics, clients, tally)
                 go_on(Store(folder), expected, rng, tally)
+                pd.testing.assert_frame_equal(served(Store(folder)), clients)
+                models_are_whole(Store(folder))
             shutil.rmtree(folder)
     finally:
         record_property(CHAOS, str(tally))
@@ -254,16 +277,9 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
 
 
 def form(store: Store, rng: Rng) -> None:
-    """Leave the runs their own files, or put them into bundles of packs, or compact them."""
-    number = rng.integers(3)
-    if number == 0:
+    """Leave each run a commit of its own, or put them together."""
+    if rng.integers(2):
         store.compact()
-    if number == 1:
-        entries = store.ledger()
-        packs = [list(entries)] if rng.integers(2) else [[i] for i in entries]
-        for k, ids in enumerate(packs):
-            own = {i: entries[i] for i in ids}
-            store.write_bundle(f"{k:012x}", store.table(ids), own)
 
 
 def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:
@@ -279,8 +295,23 @@ def harm(folder: Path, foreign: Path, rng: Rng, tally: Tally) -> None:
         tally.faults[fault.__name__] += 1
 
 
-def look(store: Store, statistics: pd.DataFrame, tally: Tally) -> None:
-    """Count the statistics of finished runs that are not those of the reference."""
+def models_are_whole(store: Store) -> None:
+    """Each run has the models that it kept."""
+    for run_id, entry in store.ledger().items():
+        content = store.model(run_id).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == entry.kept
+
+
+def look(
+    store: Store, statistics: pd.DataFrame, clients: pd.DataFrame, tally: Tally
+) -> None:
+    """Count the numbers of finished runs that are not those of the reference."""
+    good = {i for i, e in store.read().ledger.items() if e.status == "finished"}
+    mine = served(store)
+    tally.shown_wrong += len(pd.concat([mine, clients]).drop_duplicates()) - len(
+        clients
+    )
+    tally.lost += len(clients[clients["run_id"].isin(good)]) - len(mine)
     found = shown(store).merge(statistics, on=["run_id", "replicate"])
     for name in STATISTICS:
         same = found[f"{name}_x"].eq(found[f"{name}_y"])

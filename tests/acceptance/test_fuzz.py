@@ -9,13 +9,11 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.folders import apart
 from helpers.here import run_in_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,9 +24,10 @@ from raysafl.report.pages.screen import screen
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore
 from raysafl.simulation.simulation import Simulation
-from raysafl.storage.integrity import RowSum
 from raysafl.storage.manifest import Manifest
+from raysafl.storage.rows import CLIENTS, ROUNDS
 from raysafl.storage.runs_table import write_runs_table
+from raysafl.storage.sealed import OpenState, sealed
 from raysafl.storage.store import Store
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.session import Session
@@ -129,17 +128,13 @@ def run() -> Run:
     return BASE.replace(rounds=3, replicates=2)
 
 
-@pytest.fixture(scope="module", params=["single", "pack"])
-def whole(
-    request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.TempPathFactory
-) -> Store:
-    """A sweep of one run, all of it, in files of its own or in a bundle."""
+@pytest.fixture(scope="module")
+def whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A sweep of one run, all of it."""
     store = Store(tmp_path_factory.mktemp("fuzz") / "sweep")
     store.create()
     store.write_manifest(Sweep("sweep", {("a", 1): run}, axes=("x", "y")).manifest())
     run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
-    if request.param == "single":
-        apart(store)
     write_runs_table(store)
     return store
 
@@ -276,7 +271,7 @@ def test_rows_of_other_types_or_runs_are_left_out_with_the_name_of_their_file(
     try:
         found = tried(whole.rounds, part.name)
         if found is not None:
-            # In a bundle, rows of a run that has no entry there count nowhere.
+            # Rows of a run that has no entry in the commit count nowhere.
             assert set(found["run_id"]) <= {run.id}
             table = tried(lambda: write_runs_table(whole))
             assert len(found) or set(table["status"]) == {"damaged"}
@@ -294,29 +289,25 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_is_what_it_was(
     work = Worker(run.cells, run.data.load(), run.model)
     simulation = Simulation(run, work)
     simulation.step()
-    # The folder has no rows, and the checkpoint says so.
-    told_with_it: dict[str, Any] = {
-        "spent": 1.0,
-        "started": "then",
-        "rows": [astuple(RowSum())] * 2,
-    }
-    good = dump(simulation, **told_with_it)
-    bad = data.draw(spoiled(good))
+    state = dump(simulation)
+    about = {"spent": 1.0, "started": "then", "code": {}}
     store = Store(tmp_path)
-    file = tmp_path / "checkpoints" / f"{run.id}.safetensors"
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(good)
+    store.flush(
+        run.id, OpenState(about, ROUNDS.empty_table(), CLIENTS.empty_table(), state)
+    )
+    file = tmp_path / "open" / f"{run.id}.ckpt"
+    bad = data.draw(spoiled(file.read_bytes()))
     assert Session([run], store, work, {}).open[run.id].simulation.round == 1
     file.write_bytes(bad)
     session = Session([run], store, work, {})
     assert file.read_bytes() == bad
     begun = session.open[run.id].simulation
     if begun.round:
-        assert told(dump(begun, **told_with_it)) == told(good)
+        assert told(dump(begun)) == told(state)
     else:
         assert file.name in session.begun_anew
     with pytest.raises(ValueError, match="cannot be used"):
-        restore(Simulation(run.replace(seed=7), work), good)
+        restore(Simulation(run.replace(seed=7), work), state)
 
 
 @given(st.data())
@@ -326,13 +317,18 @@ def test_a_mutated_ledger_entry_is_used_or_left_out_with_its_name(
 ) -> None:
     file = whole.file("ledger", next(whole.path.glob("ledger/*")).name)
     before = file.read_bytes()
-    tree = data.draw(mutated(json.loads(before)))
-    bad = data.draw(st.just(json.dumps(tree).encode()) | spoiled(before))
+    head, line = before.splitlines()
+    tree = data.draw(mutated(json.loads(line)))
+    # The seal is that of the mutated entry, as if a program had written it.
+    forged = b"\n".join(
+        [head, sealed(tree if isinstance(tree, dict) and tree else {"a": tree})]
+    )
+    bad = data.draw(st.just(forged) | spoiled(before))
     file.write_bytes(bad)
     try:
         entry = tried(lambda: whole.ledger_entry(run.id), file.name)
         ledger = tried(whole.ledger, file.name)
-        # A line of a bundle may name another run now.
+        # The line may name another run now.
         assert ledger == {run.id: entry} if entry else run.id not in (ledger or {})
         assert file.read_bytes() == bad
         tried(lambda: write_runs_table(whole), file.name)

@@ -315,13 +315,13 @@ def check_rows(out: Path, name: str) -> None:
 
 def test_nodes_killed_in_mid_sweep_change_no_row(nodes: Nodes, tmp_path: Path) -> None:
     """First a node with a client actor only, then one with a coordinator."""
-    gang, rounds = (
+    gang, opened = (
         {"actors": 2, "cpus": 0.5, "gpus": 1, "trials": 1},
-        tmp_path / "results/rounds",
+        tmp_path / "results/open",
     )
     nodes.become(*[{"num_gpus": 1}] * 3)
     with Driver(nodes.env, "long", tmp_path, nodes.address, **gang) as driver:
-        eventually(lambda: list(rounds.glob("*.parquet")))
+        first = eventually(lambda: [p.stem for p in opened.glob("*.ckpt")])
         (boss,) = seen(tmp_path, "coordinator")
         actors = {a["node"] for a in seen(tmp_path, "clients")}
         assert len(actors) == 2  # the gang spans two nodes
@@ -332,7 +332,7 @@ def test_nodes_killed_in_mid_sweep_change_no_row(nodes: Nodes, tmp_path: Path) -
             ]
         )
         nodes.add({"num_gpus": 1})
-        eventually(lambda: len({p.name[:12] for p in rounds.glob("*.parquet")}) == 2)
+        eventually(lambda: {p.stem for p in opened.glob("*.ckpt")} - {*first})
         nodes.kill(second[0]["node"])
         # before it, Ray's words on the lost nodes
         assert driver.end().endswith("exit code 0")
@@ -357,12 +357,12 @@ def test_packs_have_a_gpu_each_and_a_lost_node_of_two_gpus_changes_no_row_of_the
 
     Each pack waits in its first round until all four have begun.
     """
-    rounds = tmp_path / "results/rounds"
+    opened = tmp_path / "results/open"
     nodes.become(*TWO_BY_TWO)
     with Driver(
         nodes.env, "lasting", tmp_path, nodes.address, **ONE_PACK_A_GPU
     ) as driver:
-        eventually(lambda: len(list(rounds.glob("*.parquet"))) == 12)
+        eventually(lambda: len(list(opened.glob("*.ckpt"))) == 12)
         first = packs_by_process(tmp_path)
         actors = seen(tmp_path, "clients")
         lost = actors[0]["node"]

@@ -195,7 +195,7 @@ def test_8_a_checkpoint_of_another_run_is_not_continued(
     shutil.copy(finished / "mine.py", tmp_path)
     runs = pd.read_parquet(finished / "out" / "runs.parquet")
     run_id = runs.set_index("label.what").loc["shared", "run_id"]
-    file = tmp_path / "out" / "checkpoints" / f"{run_id}.safetensors"
+    file = tmp_path / "out" / "open" / f"{run_id}.ckpt"
     file.parent.mkdir(parents=True)
     shutil.copy(checkpoint_of_another_run(tmp_path / "theirs"), file)
     code, said = call(tmp_path, *COMMAND)
@@ -219,7 +219,7 @@ def checkpoint_of_another_run(folder: Path) -> Path:
     session = Session([run], store, work, {})
     session.advance(0.0)
     session.flush()
-    return folder / "checkpoints" / f"{run.id}.safetensors"
+    return folder / "open" / f"{run.id}.ckpt"
 
 
 def test_8_sweeps_of_one_name_keep_their_own_runs_in_mlflow(folder: Path) -> None:

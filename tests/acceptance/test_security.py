@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.folders import apart
 from helpers.here import run_in_process
 from rich.console import Console
 
@@ -115,7 +114,7 @@ def test_pickles_planted_in_a_results_folder_are_never_loaded(
     trap, out = tmp_path / "exploded", tmp_path / "s"
     bomb = pickle.dumps(Bomb(trap))
     tune = out / "tune"
-    (out / "checkpoints").mkdir(parents=True)
+    (out / "open").mkdir(parents=True)
     (tune / "0000").mkdir(parents=True)
     for name in (
         "tuner.pkl",
@@ -125,7 +124,7 @@ def test_pickles_planted_in_a_results_folder_are_never_loaded(
     ):
         (tune / name).write_bytes(bomb)
     (tune / "experiment_state-2026-01-01_00-00-00.json").write_bytes(bomb)
-    bad = out / "checkpoints" / f"{tiny.id}.safetensors"
+    bad = out / "open" / f"{tiny.id}.ckpt"
     bad.write_bytes(bomb)
     runner = Runner(Sweep("s", [tiny]), out, Hardware(cpus=0.5, trials=1), quiet=True)
     assert runner.run().ok
@@ -147,7 +146,7 @@ def test_names_that_lead_out_of_the_results_are_refused(
     store = Store(tmp_path / "s")
     store.create()
     for name in ("../x", "..", "", "/etc/passwd", "a/b", "a\0b", "a\\b"):
-        for use in (store.ledger_entry, store.run_lock, store.checkpoint):
+        for use in (store.ledger_entry, store.run_lock, store.open_file):
             with pytest.raises(
                 ValueError, match="cannot be the name of a file of results"
             ):
@@ -175,17 +174,14 @@ def finished(tiny: Run, tmp_path: Path) -> Store:
     return store
 
 
-@pytest.mark.parametrize("form", ["single", "pack"])
 def test_links_out_of_a_results_folder_are_not_followed(
-    finished: Store, tiny: Run, tmp_path: Path, form: str
+    finished: Store, tiny: Run, tmp_path: Path
 ) -> None:
     """A stranger's results must neither read nor delete other files of yours."""
-    if form == "single":
-        apart(finished)
     secret, mine = tmp_path / "secret", tmp_path / "mine"
     secret.write_text('{"status": "finished"}')
     mine.mkdir()
-    kept = mine / f"{tiny.id}-000000.parquet"
+    kept = mine / next(finished.path.glob("rounds/*")).name
     kept.write_bytes(b"mine")
     readers = {
         "table.md": lambda: report_files(finished),
@@ -207,8 +203,7 @@ def test_links_out_of_a_results_folder_are_not_followed(
     rounds = tmp_path / "s" / "rounds"
     rounds.rename(tmp_path / "elsewhere")
     rounds.symlink_to(mine)
-    acts = (lambda: finished.drop_parts(tiny.id), lambda: finished.forget([tiny.id]))
-    for act in (finished.rounds, *acts):
+    for act in (finished.rounds, lambda: finished.forget([tiny.id])):
         with pytest.raises(ValueError, match="is a link out of"):
             act()
     assert (

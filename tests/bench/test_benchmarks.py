@@ -379,18 +379,18 @@ def test_actors_are_busy_for_their_processor_time_between_first_and_last_round()
     assert busy.share == pytest.approx(((9.0 - 7.5) + (6.0 - 4.5)) / (4.0 * 2))
 
 
-def test_ended_runs_are_counted_in_bundles_and_in_files_of_their_own(
+def test_ended_runs_are_counted_by_the_lines_of_commits_after_their_heads(
     tmp_path: Path,
 ) -> None:
     ended = EndedRuns(tmp_path)
     assert ended.count() == 0
     ledger = tmp_path / "ledger"
     ledger.mkdir()
-    (ledger / "pack-0123456789ab.0.jsonl").write_text("{}\n" * 3)
-    (ledger / "0123456789ab.json").write_text("{}")
+    (ledger / "1.jsonl").write_text("{}\n" * 4)
+    (ledger / "2.jsonl").write_text("{}\n" * 2)
     assert ended.count() == 4
-    (ledger / "pack-0123456789ab.0.jsonl").unlink()
-    (ledger / "ledger.jsonl").write_text("{}\n" * 7)
+    (ledger / "1.jsonl").unlink()
+    (ledger / "3.jsonl").write_text("{}\n" * 8)
     assert ended.count() == 8
 
 

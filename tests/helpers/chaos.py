@@ -137,9 +137,7 @@ class Chaos:
             try:
                 return driver.wait(self.rng.uniform(0.2, 2.5))
             except subprocess.TimeoutExpired:
-                if self.kills.total() < most and any(
-                    (out / "rounds").glob("*.parquet")
-                ):
+                if self.kills.total() < most and any(out.glob("open/*.ckpt")):
                     self._kill_one(driver)
         driver.kill()
         return driver.wait()

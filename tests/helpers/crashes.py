@@ -65,49 +65,57 @@ def crashes(act: Callable[[], object], kind: type = Path) -> Iterator[bool]:
     assert number > 4
 
 
-def power_cut(act: Callable[[], object], number: int, rng: random.Random) -> bool:
-    """Do something until the power fails at an operation; return whether it failed.
+class Disk:
+    """What is not on the disk yet: names and contents that nobody has synced."""
 
-    Afterwards a file whose content was not synced is torn, and each rename and deletion
-    after which its folder was not synced has happened or not.
-    """
-    synced: set[Path] = set()
-    torn: set[Path] = set()
-    # The files whose names in their folder are not on the disk, and what they were.
-    pending: dict[Path, bytes | None] = {}
-    sync, replace, unlink = files._sync, Path.replace, Path.unlink
+    def __init__(self) -> None:
+        self.synced: set[Path] = set()
+        self.torn: set[Path] = set()
+        # Files that were renamed or deleted, and what they were before.
+        self.pending: dict[Path, bytes | None] = {}
 
-    def note(file: Path) -> None:
-        pending.setdefault(file, file.read_bytes() if file.is_file() else None)
+    def note(self, file: Path) -> None:
+        """Take note of a file that is about to be replaced or deleted."""
+        there = file.is_file() and ".lock" not in file.name
+        self.pending.setdefault(file, file.read_bytes() if there else None)
 
-    def syncing(path: Path) -> None:
-        sync(path)
-        synced.add(path)
-        for file in [f for f in pending if f.parent == path]:
-            del pending[file]
+    def sync(self, path: Path) -> None:
+        """Put a file's content, or the names in a folder, on the disk."""
+        self.synced.add(path)
+        kept = {f: old for f, old in self.pending.items() if f.parent != path}
+        self.pending = kept
 
-    def replacing(self: Path, target: Path) -> Path:
-        note(target)
-        if self not in synced:
-            torn.add(target)
-        return replace(self, target)
-
-    def unlinking(self: Path, missing_ok: bool = False) -> None:
-        note(self)
-        unlink(self, missing_ok)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_sync", syncing)
-        patch.setattr(Path, "replace", replacing)
-        patch.setattr(Path, "unlink", unlinking)
-        failed = crashed(act, number)
-    if failed:
-        for file in torn:
-            if file.is_file():
-                file.write_bytes(file.read_bytes()[: rng.randrange(20)])
-        for file, before in pending.items():
+    def fail(self, rng: random.Random) -> None:
+        """Tear what was not synced, and undo some of the renames and deletions."""
+        for file in filter(Path.is_file, self.torn):
+            file.write_bytes(file.read_bytes()[: rng.randrange(20)])
+        for file, before in self.pending.items():
             if rng.random() < 0.5 and ".lock" not in file.name:
                 file.unlink(missing_ok=True)
                 if before is not None:
                     file.write_bytes(before)
+
+
+def power_cut(act: Callable[[], object], number: int, rng: random.Random) -> bool:
+    """Do something until the power fails at an operation; return whether it failed."""
+    disk = Disk()
+    replace, unlink = Path.replace, Path.unlink
+
+    def replacing(self: Path, target: Path) -> Path:
+        disk.note(target)
+        if self not in disk.synced:
+            disk.torn.add(target)
+        return replace(self, target)
+
+    def unlinking(self: Path, missing_ok: bool = False) -> None:
+        disk.note(self)
+        unlink(self, missing_ok)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_sync", disk.sync)
+        patch.setattr(Path, "replace", replacing)
+        patch.setattr(Path, "unlink", unlinking)
+        failed = crashed(act, number)
+    if failed:
+        disk.fail(rng)
     return failed

@@ -197,7 +197,8 @@ def test_missing_and_damaged_models_are_noticed_and_forgotten(
     assert {finding.run_id for finding in findings} == {run.id for run in runs[:2]}
     repair(store, findings)
     assert set(store.ledger()) == {runs[2].id}
-    assert [own.stem for own in store.models()] == [runs[2].id]
+    left = [own.name for own in store.path.glob("models/*")]
+    assert left == [f"{runs[2].id}.safetensors"]
     assert verify(store) == []
 
 
@@ -218,7 +219,9 @@ def test_a_model_of_no_run_is_noticed(tiny: fl.Run, tmp_path: Path) -> None:
     (finding,) = verify(store)
     assert "rows, a checkpoint or models" in finding.what
     repair(store, [finding])
-    assert [own.stem for own in store.models()] == [run.id]
+    assert [own.name for own in store.path.glob("models/*")] == [
+        f"{run.id}.safetensors"
+    ]
 
 
 def test_what_models_take_is_said_before_the_sweep(tiny: fl.Run) -> None:

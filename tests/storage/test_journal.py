@@ -3,10 +3,11 @@
 import random
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
 
+DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 RUNS = [BASE.replace(seed=10 * i, rounds=3, replicates=2) for i in range(6)]
 BY_ID = {run.id: run for run in RUNS}
 Facts = list[dict[str, object]]
@@ -323,6 +325,12 @@ class Model:
     failed: dict[str, tuple[int, int]] = field(default_factory=dict)
     begun: dict[str, tuple[int, int]] = field(default_factory=dict)
 
+    def drop(self, run_ids: Collection[str]) -> None:
+        """Forget what was known of some runs."""
+        for held in (self.ended, self.failed, self.begun):
+            for run_id in held.keys() & set(run_ids):
+                del held[run_id]
+
 
 def assert_model(store: Store, model: Model) -> None:
     checked = store.read()
@@ -354,36 +362,36 @@ def test_whatever_is_done_and_wherever_it_is_killed_the_folder_reads_as_it_shoul
     store = new(tmp_path_factory.mktemp("model") / "sweep")
     model = Model()
     for draw, (step, chosen, number) in enumerate(done):
-        open_runs = sorted(chosen - model.ended.keys())
         if step == "forget":
             crashed(lambda c=chosen: store.forget(c), number)  # type: ignore[misc]
             store.forget(chosen)
-            for held in (model.ended, model.failed, model.begun):
-                for run_id in chosen & held.keys():
-                    del held[run_id]
+            model.drop(chosen)
         elif step in ("compact", "tidy"):
             crashed(store.tidy if step == "tidy" else store.compact, number)
-        elif step == "commit" and open_runs:
-            new_rows = ended([BY_ID[i] for i in open_runs], draw)
-            crashed(lambda n=new_rows: store.commit(*n), number)  # type: ignore[misc]
-            if store.ledger(open_runs).keys() - model.failed.keys() or any(
-                e.status.decided for e in store.ledger(open_runs).values()
-            ):
-                model.ended |= dict.fromkeys(open_runs, draw)
-                for held in (model.failed, model.begun):
-                    for run_id in chosen & held.keys():
-                        del held[run_id]
-        else:
-            for run_id in open_runs:
-                begin(store, BY_ID[run_id], draw, number % 3)
-                model.begun[run_id] = (draw, number % 3)
-                if step == "fail":
-                    fail(store, BY_ID[run_id], draw, number % 3)
-                    model.failed[run_id] = (draw, number % 3)
+        elif open_runs := sorted(chosen - model.ended.keys()):
+            carry_on(store, model, step, open_runs, draw, number)
         assert_model(store, model)
     store.compact()
     assert_model(store, model)
     assert verify(store) == []
+
+
+def carry_on(
+    store: Store, model: Model, step: str, run_ids: list[str], draw: int, number: int
+) -> None:
+    """Let runs go on, fail, or end in a commit that may be killed."""
+    if step == "commit":
+        crashed(lambda: store.commit(*ended([BY_ID[i] for i in run_ids], draw)), number)
+        if any(entry.status.decided for entry in store.ledger(run_ids).values()):
+            model.drop(run_ids)
+            model.ended |= dict.fromkeys(run_ids, draw)
+        return
+    for run_id in run_ids:
+        begin(store, BY_ID[run_id], draw, number % 3)
+        model.begun[run_id] = (draw, number % 3)
+        if step == "fail":
+            fail(store, BY_ID[run_id], draw, number % 3)
+            model.failed[run_id] = (draw, number % 3)
 
 
 def spoil(folder: Path, other: Path, rng: random.Random) -> str:
@@ -588,3 +596,25 @@ def test_rows_are_as_they_were_written_whatever_programs_read_them(
         read = pd.read_parquet(store.path / "rounds")
     read = read.sort_values(["run_id", "replicate", "round"], ignore_index=True)
     pd.testing.assert_frame_equal(read, store.rounds(), check_exact=True)
+
+
+def test_the_queries_of_the_documentation_read_a_compacted_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new(tmp_path / "results" / "quickstart")
+    mixed(store)
+    store.forget([RUNS[5].id])
+    store.compact()
+    monkeypatch.chdir(tmp_path)
+    section = DOC.split("## Commits", 1)[1].split("\n## ", 1)[0]
+    sql, python = (
+        section.split(f"```{kind}\n", 1)[1].split("```", 1)[0]
+        for kind in ("sql", "python")
+    )
+    names: dict[str, pd.DataFrame] = {}
+    exec(python, names)
+    answer = names["answer"]
+    pd.testing.assert_frame_equal(duckdb.sql(sql).df(), answer, check_dtype=False)
+    expected = {i: entry.status.value for i, entry in store.ledger().items()}
+    assert dict(zip(answer["run_id"], answer["status"], strict=True)) == expected
+    assert len(expected) == 5

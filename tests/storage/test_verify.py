@@ -1,26 +1,21 @@
 """Rows that are lost, doubled, exchanged or edited never count, and are computed again."""
 
 import hashlib
-import json
-import re
 import shutil
 import struct
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from helpers.folders import apart
+from helpers.folders import rows_file
 from helpers.here import run_in_process
 from helpers.made import save
 from helpers.servers import s3
-from raysafl.storage.bundle import Bundle
 from typer.testing import CliRunner
 
 from raysafl import Run
@@ -30,21 +25,19 @@ from raysafl.report.query import results
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
-from raysafl.storage.files import write_parquet
-from raysafl.storage.integrity import RowSum, faults, row_hashes, row_sums
-from raysafl.storage.ledger import LedgerEntry, Status
+from raysafl.storage.integrity import row_hashes, row_sums
+from raysafl.storage.ledger import Status
 from raysafl.storage.paths import parse_location
-from raysafl.storage.rows import ROUNDS
+from raysafl.storage.rows import ROUNDS, encoded
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
 from raysafl.storage.verify import repair, verify
 from raysafl.sweep.definition import Sweep
-from raysafl.sweep.session import Session
 
 RUNS = [
     BASE.replace(rounds=5, eval_every=2, replicates=2, seed=seed) for seed in (0, 10)
 ]
-FORMS = ["parts", "pack", "compacted"]
+FORMS = ["apart", "compacted"]
 
 
 def worker(run: Run) -> Worker:
@@ -52,14 +45,13 @@ def worker(run: Run) -> Worker:
 
 
 def computed(path: Path) -> Store:
-    """A folder with two finished runs in two parts each, and their report."""
+    """A folder with two finished runs in a commit each, and their report."""
     store = Store(path)
     store.create()
     runs = {(run.seed,): run for run in RUNS}
     store.write_manifest(Sweep("sweep", runs, axes=("seed",)).manifest())
     for run in RUNS:
         run_in_process(run, store, worker(run))
-    apart(store, 0, 2)
     write_runs_table(store)
     write_report(store)
     return store
@@ -80,30 +72,18 @@ def formed(request: pytest.FixtureRequest, copy: Store) -> Store:
     """The folder in each form."""
     if request.param == "compacted":
         copy.compact()
-    if request.param == "pack":
-        copy.write_bundle("0123456789ab", copy.table(), copy.ledger())
     return copy
-
-
-def bundle_of(store: Store) -> Bundle | None:
-    """The bundle that holds the runs, if the folder has that form."""
-    return next((b for b in store.bundles() if b.rows_file.is_file()), None)
 
 
 def rewrite(store: Store, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     """Change the rows of a folder in the form that it has; the files stay readable."""
     rows = change(store.rounds())
-    if bundle := bundle_of(store):
-        table = pa.Table.from_pandas(rows, schema=ROUNDS, preserve_index=False)
-        bundle.write_rows([table], table.schema)
-        return
-    for part in store.parts():
-        run_id, _, first = part.stem.rpartition("-")
-        inside = rows["round"] >= 2 if int(first) else rows["round"] < 2
-        own = rows[inside & (rows["run_id"] == run_id)]
-        write_parquet(
-            pa.Table.from_pandas(own, schema=ROUNDS, preserve_index=False), part
+    for file in {rows_file(store, run.id) for run in RUNS}:
+        own = [run.id for run in RUNS if rows_file(store, run.id) == file]
+        table = pa.Table.from_pandas(
+            rows[rows["run_id"].isin(own)], schema=ROUNDS, preserve_index=False
         )
+        file.write_bytes(encoded([table], ROUNDS))
 
 
 def of_first(rows: pd.DataFrame) -> "pd.Series[bool]":
@@ -142,23 +122,21 @@ CHANGES = [drop_rows, drop_replicate, double_rows, swap_runs, edit_number, edit_
 
 
 def delete_rows(store: Store) -> None:
-    [*_, last] = store.parts(RUNS[0].id) or [store.bundles()[-1].rows_file]
-    last.unlink()
+    rows_file(store, RUNS[0].id).unlink()
 
 
 def cut_file(store: Store) -> None:
-    [*_, last] = store.parts(RUNS[0].id) or [store.bundles()[-1].rows_file]
-    last.write_bytes(last.read_bytes()[:-20])
+    file = rows_file(store, RUNS[0].id)
+    file.write_bytes(file.read_bytes()[:-20])
 
 
 def exchange_files(store: Store) -> None:
-    if bundle_of(store):
-        return rewrite(store, swap_runs)
-    one, other = (store.parts(run.id)[0] for run in RUNS)
+    one, other = (rows_file(store, run.id) for run in RUNS)
     content = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(content)
-    return None
+    if one == other:
+        rewrite(store, swap_runs)
 
 
 def changing(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[..., None]:
@@ -238,26 +216,17 @@ def test_the_damage_of_one_run_leaves_the_other_as_it_was(
 
 def test_a_damaged_run_is_not_compacted(copy: Store) -> None:
     changing(drop_rows)(copy)
-    assert copy.compact().left == [RUNS[0].id] and len(copy.parts(RUNS[0].id)) == 2
+    file = rows_file(copy, RUNS[0].id)
+    assert copy.compact().left == [RUNS[0].id] and file.is_file()
 
 
 def test_the_digest_is_that_of_the_rows_in_any_order_and_form(formed: Store) -> None:
-    rows = formed.table()
+    rows = formed.read().rows
     order = np.random.default_rng(0).permutation(len(rows))
     sums = row_sums(rows)
     assert row_sums(rows.take(order)) == sums
     for run_id, entry in formed.ledger().items():
-        written = [RowSum(end.rows or 0, end.digest) for end in entry.replicates]
-        assert written == [sums[run_id][r] for r in range(2)]
-
-
-def test_digests_of_intervals_add_up(original: Store) -> None:
-    rows = original.table(RUNS[0].id)
-    whole = row_sums(rows)[RUNS[0].id]
-    first, rest = row_sums(rows[:4])[RUNS[0].id], row_sums(rows[4:])[RUNS[0].id]
-    for replicate, total in whole.items():
-        parts = [part.get(replicate, RowSum()) for part in (first, rest)]
-        assert parts[0] + parts[1] == total
+        assert entry.sums["rounds"] == sums[run_id]
 
 
 # What makes a list longer.
@@ -288,7 +257,7 @@ def test_every_column_of_a_row_counts(original: Store) -> None:
 def test_a_new_column_leaves_the_digests_of_earlier_rows_as_they_are(
     original: Store,
 ) -> None:
-    table = original.table()
+    table = original.read().rows
     empty = pa.nulls(len(table), pa.float64())
     more = table.append_column("new", empty)
     assert (row_hashes(more) == row_hashes(table)).all()
@@ -300,14 +269,13 @@ def test_the_digest_never_changes() -> None:
     row = {**fields, "run_id": "a", "replicate": 1, "round": 2, "cohorts": [[], [3, 1]]}
     row |= {"enforced": [False, True], "test_accuracy": 0.5, "kind": "client"}
     table = pa.Table.from_pylist([row], schema=ROUNDS)
-    expected = {"rows": 1, "digest": "4b8783b1d2cdce42"}
-    assert asdict(row_sums(table)["a"][1]) == expected
+    assert row_sums(table)["a"][1] == (1, "4b8783b1d2cdce42")
 
 
 def test_the_hash_of_a_row_is_that_of_its_definition_in_plain_python(
     original: Store,
 ) -> None:
-    rows = original.table(RUNS[0].id)
+    rows = original.read(RUNS[0].id).rows
     expected = [plain_hash(row) for row in rows.to_pylist()]
     assert row_hashes(rows).tolist() == expected
 
@@ -340,51 +308,30 @@ def plain_hash(row: dict[str, object]) -> int:
     return mixed(sum(mixed(bits(v) ^ text(n)) for n, v in there.items()) % 2**64)
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_begins_anew_if_its_rows_are_damaged(
-    tmp_path: Path, original: Store
-) -> None:
-    run = RUNS[0]
-    store = Store(tmp_path / "begun")
-    store.create()
-    runs = {(run.seed,): run for run in RUNS}
-    store.write_manifest(Sweep("sweep", runs, axes=("seed",)).manifest())
-    session = Session([run], store, worker(run), {}, flush_seconds=0.0)
-    session.advance(0.0)
-    session.flush()
-    assert verify(store) == []
-    part = store.parts(run.id)[0]
-    content = part.read_bytes()
-    part.unlink()
-    assert verify(store)
-    again = Session([run], store, worker(run), {})
-    assert re.search("are damaged .* so the run begins anew", again.begun_anew)
-    assert again.open[run.id].simulation.round == 0
-    part.write_bytes(content)
-    again = Session([run], store, worker(run), {})
-    assert again.open[run.id].simulation.round == 2
-    again.advance(np.inf)
-    run_missing(store)
-    assert_like_undisturbed(store, original)
-
-
 def orphan(store: Store) -> None:
-    part = store.parts(RUNS[0].id)[0]
-    rows = store.rounds(RUNS[0].id).drop(columns="run_id").to_dict("records")
-    save(store, "abcabcabcabc", rows)
-    assert part.is_file()
+    table = store.read(RUNS[0].id).rows
+    store.commit(table, {RUNS[0].id: store.ledger()[RUNS[0].id]})
+    save(store, "abcabcabcabc", [])
 
 
 def forget_entry_of_stranger(store: Store) -> None:
-    store.checkpoint("abcabcabcabc").parent.mkdir(exist_ok=True)
-    store.checkpoint("abcabcabcabc").write_bytes(b"nothing")
+    file = store.open_file("abcabcabcabc")
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"nothing")
+
+
+def ledger_file(store: Store) -> Path:
+    name, _ = store.owners()[RUNS[0].id]
+    return Path(str(store.file("ledger", f"{name}.jsonl")))
 
 
 def damage_entry(store: Store) -> None:
-    store.ledger_files()[0].write_bytes(b'{"status": "finish')
+    file = ledger_file(store)
+    file.write_bytes(file.read_bytes().replace(b'"finished"', b'"failed"', 1))
 
 
 def exchange_entries(store: Store) -> None:
-    one, other = store.ledger_files()
+    one, other = sorted(Path(str(store.path)).glob("ledger/*"))
     content = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(content)
@@ -400,13 +347,24 @@ def edit_table(store: Store) -> None:
     store.write_runs(runs)
 
 
+def repeat_row(store: Store) -> None:
+    runs = store.runs()
+    store.write_runs(pd.concat([runs, runs[:1]]))
+
+
+def another_table(store: Store) -> None:
+    store.write_runs(pd.DataFrame({"a": [1]}))
+
+
 OTHERS = {
     orphan: "run abcabcabcabc: it has rows, a checkpoint or models, but is neither in",
-    forget_entry_of_stranger: "checkpoints/abcabcabcabc.safetensors: the checkpoint",
-    damage_entry: "ledger/.*json: the entry of seed=.* cannot be read",
-    exchange_entries: "seed=0: it is damaged: its ledger entry has the configuration of",
+    forget_entry_of_stranger: "open/abcabcabcabc.ckpt: the checkpoint cannot be used",
+    damage_entry: "ledger/.*jsonl, line 2: it cannot be read",
+    exchange_entries: "ledger/.*jsonl, line 1: it cannot be read .it is a copy of",
     damage_manifest: "manifest.json: .* cannot be read",
     edit_table: "runs.parquet: its numbers are not those of the rows",
+    repeat_row: "runs.parquet: its numbers are not those of the rows",
+    another_table: "runs.parquet: .*no column",
 }
 
 
@@ -425,30 +383,6 @@ def test_whatever_else_is_wrong_is_named_and_mended(
         shutil.copy(original.path / "manifest.json", copy.path)
     run_missing(copy)
     assert_like_undisturbed(copy, original)
-
-
-def test_damaged_lines_of_the_compacted_ledger_are_named_and_forgotten(
-    copy: Store, original: Store
-) -> None:
-    copy.compact()
-    file = copy.compacted.ledger_file
-    one, other = file.read_bytes().splitlines()
-    file.write_bytes(one[:-5] + b"\n" + other + b"\n")
-    (finding,) = verify(copy)
-    assert "ledger.jsonl, line 1: it cannot be read" in str(finding)
-    repair(copy, [finding])
-    assert file.read_bytes() == other + b"\n"
-    run_missing(copy)
-    assert_like_undisturbed(copy, original)
-
-
-def test_compacted_rows_that_cannot_be_read_are_kept_aside(copy: Store) -> None:
-    copy.compact()
-    cut_file(copy)
-    damaged = copy.compacted.rows_file.read_bytes()
-    repair(copy, verify(copy))
-    assert not copy.compacted.rows_file.is_file() and not copy.ledger()
-    assert copy.file("damaged", "rounds.parquet").read_bytes() == damaged
 
 
 def test_files_that_raysafl_has_not_written_are_named_and_left_alone(
@@ -486,18 +420,6 @@ def test_verify_and_report_end_with_1_as_long_as_a_run_is_damaged(
     assert command("report", path)[0] == 0
 
 
-def test_an_unreadable_part_of_a_run_that_is_whole_is_deleted_alone(
-    copy: Store, original: Store
-) -> None:
-    extra = copy.file("rounds", f"{RUNS[0].id}-000099.parquet")
-    extra.write_bytes(b"no Parquet")
-    (finding,) = verify(copy)
-    assert "the run is whole without it" in str(finding)
-    repair(copy, [finding])
-    assert not extra.is_file() and verify(copy) == []
-    assert_like_undisturbed(copy, original)
-
-
 def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:
     copy.file("manifest.json").unlink()
     code, said = command("verify", str(copy.path))
@@ -523,86 +445,9 @@ def test_a_folder_in_an_object_store_is_verified_and_repaired(
         for damage in (delete_rows, cut_file, changing(edit_number)):
             if form == "compacted":
                 store.compact()
-            if form == "pack":
-                put_into_one_bundle(store)
             assert verify(store) == []
             damage(store)
             assert_never_finished(store)
             repair(store, verify(store))
             run_missing(store)
             assert_like_undisturbed(store, original)
-
-
-def put_into_one_bundle(store: Store) -> None:
-    rows = store.table()
-    ledger = store.ledger()
-    store.forget(None)
-    store.write_bundle("0123456789ab", rows, ledger)
-
-
-def test_the_rows_of_an_entry_without_digests_are_read_and_not_checked(
-    original: Store,
-) -> None:
-    run = RUNS[0]
-    fields = {"status": "finished", "config": run.model_dump(mode="json")}
-    entry = LedgerEntry.from_json(json.dumps(fields))
-    assert faults({run.id: entry}, original.table(run.id)[1:]) == {}
-
-
-class Crash(BaseException):
-    """The process is killed."""
-
-
-@pytest.mark.acceptance
-def test_a_crash_while_a_damaged_run_is_forgotten_hurts_nothing(
-    formed: Store, original: Store, tmp_path: Path
-) -> None:
-    """Killed before each change of a file in turn; then the command is given again."""
-    cut_file(formed)
-    begun = Store(tmp_path / "begun")
-    crashed = 0
-    for number in range(20):
-        shutil.rmtree(begun.path, ignore_errors=True)
-        shutil.copytree(formed.path, begun.path)
-        changes = 0
-
-        def before(change: Callable[..., Path]) -> Callable[..., Path]:
-            def crash_or_change(self: Path, *args: object, **options: object) -> Path:
-                nonlocal changes
-                changes += 1
-                if changes > number:  # noqa: B023 (called within the same turn)
-                    raise Crash
-                return change(self, *args, **options)
-
-            return crash_or_change
-
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("unlink", "replace"):
-                patch.setattr(Path, name, before(getattr(Path, name)))
-            try:
-                begun.forget(begun.read().faults)
-            except Crash:
-                crashed += 1
-        begun.forget(begun.read().faults)
-        run_missing(begun)
-        assert_like_undisturbed(begun, original)
-    assert 3 <= crashed < 20
-
-
-def test_rows_of_a_bundle_that_cannot_be_read_are_set_aside_beside_damaged_lines(
-    copy: Store,
-) -> None:
-    """The column of the runs can be read, so the damage shows in other columns alone."""
-    copy.compact()
-    bundle = copy.compacted
-    columns = pq.read_metadata(bundle.rows_file).row_group(0)
-    names = [columns.column(k).path_in_schema for k in range(columns.num_columns)]
-    place = columns.column(names.index("test_loss")).data_page_offset + 40
-    content = bytearray(bundle.rows_file.read_bytes())
-    content[place] ^= 1
-    bundle.rows_file.write_bytes(content)
-    assert bundle.run_ids() == {run.id for run in RUNS}
-    bundle.ledger_file.write_bytes(b"{\n{\n")
-    repair(copy, verify(copy))
-    assert verify(copy) == []
-    assert bundle.aside.read_bytes() == content and not bundle.rows_file.exists()
