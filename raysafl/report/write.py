@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pandas as pd
+import pyarrow as pa
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate
@@ -21,7 +22,6 @@ from raysafl.report.pages.origin import mlflow_text
 from raysafl.report.pages.page import Report, page
 from raysafl.report.wording import quality_text
 from raysafl.storage.files import atomic_write
-from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import of_runs, sorted_rows
@@ -102,7 +102,9 @@ def write_report(store: Store) -> list[Location]:
     shown_layout = Layout.of(shown)
     own = aggregate(runs, manifest)
     lines = Part.of(own, manifest, layout)
-    rounds, came = _rounds_to_draw(store, runs, lines.manifest, manifest)
+    checked = store.read()
+    rounds, came = _rounds_to_draw(checked.rows, runs, lines.manifest, manifest)
+    clients = sorted_rows(checked.clients, "clients").to_pandas()
     inside = runs["run_id"].isin(list(lines.entries["run_id"]))
     of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
     entries = judged(versus, shown)
@@ -113,7 +115,7 @@ def write_report(store: Store) -> list[Location]:
         "pareto": [pareto(own, runs, manifest, layout)],
         "enforce_prob": enforcement_curves(*of_lines, note=lines.share),
         "participation": [rasters(came, runs, manifest, layout)],
-        "served": [served(store.clients(), runs, manifest, layout)],
+        "served": [served(clients, runs, manifest, layout)],
     }
     pictures = {
         ABOUT[kind][0]: _named_pictures(
@@ -155,7 +157,7 @@ def write_report(store: Store) -> list[Location]:
 
 
 def _rounds_to_draw(
-    store: Store, runs: pd.DataFrame, part: Manifest, manifest: Manifest
+    table: pa.Table, runs: pd.DataFrame, part: Manifest, manifest: Manifest
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of the runs of which curves are drawn, and those of rasters.
 
@@ -163,14 +165,12 @@ def _rounds_to_draw(
     show it, so only the latter have it.
 
     Args:
-        store: the folder of the sweep.
-        runs: the rows of `runs.parquet`. Runs that it calls damaged are left out.
+        table: the rows of all runs but the damaged ones.
+        runs: the rows of `runs.parquet`.
         part: the part of the sweep of which curves are drawn.
         manifest: the whole sweep.
     """
-    table = store.read().rows
-    damaged = runs.loc[runs["status"] == Status.DAMAGED, "run_id"]
-    there = set(table["run_id"].unique().to_pylist()) - set(damaged)
+    there = set(table["run_id"].unique().to_pylist())
     lines = {entry.run_id for entry in part.entries} & there
     came = of_runs(table, raster_runs(runs, manifest, there))
     rounds = of_runs(table.drop_columns(["cohorts"]), lines)

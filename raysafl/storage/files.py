@@ -1,5 +1,6 @@
 """Reading and writing of single files: atomic, and with checksums that reveal damage."""
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -61,6 +62,10 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some shared file systems cannot sync a folder.
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)
 

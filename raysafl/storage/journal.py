@@ -569,12 +569,17 @@ class Journal:
             for file in self.files(folder, COMMIT):
                 if file.stem not in names:
                     file.unlink(missing_ok=True)
-        for folder in (*TABLES, "ledger", "open", "models"):
-            for file in self.files(folder, r"\..+"):
-                file.unlink(missing_ok=True)
         for run_id, entry in self.ledger(self.open_runs()).items():
             if entry.status.decided:
                 self.open_file(run_id).unlink(missing_ok=True)
+        self._delete_torn_files()
+
+    def _delete_torn_files(self) -> None:
+        """Delete what `atomic_write` leaves if it is killed."""
+        for folder in (*TABLES, "ledger", "open", "models"):
+            for file in self.files(folder, r"\..+"):
+                if file.name.endswith(".part"):
+                    file.unlink(missing_ok=True)
 
     def _replace(
         self, names: Set[str], without: Set[str] = frozenset(), least: int = 0

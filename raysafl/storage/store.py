@@ -211,7 +211,10 @@ class Store(Journal):
         file = self.file("runs.parquet")
         try:
             table = read_parquet(pa.BufferReader(file.read_bytes()))
-            if missing := {"run_id", "status", "reason"} - set(table.column_names):
+            needed = {"run_id", "status", "reason"} | (
+                {"replicate"} if len(table) else set()
+            )
+            if missing := needed - set(table.column_names):
                 raise ValueError(f"it has no column {min(missing)!r}")
             frame: pd.DataFrame = table.to_pandas()
         except (FileNotFoundError, ValueError, pa.ArrowException) as error:

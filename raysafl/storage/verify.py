@@ -228,10 +228,20 @@ class _Verification:
         except ValueError as error:
             yield Finding(file.name, str(error), advice, file=file)
             return
-        shown = shown[shown["status"] == Status.FINISHED]
         now = make_runs_table(self.store, self.checked)
         if now.empty or shown.empty:
             return
+        keys = ["run_id", "replicate"]
+        pairs = ((shown, now), (now, shown))
+        mine, theirs = (
+            sorted(a[a["run_id"].isin(b["run_id"])][keys].itertuples(index=False))
+            for a, b in pairs
+        )
+        if mine != theirs:
+            what = "it has not one row for each replicate of a run"
+            yield Finding(file.name, what, advice, file=file)
+            return
+        shown = shown[shown["status"] == Status.FINISHED]
         both = shown.merge(now, on=["run_id", "replicate"], suffixes=("", " now"))
         known = self.store.manifest().known(shown)
         names = [n for n in known if {n, f"{n} now"} <= set(both)]

@@ -363,7 +363,7 @@ OTHERS = {
     exchange_entries: "ledger/.*jsonl, line 1: it cannot be read .it is a copy of",
     damage_manifest: "manifest.json: .* cannot be read",
     edit_table: "runs.parquet: its numbers are not those of the rows",
-    repeat_row: "runs.parquet: its numbers are not those of the rows",
+    repeat_row: "runs.parquet: it has not one row for each replicate of a run",
     another_table: "runs.parquet: .*no column",
 }
 
