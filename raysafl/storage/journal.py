@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -180,7 +181,9 @@ class Journal:
         found = [f for f in self.path.glob(f"{folder}/*") if re.fullmatch(name, f.stem)]
         if found:
             self.file(folder)
-        return sorted((self.file(folder, f.name) for f in found), key=str)
+        for link in [f for f in found if isinstance(f, Path) and f.is_symlink()]:
+            self.file(folder, link.name)
+        return sorted(found, key=str)
 
     def open_file(self, run_id: str) -> Location:
         """Return the path of the file from which a run that has not ended goes on."""

@@ -146,7 +146,7 @@ def test_names_that_lead_out_of_the_results_are_refused(
     store = Store(tmp_path / "s")
     store.create()
     for name in ("../x", "..", "", "/etc/passwd", "a/b", "a\0b", "a\\b"):
-        for use in (store.ledger_entry, store.run_lock, store.open_file):
+        for use in (store.run_lock, store.open_file):
             with pytest.raises(
                 ValueError, match="cannot be the name of a file of results"
             ):
