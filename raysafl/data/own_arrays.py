@@ -202,26 +202,21 @@ def from_torch(
     train: Any,
     test: Any = None,
     *,
-    test_share: float | None = None,
-    clients: Any = None,
     names: Sequence[str] | None = None,
-    target: Target = "auto",
-    standardise: bool = False,
-    seed: int = 0,
-    name: str = "",
+    **options: Any,
 ) -> InMemory:
     """Make a dataset of a `torch.utils.data.Dataset`, whose items are pairs (input, target).
 
     All items are read once. An input is a tensor, an array, a number or an image of
-    PIL; images of PIL become uint8 [channels, height, width]. The names of classes are
-    those in the attribute `classes`, as the datasets of torchvision have it.
+    PIL; images of PIL become uint8 [channels, height, width].
 
     Args:
         train: the training set; anything with a length and items by number.
         test: the test set.
-        test_share: in place of `test`, the fraction of the samples that is kept for
-            testing.
-        clients, names, target, standardise, seed, name: see `from_arrays`.
+        names: the names of the classes; by default those in the attribute `classes`, as
+            the datasets of torchvision have it.
+        options: all other arguments of `from_arrays`, such as `test_share` in place of
+            `test`.
 
     Raises:
         ValueError: an item is no pair; inputs differ in shape; or an item differs each
@@ -242,18 +237,7 @@ def from_torch(
     if names is None and classes is not None and y.dtype.kind in "iu":
         names = list(map(str, classes))
     pair = None if test is None else _items(test, "test")
-    return from_arrays(
-        x,
-        y,
-        test=pair,
-        test_share=test_share,
-        clients=clients,
-        names=names,
-        target=target,
-        standardise=standardise,
-        seed=seed,
-        name=name,
-    )
+    return from_arrays(x, y, test=pair, names=names, **options)
 
 
 def _items(dataset: Any, place: str) -> tuple[Array, Array]:

@@ -1,6 +1,7 @@
 """Data of one's own as a table: a DataFrame of pandas, or a CSV file."""
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,20 +126,7 @@ def from_pandas(
 
 
 def from_csv(
-    file: str | Path,
-    *,
-    label: str | Sequence[str],
-    features: Sequence[str] | None = None,
-    client: str | Sequence[str] | None = None,
-    split: str | None = None,
-    test: str | Path | None = None,
-    test_share: float | None = None,
-    target: Target = "auto",
-    names: Sequence[str] | None = None,
-    standardise: bool = False,
-    seed: int = 0,
-    name: str = "",
-    **options: Any,
+    file: str | Path, *, test: str | Path | None = None, **options: Any
 ) -> InMemory:
     """Make a dataset of a CSV file, which pandas reads.
 
@@ -149,29 +137,17 @@ def from_csv(
         file: the file; a relative path is looked up in the current folder, and then in
             the folder RAYSAFL_DATA.
         test: in place of `split` and `test_share`, a file with the test samples.
-        label, features, client, split, test_share: see `from_pandas`.
-        target, names, standardise, seed, name: see `from_pandas`.
-        options: more arguments of `pandas.read_csv`, such as `sep=";"`.
+        options: `label` and all other arguments of `from_pandas`; and arguments of
+            `pandas.read_csv`, such as `sep=";"`.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
     """
+    known = signature(from_pandas).parameters
+    columns = {name: options.pop(name) for name in list(options) if name in known}
     df = _read_csv(file, options)
     other = None if test is None else _read_csv(test, options)
-    return from_pandas(
-        df,
-        label=label,
-        features=features,
-        client=client,
-        split=split,
-        test=other,
-        test_share=test_share,
-        target=target,
-        names=names,
-        standardise=standardise,
-        seed=seed,
-        name=name,
-    )
+    return from_pandas(df, test=other, **columns)
 
 
 def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
@@ -227,18 +203,18 @@ def find_roles(
         raise ValueError(
             f"the table has several columns {', '.join(twice)}; rename them"
         )
-    labels = _as_list(label)
-    clients = _as_list(client)
+    labels = as_list(label)
+    clients = as_list(client)
     if not labels:
         raise ValueError("label must name the column of the target")
-    others = {"label": labels, "client": clients, "split": _as_list(split)}
+    others = {"label": labels, "client": clients, "split": as_list(split)}
     for role, names in others.items():
         _check_known(names, columns, role)
     used = [name for names in others.values() for name in names]
     if features is None:
         chosen = [column for column in columns if column not in used]
     else:
-        chosen = _as_list(features)
+        chosen = as_list(features)
         _check_known(chosen, columns, "features")
     for role in ("label", "split"):
         both = [name for name in chosen if name in others[role]]
@@ -255,17 +231,13 @@ def find_roles(
     return Roles(labels, chosen, clients, split)
 
 
-def _as_list(names: Any) -> list[Any]:
+def as_list(names: Any) -> list[Any]:
+    """Return one name or several as a list; of None, an empty one."""
     if names is None:
         return []
-    return (
-        list(names) if isinstance(names, list | tuple) or _is_index(names) else [names]
-    )
-
-
-def _is_index(names: Any) -> bool:
-    """Return whether names are an array or an index of pandas, as `df.columns` is."""
-    return hasattr(names, "tolist") and not isinstance(names, np.generic)
+    # An array or an index of pandas, as `df.columns` is, has this method.
+    is_index = hasattr(names, "tolist") and not isinstance(names, np.generic)
+    return list(names) if isinstance(names, list | tuple) or is_index else [names]
 
 
 def _check_known(names: Iterable[Any], columns: Sequence[Any], role: str) -> None:
