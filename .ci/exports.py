@@ -26,7 +26,6 @@ FAMILIES = ("algorithms", "data", "models", "objectives", "participation")
 MORE = {
     "data": {
         "sources": ["data_root"],
-        "hugging_face": ["from_datasets"],
         "image_sets": ["EMNIST_LABELS"],
         "own_arrays": ["from_arrays", "from_torch"],
         "own_tables": ["from_csv", "from_pandas"],

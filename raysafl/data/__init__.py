@@ -2,7 +2,6 @@
 
 from raysafl.data.dirichlet import Dirichlet
 from raysafl.data.federation import Federation
-from raysafl.data.hugging_face import from_datasets
 from raysafl.data.image_sets import (
     EMNIST_LABELS,
     Cifar10,
@@ -77,7 +76,6 @@ __all__ = [
     "data_root",
     "from_arrays",
     "from_csv",
-    "from_datasets",
     "from_pandas",
     "from_parquet",
     "from_torch",

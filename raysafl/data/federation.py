@@ -9,11 +9,10 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
-from raysafl.data.own_tests import hold_out
 from raysafl.data.partitions import Iid, Partition
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source, Subset
-from raysafl.data.validation import Validation, without
+from raysafl.data.validation import Validation, hold_out, without
 
 NOTHING = np.empty(0, np.int64)
 

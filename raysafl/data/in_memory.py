@@ -13,10 +13,7 @@ from raysafl.core.held import find, hold
 from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source
 
-MAKERS = (
-    "fl.from_arrays, fl.from_pandas, fl.from_csv, fl.from_parquet, fl.from_torch or "
-    "fl.from_datasets"
-)
+MAKERS = "fl.from_arrays, fl.from_pandas, fl.from_csv, fl.from_parquet or fl.from_torch"
 
 
 class InMemory(Source):

@@ -3,7 +3,7 @@
 A dataset is a set of files, of which each belongs to a split, such as `train`. The name
 of a file says to which: `train.parquet`, `train-00000-of-00002.parquet`, or a number in
 a folder `train/`, as in `train/0000.parquet`. The files lie in the folder of the dataset
-or one below, such as `data/`. Other layouts are read by `from_datasets`.
+or one below, such as `data/`.
 """
 
 import hashlib
@@ -180,13 +180,13 @@ class ParquetImages(ImageSource):
                 f"{test.x.shape[1:]} (channels, height, width); they must be alike"
             )
         check_parts(train, test)
-        if labels.names and not class_names(features_of(files[TRAIN][0]), self.label):
+        if labels.names and not _class_names(features_of(files[TRAIN][0]), self.label):
             refuse_classes_only_in_test(train, test, labels.names)
         return Dataset(name, train, test, labels.num_classes, labels.names)
 
     @property
     def _splits(self) -> list[str]:
-        return needed_splits(self.test, self.test_share)
+        return _needed_splits(self.test, self.test_share)
 
     def _found_files(self) -> Files:
         if self.path:
@@ -213,7 +213,7 @@ class ParquetImages(ImageSource):
             for file in files[split]:
                 _check_columns(file, self.image, self.label, self.client)
         parts = [_values(files[split], self.label, True) for split in self._splits]
-        names = class_names(features_of(first), self.label)
+        names = _class_names(features_of(first), self.label)
         return read_labels(parts, self.target, names, first)
 
 
@@ -250,12 +250,8 @@ def from_parquet(
     client: str | Sequence[str] | None = None,
     test: str = "test",
     test_share: float | None = None,
-    target: Target = "auto",
     standardise: bool | tuple[float, float] = False,
-    low: float = 0.0,
-    high: float = 1.0,
-    seed: int = 0,
-    name: str = "",
+    **options: Any,
 ) -> ParquetImages | InMemory:
     """Make a dataset of Parquet files as Hugging Face lays them out.
 
@@ -271,17 +267,13 @@ def from_parquet(
         image: the column of the images; by default the only one that holds images.
         label: the column of the target; by default the one with the name "label", or
             else the only one that the metadata call a class.
-        features: of a table, the columns that the model sees, see `from_pandas`.
-        client: the column that says to whom a sample belongs, or several columns.
+        features, client: see `from_pandas`; images have no features.
         test: the split that is the test set; "validation" if you mean that one.
         test_share: in place of a test split, the fraction of the training samples that
             is kept for testing.
-        target: "class" or "number", if "auto" does not tell it by the column's type.
         standardise: see `ImageSource`; of a table, True standardises each feature.
-        low: what the pixel value 0 becomes.
-        high: what the pixel value 255 becomes.
-        seed: the seed of the draw of `test_share`.
-        name: a name for messages and the configuration.
+        options: `target`, `seed` and `name`, see `from_pandas`; of images also `low`
+            and `high`, what the pixel values 0 and 255 become.
 
     Returns:
         A source for `Federation(dataset=...)`.
@@ -290,26 +282,27 @@ def from_parquet(
         ValueError: files, shards or columns are missing, or it is unclear which are
             meant; the message names those that are there.
     """
-    files = _given_files(path, needed_splits(test, test_share))
+    files = _given_files(path, _needed_splits(test, test_share))
     first = files[TRAIN][0]
     schema = _schema(first)
     metadata = features_of(first)
     if image is None and features is None:
-        image = find_image(schema, metadata, first)
+        image = _find_image(schema, metadata, first)
     if label is None:
-        label = find_label(schema, metadata, first)
-    options: dict[str, Any] = {
-        "label": label,
-        "test_share": test_share,
-        "target": target,
-        "standardise": standardise,
-        "seed": seed,
-        "name": name,
-    }
+        label = _find_label(schema, metadata, first)
+    options |= {"test_share": test_share, "standardise": standardise}
     if image is None:
-        frames = [_frame(own) for own in files.values()]
-        return from_frames(
-            frames, metadata, features=features, client=client, **options
+        if not isinstance(standardise, bool):
+            raise ValueError(
+                "standardise must be True or False for a table, whose features are "
+                f"standardised one by one, not {standardise!r}"
+            )
+        options |= {"features": features, "client": client}
+        if isinstance(label, str):
+            options["names"] = _class_names(metadata, label)
+        train, *others = map(_frame, files.values())
+        return from_pandas(
+            train, label=label, test=others[0] if others else None, **options
         )
     if not isinstance(label, str):
         raise ValueError(f"images have one label column, but label={label!r}")
@@ -317,46 +310,12 @@ def from_parquet(
         files=files,
         content=content_of_files(files),
         image=image,
+        label=label,
         client=tuple(as_list(client)),
         test=test,
-        low=low,
-        high=high,
         **options,
     )
     return source.replace(num_classes=source._labels(files).num_classes)
-
-
-def from_frames(
-    frames: "Sequence[pd.DataFrame]",
-    metadata: Metadata,
-    *,
-    label: str | Sequence[str],
-    standardise: bool | tuple[float, float],
-    **options: Any,
-) -> InMemory:
-    """Make a dataset of a table, or of one for training and one for testing.
-
-    Args:
-        frames: the tables.
-        metadata: what Hugging Face knows of their columns.
-        label, standardise, options: see `from_pandas`.
-
-    Raises:
-        ValueError: see `from_pandas`; or `standardise` is a pair of numbers.
-    """
-    if not isinstance(standardise, bool):
-        raise ValueError(
-            "standardise must be True or False for a table, whose features are "
-            f"standardised one by one, not {standardise!r}"
-        )
-    return from_pandas(
-        frames[0],
-        label=label,
-        test=frames[1] if len(frames) > 1 else None,
-        names=class_names(metadata, label) if isinstance(label, str) else None,
-        standardise=standardise,
-        **options,
-    )
 
 
 def _frame(files: Sequence[str]) -> "pd.DataFrame":
@@ -377,7 +336,7 @@ def _frame(files: Sequence[str]) -> "pd.DataFrame":
 # --- which files
 
 
-def needed_splits(test: str, test_share: float | None) -> list[str]:
+def _needed_splits(test: str, test_share: float | None) -> list[str]:
     """Return the splits that are read: one that is divided, or that for testing too."""
     return [TRAIN] if test_share is not None else [TRAIN, test]
 
@@ -411,7 +370,7 @@ def _no_split(folder: Path, split: str, found: Files) -> str:
     there = ", ".join(sorted(found)[:SHOWN]) or "no Parquet files"
     advice = "for another folder, set RAYSAFL_DATA or give an absolute path"
     if not found and any(folder.rglob("*.parquet")):
-        advice = "give one of its folders, or read it by fl.from_datasets"
+        advice = "its Parquet files lie deeper: give the folder of one dataset"
     elif found and split != TRAIN:
         advice = f"give test= the name of another split, or test_share=0.2; {advice}"
     return (
@@ -514,13 +473,13 @@ def features_of(file: str) -> Metadata:
     return found if isinstance(found, dict) else {}
 
 
-def class_names(metadata: Metadata, label: str) -> list[str] | None:
+def _class_names(metadata: Metadata, label: str) -> list[str] | None:
     """Return the names of the classes of a column; None if the metadata give none."""
     names = metadata.get(label, {}).get("names")
     return names if isinstance(names, list) else None
 
 
-def find_image(schema: "pa.Schema", metadata: Metadata, place: str) -> str | None:
+def _find_image(schema: "pa.Schema", metadata: Metadata, place: str) -> str | None:
     """Return the only column that holds images; None if there is none.
 
     Args:
@@ -545,8 +504,8 @@ def find_image(schema: "pa.Schema", metadata: Metadata, place: str) -> str | Non
     return found[0] if found else None
 
 
-def find_label(schema: "pa.Schema", metadata: Metadata, place: str) -> str:
-    """Return the column `label`, or the only column of classes; see `find_image`.
+def _find_label(schema: "pa.Schema", metadata: Metadata, place: str) -> str:
+    """Return the column `label`, or the only column of classes; see `_find_image`.
 
     Raises:
         ValueError: there is neither.

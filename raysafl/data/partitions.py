@@ -326,10 +326,9 @@ class ByColumn(Partition):
     """One client per value of a column, such as one per hospital.
 
     The column may hold text, whole numbers, dates or categories: it is what `client=`
-    of `from_pandas`, `from_csv`, `from_parquet` and `from_datasets` names, or
-    `clients=` of `from_arrays` and `from_torch`. Clients are in the ascending order of
-    the values, which are their names. Every training sample goes to the client of its
-    value.
+    of `from_pandas`, `from_csv` and `from_parquet` names, or `clients=` of
+    `from_arrays` and `from_torch`. Clients are in the ascending order of the values,
+    which are their names. Every training sample goes to the client of its value.
 
     The number of clients, `Federation.clients`, must be that of the values that
     training samples have; if it is another, the error message says that number.

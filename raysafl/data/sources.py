@@ -7,6 +7,7 @@ scaled to float32, and standardised if the source says so, only when a batch is 
 import math
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -173,6 +174,24 @@ def _standardised(samples: Samples, mean: float, std: float) -> Samples:
     return replace(
         samples, scale=samples.scale / std, shift=(samples.shift - mean) / std
     )
+
+
+def samples_of_users(users: Sequence[Sequence[tuple[Any, Any]]]) -> list[Samples]:
+    """Put the samples of all users together, which are numbered in this order.
+
+    Args:
+        users: for each user its inputs and targets, (x, y), for training, and those for
+            testing.
+
+    Returns:
+        The samples for training and those for testing.
+    """
+    parts = []
+    for pairs in zip(*users, strict=True):
+        x, y = map(np.concatenate, zip(*pairs, strict=True))
+        sizes = [len(own) for _, own in pairs]
+        parts.append(Samples(x, y, users=np.repeat(np.arange(len(users)), sizes)))
+    return parts
 
 
 class Digits(ImageSource):

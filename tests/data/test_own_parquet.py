@@ -191,7 +191,7 @@ def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
     for name in ("en", "fr"):
         write_all(tmp_path / "two" / name)
     text = refused(fl.from_parquet, tmp_path / "two")
-    assert "give one of its folders, or read it by fl.from_datasets" in text
+    assert "its Parquet files lie deeper: give the folder of one dataset" in text
     for name in ("en", "fr"):
         write(tmp_path / "both" / name / "train.parquet", pixels(2), [0, 1])
     text = refused(fl.from_parquet, tmp_path / "both", test_share=0.5)
