@@ -148,7 +148,7 @@ class Federation(FederatedData):
         """Read the dataset, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
         if self.server is not None:
-            _check_classes(self.server, dataset)
+            _refuse_without_classes(self.server, dataset)
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
             return dataset
@@ -192,7 +192,7 @@ class Federation(FederatedData):
         """
         for part in (self.partition, self.server):
             if part is not None:
-                _check_classes(part, dataset)
+                _refuse_without_classes(part, dataset)
         key = Key(self.split_seed(seed))
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
@@ -289,7 +289,7 @@ def _hold_back(
     return clients, kept, taken
 
 
-def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
+def _refuse_without_classes(part: Partition | ServerData, dataset: Dataset) -> None:
     """Refuse a rule that goes by class if a sample has not exactly one class."""
     if part.needs_classes and not dataset.has_labels:
         targets = "numbers" if not dataset.num_classes else "several classes per sample"

@@ -183,13 +183,13 @@ def from_arrays(
         >>> len(dataset.train), data.client_names(dataset, split)
         (80, ('Bern', 'Genf'))
     """
-    blocks = [_block(x, y, clients, "")]
+    blocks = [_block_of_arrays(x, y, clients, "")]
     if test is not None:
         if not isinstance(test, tuple | list) or len(test) not in (2, 3):
             raise ValueError(
                 "test must be a tuple (x, y), or (x, y, clients), of the test samples"
             )
-        blocks.append(_block(test[0], test[1], [*test, None][2], "test "))
+        blocks.append(_block_of_arrays(test[0], test[1], [*test, None][2], "test "))
     check_test(test=test, test_share=test_share)
     rows = None
     if test_share is not None:
@@ -316,7 +316,7 @@ def _as_array(value: Any, what: str) -> Array:
         ) from error
 
 
-def _block(x: Any, y: Any, clients: Any, place: str) -> Block:
+def _block_of_arrays(x: Any, y: Any, clients: Any, place: str) -> Block:
     """Check and copy the arrays of one part.
 
     Args:
@@ -325,7 +325,7 @@ def _block(x: Any, y: Any, clients: Any, place: str) -> Block:
         clients: the column, or the columns by name, or None.
         place: stands before the names of these in messages.
     """
-    inputs = _inputs(_as_array(x, f"{place}x"), f"{place}x")
+    inputs = _checked_inputs(_as_array(x, f"{place}x"), f"{place}x")
     targets = _as_array(y, f"{place}y")
     columns: Mapping[str, Any] = {}
     if clients is not None:
@@ -350,7 +350,7 @@ def _block(x: Any, y: Any, clients: Any, place: str) -> Block:
     return Block(inputs, targets, arrays)
 
 
-def _inputs(x: Array, what: str) -> Array:
+def _checked_inputs(x: Array, what: str) -> Array:
     """Return a copy of inputs as uint8 or float32, if they are finite numbers."""
     if x.dtype.kind not in "fiub":
         raise ValueError(

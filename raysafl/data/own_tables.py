@@ -110,10 +110,10 @@ def from_pandas(
             )
     roles = find_roles(df, label, features, client, split)
     check_test(test=test, split=split, test_share=test_share)
-    blocks = [_block(df, roles, "" if test is None else " of df")]
+    blocks = [_block_of_table(df, roles, "" if test is None else " of df")]
     rows = None
     if test is not None:
-        blocks.append(_block(test, roles, " of test"))
+        blocks.append(_block_of_table(test, roles, " of test"))
     elif split is not None:
         rows = _rows_of_splits(df[split], split)
     elif test_share is not None:
@@ -265,7 +265,7 @@ def _rows_of_splits(values: "pd.Series[Any]", split: str) -> tuple[Ints, Ints]:
     return train, test
 
 
-def _block(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
+def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
     """Read the columns of a table.
 
     Args:
@@ -283,14 +283,14 @@ def _block(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
             f"{nearest(missing[0], map(str, df.columns))}"
         )
     if len(roles.label) == 1:
-        y = _values(df[roles.label[0]])
+        y = _as_plain_array(df[roles.label[0]])
     else:
-        y = _numbers(df, roles.label, place, "label")
-    columns = {str(name): _values(df[name]) for name in roles.client}
-    return Block(_numbers(df, roles.features, place, "feature"), y, columns)
+        y = _columns_as_float32(df, roles.label, place, "label")
+    columns = {str(name): _as_plain_array(df[name]) for name in roles.client}
+    return Block(_columns_as_float32(df, roles.features, place, "feature"), y, columns)
 
 
-def _values(column: "pd.Series[Any]") -> Array:
+def _as_plain_array(column: "pd.Series[Any]") -> Array:
     """Return a column as an array of its own type; nullable numbers as plain ones."""
     import pandas as pd
 
@@ -304,7 +304,7 @@ def _values(column: "pd.Series[Any]") -> Array:
     return values
 
 
-def _numbers(
+def _columns_as_float32(
     df: "pd.DataFrame", names: Sequence[str], place: str, role: str
 ) -> NDArray[np.float32]:
     """Return columns as float32 [n, D].

@@ -159,7 +159,7 @@ class ParquetImages(ImageSource):
         # The labels are read first, as images take long.
         labels = self._labels(files)
         clients = [
-            {name: _values(files[split], name) for name in self.client}
+            {name: _joined_column(files[split], name) for name in self.client}
             for split in self._splits
         ]
         scale = (self.high - self.low) / 255
@@ -212,7 +212,9 @@ class ParquetImages(ImageSource):
         for split in self._splits:
             for file in files[split]:
                 _check_columns(file, self.image, self.label, self.client)
-        parts = [_values(files[split], self.label, True) for split in self._splits]
+        parts = [
+            _joined_column(files[split], self.label, True) for split in self._splits
+        ]
         names = _class_names(features_of(first), self.label)
         return read_labels(parts, self.target, names, first)
 
@@ -300,7 +302,7 @@ def from_parquet(
         options |= {"features": features, "client": client}
         if isinstance(label, str):
             options["names"] = _class_names(metadata, label)
-        train, *others = map(_frame, files.values())
+        train, *others = map(_read_table, files.values())
         return from_pandas(
             train, label=label, test=others[0] if others else None, **options
         )
@@ -318,7 +320,7 @@ def from_parquet(
     return source.replace(num_classes=source._labels(files).num_classes)
 
 
-def _frame(files: Sequence[str]) -> "pd.DataFrame":
+def _read_table(files: Sequence[str]) -> "pd.DataFrame":
     """Read files into one DataFrame."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -557,13 +559,13 @@ def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> 
         )
 
 
-def _column(file: str, name: str) -> "pa.ChunkedArray":
+def _read_column(file: str, name: str) -> "pa.ChunkedArray":
     import pyarrow.parquet as pq
 
     return pq.read_table(file, columns=[name])[name]
 
 
-def _values(files: Sequence[str], name: str, complete: bool = False) -> Array:
+def _joined_column(files: Sequence[str], name: str, complete: bool = False) -> Array:
     """Return a column of several files as one array; text and categories as objects.
 
     Raises:
@@ -573,7 +575,7 @@ def _values(files: Sequence[str], name: str, complete: bool = False) -> Array:
 
     parts = []
     for file in files:
-        column = _column(file, name)
+        column = _read_column(file, name)
         if complete and column.null_count:
             raise ValueError(f"{file} has rows without an image or a label")
         if is_dictionary(column.type):
@@ -590,7 +592,7 @@ def _decoded(files: Sequence[str], image: str) -> NDArray[np.uint8]:
     """
     images: list[NDArray[np.uint8]] = []
     for file in files:
-        column = _column(file, image)
+        column = _read_column(file, image)
         if column.null_count:
             raise ValueError(f"{file} has rows without an image or a label")
         for row, value in enumerate(column.to_pylist()):

@@ -153,8 +153,8 @@ def standardised(dataset: Dataset, standardise: bool | tuple[float, float]) -> D
         )
     return replace(
         dataset,
-        train=_standardised(dataset.train, mean, std),
-        test=_standardised(dataset.test, mean, std),
+        train=_rescaled(dataset.train, mean, std),
+        test=_rescaled(dataset.test, mean, std),
     )
 
 
@@ -169,7 +169,7 @@ def _mean_and_std(samples: Samples) -> tuple[float, float]:
     return mean * samples.scale + samples.shift, std * abs(samples.scale)
 
 
-def _standardised(samples: Samples, mean: float, std: float) -> Samples:
+def _rescaled(samples: Samples, mean: float, std: float) -> Samples:
     """Return the same samples with (x * scale + shift - mean) / std as inputs."""
     return replace(
         samples, scale=samples.scale / std, shift=(samples.shift - mean) / std

@@ -72,7 +72,7 @@ class Validation(Component):
         Raises:
             ValueError: The share is less than one sample.
         """
-        count = int(_counts(self.server, np.int64(len(samples))))
+        count = int(_counts_of_share(self.server, np.int64(len(samples))))
         if not count:
             raise ValueError(
                 f"validation: the share server={self.server:g} of {whose}, which is "
@@ -95,7 +95,7 @@ class Validation(Component):
             ValueError: No client holds enough samples to give one.
         """
         sizes = clients.sizes
-        counts = _counts(self.clients, sizes)
+        counts = _counts_of_share(self.clients, sizes)
         if not counts.any():
             raise ValueError(
                 f"validation: the share clients={self.clients:g} takes no sample of any "
@@ -166,13 +166,13 @@ def hold_out(
             "this partition two clients hold the same one, so a client would train on "
             "another's test samples; take another partition, or leave own_tests out"
         )
-    counts = np.maximum(1, _counts(share, sizes))
+    counts = np.maximum(1, _counts_of_share(share, sizes))
     is_test = _draw_of_each(sizes, counts, key("own tests"))
     kept = StoredIndices(samples[~is_test], sizes - counts)
     return kept, StoredIndices(samples[is_test], counts)
 
 
-def _counts(share: float, sizes: Ints | np.int64) -> Ints:
+def _counts_of_share(share: float, sizes: Ints | np.int64) -> Ints:
     """Return floor(share * size), where rounding errors of the product do not count."""
     found: Ints = np.floor(share * sizes + 1e-9).astype(np.int64)
     return np.minimum(found, np.maximum(sizes - 1, 0))
