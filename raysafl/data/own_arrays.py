@@ -1,7 +1,7 @@
 """Data of one's own as arrays, or as a dataset of torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,75 +47,54 @@ class Block(NamedTuple):
     columns: dict[str, Array]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How blocks of samples become a dataset.
+def source_of_blocks(
+    blocks: Sequence[Block],
+    rows: tuple[Ints, Ints] | None,
+    *,
+    kind: str,
+    label: str,
+    target: Target,
+    names: Sequence[str] | None,
+    standardise: bool,
+    name: str,
+    scale: float | None = None,
+) -> InMemory:
+    """Make a source of a training block and a test block, or of one block.
 
     Args:
+        blocks: the samples for training and those for testing, or all of them.
+        rows: of one block, the rows for training and those for testing.
+        kind: how messages call the dataset, if it has no name.
         label: how messages call the targets.
-        target: whether they are classes or numbers.
-        names: the names of the classes, if they are not the targets themselves.
-        standardise: whether inputs are standardised.
-        name: the name of the dataset that the user gave.
-        kind: the name of the dataset in messages, if the user gave none.
-        scale: the factor of each input; None: 1/255 for uint8, and 1 otherwise.
+        target, names, standardise, name, scale: see `from_arrays`.
+
+    Raises:
+        ValueError: the targets or the columns do not fit.
     """
+    targets = read_targets([block.y for block in blocks], label, target, names)
+    columns = encode_columns([block.columns for block in blocks])
+    parts = [
+        Samples(block.x, y, columns=own)
+        for block, y, own in zip(blocks, targets.parts, columns, strict=True)
+    ]
+    if rows is not None:
+        (whole,) = parts
+        parts = [whole.take(part) for part in rows]
+    train, test = parts
+    check_parts(train, test)
+    if targets.names and names is None:
+        refuse_classes_only_in_test(train, test, targets.names)
 
-    label: str = "y"
-    target: Target = "auto"
-    names: Sequence[str] | None = None
-    standardise: bool = False
-    name: str = ""
-    kind: str = "arrays"
-    scale: float | None = None
-
-    def make(self, blocks: Sequence[Block], rows: tuple[Ints, Ints] | None) -> InMemory:
-        """Make a source of a training block and a test block, or of one block.
-
-        Args:
-            blocks: the samples for training and those for testing, or all of them.
-            rows: of one block, the rows for training and those for testing.
-
-        Raises:
-            ValueError: the targets or the columns do not fit.
-        """
-        targets = read_targets(
-            [block.y for block in blocks], self.label, self.target, self.names
-        )
-        columns = encode_columns([block.columns for block in blocks])
-        parts = [
-            Samples(block.x, y, columns=own)
-            for block, y, own in zip(blocks, targets.parts, columns, strict=True)
-        ]
-        if rows is not None:
-            (whole,) = parts
-            parts = [whole.take(part) for part in rows]
-        train, test = parts
-        check_parts(train, test)
-        if targets.names and self.names is None:
-            refuse_classes_only_in_test(train, test, targets.names)
-        dataset = Dataset(
-            self.name or self.kind, train, test, targets.num_classes, targets.names
-        )
-        return in_memory(self._scaled(dataset), self.name)
-
-    def _scaled(self, dataset: Dataset) -> Dataset:
-        """Scale pixels to [0, 1], or as the user says, and standardise all inputs."""
-        x = dataset.train.x
-        scale = self.scale
-        if scale is None:
-            scale = 1 / 255 if x.dtype == np.uint8 else 1.0
-        if not np.isfinite(scale) or scale == 0:
-            raise ValueError(f"scale must be a finite number and not 0, not {scale}")
-        train, test = (
-            replace(part, scale=float(scale)) for part in (dataset.train, dataset.test)
-        )
-        if self.standardise and x.ndim == 2:
-            train, test = _with_standard_columns(train, test)
-        scaled = replace(dataset, train=train, test=test)
-        if self.standardise and x.ndim > 2:
-            return standardised(scaled, True)
-        return scaled
+    if scale is None:
+        scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
+    if not np.isfinite(scale) or scale == 0:
+        raise ValueError(f"scale must be a finite number and not 0, not {scale}")
+    train, test = (replace(part, scale=float(scale)) for part in (train, test))
+    if standardise and train.x.ndim == 2:
+        train, test = _with_standard_columns(train, test)
+        standardise = False
+    dataset = Dataset(name or kind, train, test, targets.num_classes, targets.names)
+    return in_memory(standardised(dataset, standardise), name)
 
 
 def from_arrays(
@@ -194,8 +173,17 @@ def from_arrays(
     rows = None
     if test_share is not None:
         rows = draw_test(len(blocks[0].x), test_share, seed)
-    recipe = Recipe("y", target, names, standardise, name, "arrays", scale)
-    return recipe.make(blocks, rows)
+    return source_of_blocks(
+        blocks,
+        rows,
+        kind="arrays",
+        label="y",
+        target=target,
+        names=names,
+        standardise=standardise,
+        name=name,
+        scale=scale,
+    )
 
 
 def from_torch(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from raysafl.core.client_indices import Ints
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
-from raysafl.data.own_arrays import Block, Recipe, check_test, draw_test
+from raysafl.data.own_arrays import Block, check_test, draw_test, source_of_blocks
 from raysafl.data.own_columns import SHOWN, Array, Target, refuse_not_finite
 from raysafl.data.sources import data_root
 
@@ -119,10 +119,16 @@ def from_pandas(
     elif test_share is not None:
         rows = draw_test(len(df), test_share, seed)
     what = " and ".join(f"'{column}'" for column in roles.label)
-    recipe = Recipe(
-        f"the label column {what}", target, names, standardise, name, "table"
+    return source_of_blocks(
+        blocks,
+        rows,
+        kind="table",
+        label=f"the label column {what}",
+        target=target,
+        names=names,
+        standardise=standardise,
+        name=name,
     )
-    return recipe.make(blocks, rows)
 
 
 def from_csv(
@@ -156,7 +162,7 @@ def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     path = find_path(file)
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
-    except (ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}") from error
     return frame
 

@@ -301,7 +301,7 @@ def from_parquet(
             )
         options |= {"features": features, "client": client}
         if isinstance(label, str):
-            options["names"] = _class_names(metadata, label)
+            options.setdefault("names", _class_names(metadata, label))
         train, *others = map(_read_table, files.values())
         return from_pandas(
             train, label=label, test=others[0] if others else None, **options
@@ -389,9 +389,10 @@ def _check_shards(folder: Path, files: Sequence[str]) -> None:
     """
     folders = {Path(file).parent for file in files}
     shards = [SHARD.fullmatch(Path(file).stem) for file in files]
-    counts = {int(shard["count"]) if shard else 0 for shard in shards}
+    counts = {int(shard["count"]) if shard else 1 for shard in shards}
     # Files without a count are those of a folder `train/`, or a single one.
-    if len(folders) == 1 and counts in ({0}, {len(files)}):
+    is_whole = not any(shards) or counts == {len(files)}
+    if len(folders) == 1 and is_whole:
         return
     names = ", ".join(str(Path(file).relative_to(folder)) for file in files[:SHOWN])
     raise ValueError(
@@ -541,10 +542,10 @@ def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> 
     schema = _schema(file)
     for name in (image, label, *client):
         if name not in schema.names:
+            there = ", ".join(schema.names)
             hint = nearest(name, schema.names).partition("(known")[0]
             raise ValueError(
-                f"{file} has no column '{name}' (it has: {', '.join(schema.names)}"
-                f"){f'; {hint}'.rstrip('; ')}"
+                f"{file} has no column '{name}' (it has: {there}): {hint}".rstrip(": ")
             )
     kind = schema.field(image).type
     if not is_binary(kind) and not is_large_binary(kind) and not _is_image_struct(kind):
@@ -611,7 +612,7 @@ def _decode(value: Any, file: str, row: int) -> NDArray[np.uint8]:
 
     content = value["bytes"] if isinstance(value, dict) else value
     if content is None:
-        raise ValueError(f"{file}: row {row} has not the bytes of an image")
+        raise ValueError(f"{file}: row {row} does not hold the bytes of an image")
     try:
         return pixels_of(Image.open(io.BytesIO(content)))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -159,7 +159,7 @@ def test_an_image_that_is_a_file_of_its_own_is_refused(tmp_path: Path) -> None:
             table = pa.table({"img": form, "label": ["x"]})
             pq.write_table(table, tmp_path / f"{part}.parquet")
         text = refused(lambda: fl.from_parquet(tmp_path, image="img").load())
-        assert "not the bytes of an image" in text or "or encoded bytes" in text
+        assert "not hold the bytes of an image" in text or "or encoded bytes" in text
 
 
 def test_a_table_in_parquet_is_the_same_run_as_its_data_frame(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
     for name in ("en", "fr"):
         write(tmp_path / "both" / name / "train.parquet", pixels(2), [0, 1])
     text = refused(fl.from_parquet, tmp_path / "both", test_share=0.5)
-    assert "en/train.parquet, fr/train.parquet; shards are missing, or there" in text
+    assert "2 shards of a split of 1: en/train.parquet, fr/train.parquet; " in text
     assert "is missing; looked for" in refused(fl.from_parquet, tmp_path / "tow")
     write(tmp_path / "three" / "train.parquet", pixels(2), [0, 5])
     write(tmp_path / "three" / "test.parquet", pixels(2), [0, 1])
