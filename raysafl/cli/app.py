@@ -17,8 +17,9 @@ import typer
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
-from raysafl.core.text import printable, redacted
+from raysafl.core.text import printable
 from raysafl.storage.paths import parse_location
+from raysafl.storage.redaction import redacted
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
 from raysafl.sweep.stale import Stale

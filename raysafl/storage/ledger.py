@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from raysafl.core.component import explain
-from raysafl.core.text import redacted
+from raysafl.storage.redaction import redacted
 
 
 class Status(StrEnum):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from raysafl.core.needs import need
-from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, local_folder
+from raysafl.storage.redaction import redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysafl.core.component import flatten
-from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import MlflowView, write_view
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking import metrics
 from raysafl.tracking.choice import Tracking, stride, thinning_note

@@ -17,9 +17,9 @@ from typing import IO
 from urllib.parse import urlencode
 
 from raysafl.core.needs import need
-from raysafl.core.text import redacted
 from raysafl.storage.mlflow_view import MODE, read_view
 from raysafl.storage.paths import Location
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.tracking.client import artifacts, database, default_uri
 

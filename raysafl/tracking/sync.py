@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from contextlib import closing
 
-from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, SweepBusyError
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import find_sweeps
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained

@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
-from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
+from raysafl.storage.redaction import redacted
 from raysafl.storage.rows import table_of
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
