@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysafl.core.record import FURTHER_NAME, Column, Summary, columns_with
-from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Table
 from raysafl.storage.statistics import ACCURACY, summarise_each
 
@@ -186,14 +185,14 @@ def digest(rows: "pd.DataFrame", through: int) -> str:
     return hashlib.sha256(columns.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
 
-def started(ending: LedgerEntry | None) -> int | None:
-    """Return when a run started, in milliseconds since 1970; None if it is not known."""
+def milliseconds(when: str) -> int:
+    """Return a time in ISO 8601 as milliseconds since 1970; 0 if it is none."""
     try:
-        when = datetime.fromisoformat(ending.started if ending else "")
+        time = datetime.fromisoformat(when)
     except ValueError:
-        return None
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return int(1000 * when.timestamp())
+        return 0
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return int(1000 * time.timestamp())
 
 
 def _numbers(rows: "pd.DataFrame", columns: list[str]) -> Ints:
