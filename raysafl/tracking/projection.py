@@ -46,9 +46,15 @@ from raysafl.tracking.entities import (
     points,
     run_tags,
 )
-from raysafl.tracking.kept import model_files, model_note
-from raysafl.tracking.metrics import milliseconds, shown_statistics
-from raysafl.tracking.readings import Reading, read_runs
+from raysafl.tracking.kept import kept_models
+from raysafl.tracking.metrics import (
+    Reading,
+    last_round,
+    milliseconds,
+    read_runs,
+    shown_statistics,
+    thinned,
+)
 from raysafl.tracking.saved_view import TAG as VIEW
 from raysafl.tracking.saved_view import saved_view
 
@@ -127,20 +133,21 @@ class Projection:
         # MLflow's ids of the runs, and the stamps of those that have ended there.
         self._mlflow_ids: dict[str, str] = {}
         self._stamps: dict[str, str] = {}
-        # MLflow's id of the parent run.
-        self._parent = ""
         # How runs ended whose end has been logged.
         self._ends: dict[str, Status] = {}
         # Runs without curves that are shown as running.
         self._running: set[str] = set()
-        self._find_runs()
-        self._open_parent()
-        write_view(store, self.view)
-
-    @property
-    def view(self) -> MlflowView:
-        """Where MLflow shows the sweep."""
-        return MlflowView(redacted(self._uri), self._experiment, self._parent)
+        starts = [milliseconds(entry.started) for entry in store.ledger().values()]
+        start = min(filter(None, starts), default=now())
+        tags = {SWEEP: name, KIND: "parent"}
+        self._parent = self._find_runs() or self._create(name, tags, start)
+        self._client.update_run(self._parent.info.run_id, "RUNNING")
+        # Where MLflow shows the sweep.
+        self._view = MlflowView(
+            redacted(uri), self._experiment, self._parent.info.run_id
+        )
+        write_view(store, self._view)
+        self._describe({})
 
     def close(self) -> None:
         """Close the connections to MLflow."""
@@ -180,25 +187,24 @@ class Projection:
         ledger = self.store.ledger()
         runs = begun_runs(self.store, planned, ledger)
         self.sync_runs(runs, live=False)
-        parent = self._client.get_run(self._parent)
+        parent = self._parent.info.run_id
         files = {file.name: file.read_bytes() for file in report_files(self.store)}
-        self._upload(self._parent, files)
-        self._describe(parent)
+        self._upload(parent, files)
+        self._describe(status_counts(self._ends.values()))
         done = set(planned) <= self._ends.keys()
         status = mlflow_status(self._ends.values()) if done else "KILLED"
         ends = [milliseconds(entry.ended) for entry in ledger.values()]
-        self._client.set_terminated(self._parent, status, max(ends, default=0) or None)
+        self._client.set_terminated(parent, status, max(ends, default=0) or None)
         analyse(self._uri)
         return len(runs)
 
-    def _describe(self, parent: "Run") -> None:
+    def _describe(self, counts: Mapping[str, str]) -> None:
         """Write description, source and saved view on the parent and on the experiment."""
-        manifest = self.store.manifest()
-        text = description(self.store, TEXT, self._track.note, self.view)
-        counts = status_counts(self._ends.values())
-        tags = {NOTE: text} | counts | source_tags(manifest)
-        self._client.log_batch(self._parent, tags=run_tags(tags))
-        view = saved_view(self._parent, manifest, parent.info.start_time)
+        manifest, parent = self.store.manifest(), self._parent.info
+        text = description(self.store, TEXT, self._track.note, self._view)
+        tags = {NOTE: text, **counts, **source_tags(manifest)}
+        self._client.log_batch(parent.run_id, tags=run_tags(tags))
+        view = saved_view(parent.run_id, manifest, parent.start_time)
         known = self._client.get_experiment(self._experiment).tags
         # The page of an experiment shows two lines, in which a heading would be too
         # large.
@@ -206,37 +212,31 @@ class Projection:
             if known.get(name) != value:
                 self._client.set_experiment_tag(self._experiment, name, value)
 
-    def _find_runs(self) -> None:
-        """Look up the runs that MLflow has of this sweep."""
-        token = None
+    def _find_runs(self) -> "Run | None":
+        """Look up the runs that MLflow has of this sweep, and return the parent run."""
+        parent, token = None, None
+        # Two folders of one name that were logged at the same time leave runs twice.
+        doubles: list[str] = []
         while token != "":
             page = self._client.search_runs([self._experiment], page_token=token)
             for run in page:
-                tags = run.data.tags
-                if tags.get(KIND) == "parent":
-                    self._parent = run.info.run_id
-                elif tags.get(RUN) in self._mlflow_ids:
-                    # Two folders of one name were logged at the same time.
-                    self._client.delete_run(run.info.run_id)
-                elif RUN in tags:
-                    self._mlflow_ids[tags[RUN]] = run.info.run_id
+                tags, mlflow_id = run.data.tags, run.info.run_id
+                run_id = tags.get(RUN, "")
+                if KIND not in tags:
+                    # The user has logged it.
+                    continue
+                if run_id in self._mlflow_ids or (parent and not run_id):
+                    doubles.append(mlflow_id)
+                elif not run_id:
+                    parent = run
+                else:
+                    self._mlflow_ids[run_id] = mlflow_id
                     if run.info.status in ("FINISHED", "FAILED"):
-                        self._stamps[tags[RUN]] = tags.get(STAMP, "")
+                        self._stamps[run_id] = tags.get(STAMP, "")
             token = page.token or ""
-
-    def _open_parent(self) -> None:
-        """Make the parent run, or mark it as running again."""
-        if self._parent:
-            self._client.update_run(self._parent, "RUNNING")
-            return
-        starts = [milliseconds(entry.started) for entry in self.store.ledger().values()]
-        tags = {
-            SWEEP: self.manifest.name,
-            KIND: "parent",
-            NOTE: description(self.store, TEXT, self._track.note, None),
-        }
-        start = min(filter(None, starts), default=now())
-        self._parent = self._create(self.manifest.name, tags, start).info.run_id
+        for mlflow_id in doubles:
+            self._client.delete_run(mlflow_id)
+        return parent
 
     def _create(self, name: str, tags: Mapping[str, str], start: int) -> "Run":
         """Make a run that began at a time in milliseconds since 1970."""
@@ -284,10 +284,12 @@ class Projection:
         """Log what MLflow lacks of a run that has ended, in as few requests as it allows."""
         table = self.manifest.table
         tags = ledger_tags(ending) | result_tag(reading.statistics, table)
+        files = {}
         if self._track is Tracking.CURVES:
-            k = stride(ending.config, len(reading.curves.rounds))
-            said = (thinning_note(k), model_note(self.store, run_id, ending))
-            if note := "\n\n".join(filter(None, said)):
+            models, absence = kept_models(self.store, run_id, ending)
+            files = self._files(run_id, reading, ending) | models
+            thinned = thinning_note(stride(ending.config, len(reading.curves)))
+            if note := "\n\n".join(filter(None, (thinned, absence))):
                 tags[NOTE] = note
         run = self._logged_run(run_id, reading)
         if run is None:
@@ -298,15 +300,15 @@ class Projection:
             if run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, "RUNNING")
         statistics = {
-            name: reading.statistics[name].mean
+            name: reading.statistics[name][0]
             for name in shown_statistics(table)
             if name in reading.statistics
         }
         # The stamp does not count as long as the run is shown as running.
         tags[STAMP] = stamp
         self._send(run, run_id, reading, ending.config, statistics, tags)
-        if self._track is Tracking.CURVES:
-            self._upload(run.info.run_id, self._files(run_id, reading, ending))
+        if files:
+            self._upload(run.info.run_id, files)
         end = run.info.start_time + reading.lasted
         status = mlflow_status([ending.status])
         self._client.set_terminated(run.info.run_id, status, end)
@@ -335,11 +337,11 @@ class Projection:
         if self._track is Tracking.CURVES:
             # A run that failed may go on, so that its last round may not stay the last.
             decided = reading.ending is not None and reading.ending.status.decided
-            k = stride(config, len(reading.curves.rounds))
-            curves = reading.curves.kept(k, decided)
+            k = stride(config, len(reading.curves))
+            curves = thinned(reading.curves, k, decided)
             logged = int(run.data.tags.get(LOGGED, -1))
-            fresh = points(curves.after(logged), run.info.start_time)
-            through = curves.last_round
+            fresh = points(curves[curves.index > logged], run.info.start_time)
+            through = last_round(curves)
             marks = {LOGGED: str(through), DIGEST: reading.digest(through)}
         if len(fresh) > POINTS_AT_ONCE:
             # MLflow would store the tags with the first of them. If the rest got lost,
@@ -395,7 +397,7 @@ class Projection:
     def _tags(self, run_id: str) -> dict[str, str]:
         """Return the tags that a run has from the beginning."""
         own = {
-            PARENT: self._parent,
+            PARENT: self._parent.info.run_id,
             SWEEP: self.manifest.name,
             RUN: run_id,
             KIND: "child",
@@ -407,7 +409,7 @@ class Projection:
         """Return a fingerprint of everything that is logged of a run that has ended."""
         table = self.manifest.table
         rest = [
-            reading.digest(reading.last_round),
+            reading.digest(last_round(reading.curves)),
             ending.content(),
             self._tags(run_id),
             self._curve is None,
@@ -420,7 +422,7 @@ class Projection:
     def _files(
         self, run_id: str, reading: Reading, ending: LedgerEntry
     ) -> dict[str, bytes]:
-        """Return a run's files: configuration, statistics, figure and kept models.
+        """Return a run's files: configuration, statistics, traceback and figure.
 
         The figure shows the spread over several replicates; MLflow itself draws the
         curve of a single one. The traceback of a failed try stays when a later try
@@ -436,7 +438,7 @@ class Projection:
         if self._curve and rows["replicate"].nunique() > 1:
             title = self._title(run_id)
             files["curve.png"] = self._curve(rows, title, self.manifest)
-        return files | model_files(self.store, run_id, ending)
+        return files
 
     def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:
         """Store files as artifacts of a run."""
