@@ -371,7 +371,7 @@ def ui_command(
         typer.Option(help="Address to listen on; by default for this machine only."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="Port; if it is taken, the next free one is used.")
+        int, typer.Option(help="Port; if it is taken, a free one is used.")
     ] = 5000,
     browser: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")

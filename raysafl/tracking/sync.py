@@ -49,12 +49,12 @@ def sync(
                 closing(Projection(store, target, track, curve=curve)) as projection,
             ):
                 runs = projection.sync_sweep()
-                experiment = projection.experiment_name
+                name = projection.manifest.name
         except SweepBusyError:
             say(f"{store.path} is left out: a sweep is running there, and logs itself")
             continue
         say(
-            f"{store.path}: {runs} runs in MLflow's experiment '{experiment}' at "
+            f"{store.path}: {runs} runs in MLflow's experiment '{name}' at "
             f"{redacted(target)}"
         )
         total += runs
