@@ -33,14 +33,13 @@ def _prose(text: str) -> Markup:
 def _cell(cell: Cell) -> Markup:
     """Write an entry of a table: our number above what stands beside it."""
     if isinstance(cell, Pair):
-        lower = Markup('<br><span class="paper">{}</span>').format(cell.beside)
-        beside = lower if cell.beside else Markup("")
-        return _cell(cell.ours) + beside + " " + _cell(cell.verdict)
+        lower = '<br><span class="paper">{}</span> ' if cell.beside else ""
+        beside = Markup(lower).format(cell.beside)
+        return _cell(cell.ours) + beside + _cell(cell.verdict)
     if isinstance(cell, Verdict):
-        return Markup('<span class="verdict {0}">{0}</span>' if cell else "").format(
-            cell
-        )
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(cell)))
+        badge = '<span class="verdict {0}">{0}</span>' if cell else ""
+        return Markup(badge).format(cell)
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(cell))))
 
 
 def _data(png: bytes) -> str:
