@@ -16,11 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from raysafl.report.analysis.layout import (
-    Key,
-    Layout,
-    labels_text,
-)
+from raysafl.report.analysis.layout import Key, Layout, labels_text
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.methods import FEW, name_methods
 from raysafl.report.figures.style import (

@@ -77,10 +77,7 @@ def pareto(
     spread = "mean ± std over replicates"
     if max(map(len, drawn)) > WITH_SPREAD:
         spread = f"mean, without std if there are more than {WITH_SPREAD} points"
-    notes += [
-        spread,
-        "ringed: no other is both cheaper and better",
-    ]
+    notes += [spread, "ringed: no other is both cheaper and better"]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
     name_marks(figure, layout)
