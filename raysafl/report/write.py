@@ -35,7 +35,7 @@ ABOUT = {
         "Curves",
         "Lines of {quality} over rounds, one line per method, one panel for each combination "
         "of the other labels. ",
-        "{meaning} of the global model after each evaluated round.",
+        "{meaning} after each evaluated round.",
     ),
     "heatmap": (
         "Heat map",
@@ -173,12 +173,9 @@ def _about(text: str, manifest: Manifest) -> str:
     known = manifest.statistic(manifest.table.statistic)
     accuracy = known is None or known.column in ("", ACCURACY)
     value = "accuracy" if accuracy else manifest.table.statistic
-    meaning = quality.capitalize()
-    if manifest.quality != ACCURACY and manifest.quality in manifest.columns:
-        meaning = (
-            f"{quality.capitalize()} ({manifest.columns[manifest.quality].meaning})"
-        )
-        text = text.replace("{meaning} of the global model", "{meaning}")
+    column = manifest.columns.get(manifest.quality)
+    what = f" ({column.meaning})" if column else " of the global model"
+    meaning = quality.capitalize() + what
     return text.format(quality=quality, value=value, meaning=meaning)
 
 

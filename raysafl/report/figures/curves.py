@@ -234,15 +234,8 @@ def curves(
             _panel(axes, layout, lines[panel], of_run, what, points)
         title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        notes = wrapped(
-            ", ".join(
-                filter(
-                    None,
-                    [spread, shown_points, small, note, left_out, empty, fewer, count],
-                )
-            ),
-            figure.get_figwidth(),
-        )
+        texts = [spread, shown_points, small, note, left_out, empty, fewer, count]
+        notes = wrapped(", ".join(filter(None, texts)), figure.get_figwidth())
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
         name_methods(
             figure,

@@ -77,7 +77,7 @@ class Picture:
 
 
 # A text is Markdown.
-Part = str | Grid | Facts | Lines | Picture
+Block = str | Grid | Facts | Lines | Picture
 
 
 @dataclass(frozen=True)
@@ -86,19 +86,21 @@ class Document:
 
     Attributes:
         title: the title.
-        sections: the parts of each section, by its title. Empty texts are left out, and
-            so are sections without parts.
+        sections: the blocks of each section, by its title. Empty texts are left out, and
+            so are sections without blocks.
         warning: what must not be overlooked; may be empty.
         lead: the text below the title, as Markdown.
     """
 
     title: str
-    sections: Mapping[str, Sequence[Part]]
+    sections: Mapping[str, Sequence[Block]]
     warning: str = ""
     lead: str = ""
 
     def __post_init__(self) -> None:
         """Leave out what is empty."""
-        kept = {name: [p for p in parts if p] for name, parts in self.sections.items()}
-        some = {name: parts for name, parts in kept.items() if parts}
+        kept = {
+            name: [b for b in blocks if b] for name, blocks in self.sections.items()
+        }
+        some = {name: blocks for name, blocks in kept.items() if blocks}
         object.__setattr__(self, "sections", some)

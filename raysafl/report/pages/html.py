@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from raysafl.report.figures.style import DPI
-from raysafl.report.pages.document import Cell, Document, Pair, Part, Verdict
+from raysafl.report.pages.document import Block, Cell, Document, Pair, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -59,8 +59,8 @@ def _anchor(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
-def _kind(part: Part) -> str:
-    return type(part).__name__
+def _kind(block: Block) -> str:
+    return type(block).__name__
 
 
 @cache

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from raysafl.report.pages.document import (
+    Block,
     Cell,
     Document,
     Facts,
     Grid,
     Lines,
     Pair,
-    Part,
     Picture,
 )
 
@@ -20,21 +20,21 @@ def markdown(document: Document) -> str:
     parts += [f"**{document.warning}**"] if document.warning else []
     parts += [document.lead] if document.lead else []
     for title, own in document.sections.items():
-        texts = [_text(part) for part in own if not isinstance(part, Picture)]
+        texts = [_text(block) for block in own if not isinstance(block, Picture)]
         parts += [f"## {title}", *texts] if texts else []
     return "\n\n".join(parts) + "\n"
 
 
-def _text(part: Part) -> str:
-    if isinstance(part, Grid):
-        left = len(part.head) if part.words else part.heads
-        return pipe_table(part.head, part.rows, left)
-    if isinstance(part, Facts):
-        return "\n".join(f"- {name}: {value}" for name, value in part.facts.items())
-    if isinstance(part, Lines):
-        return "\n".join(f"- {_on_one_line(line)}" for line in part.lines)
-    assert isinstance(part, str)
-    return part.strip()
+def _text(block: Block) -> str:
+    if isinstance(block, Grid):
+        left = len(block.head) if block.words else block.heads
+        return pipe_table(block.head, block.rows, left)
+    if isinstance(block, Facts):
+        return "\n".join(f"- {name}: {value}" for name, value in block.facts.items())
+    if isinstance(block, Lines):
+        return "\n".join(f"- {_on_one_line(line)}" for line in block.lines)
+    assert isinstance(block, str)
+    return block.strip()
 
 
 def pipe_table(

@@ -14,7 +14,7 @@ from raysafl.report.analysis.entries import (
 from raysafl.report.analysis.evidence import LEVEL, bias, rule
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.pages.document import Grid, Part
+from raysafl.report.pages.document import Block, Grid
 from raysafl.report.wording import (
     count,
     number,
@@ -33,7 +33,7 @@ CHOSEN_AFTERWARDS = (
 )
 
 
-def compared(numbers: Numbers) -> list[Part]:
+def compared(numbers: Numbers) -> list[Block]:
     """Write how far the table is from the paper's, and how its numbers are judged."""
     table = numbers.shown.table
     if not table.paper:
@@ -76,7 +76,7 @@ def _distance(numbers: Numbers) -> str:
     return f"{text}; the mean printed standard deviation is **{printed}**."
 
 
-def _bias(numbers: Numbers) -> list[Part]:
+def _bias(numbers: Numbers) -> list[Block]:
     """Write whether groups of entries are higher or lower than the paper's on the whole."""
     unit = numbers.shown.table.unit
     rows = [
@@ -106,7 +106,7 @@ def _in_unit(value: float, unit: str) -> str:
     return f"{number(value, unit)} {points}".strip()
 
 
-def claims(numbers: Numbers) -> list[Part]:
+def claims(numbers: Numbers) -> list[Block]:
     """Write what the paper says in words, and whether it holds."""
     manifest = numbers.shown
     head, *rows = checked.rows(numbers.entries, manifest)
@@ -123,7 +123,7 @@ def claims(numbers: Numbers) -> list[Part]:
     return [text, Grid("Claims", head, rows, words=True)]
 
 
-def nearest_statistics(numbers: Numbers) -> list[Part]:
+def nearest_statistics(numbers: Numbers) -> list[Block]:
     """Say which statistic matches the printed numbers best, over all entries and per method."""
     found = matching(numbers.entries, numbers.shown, numbers.shown_layout)
     unit = numbers.shown.table.unit
@@ -147,7 +147,7 @@ def nearest_statistics(numbers: Numbers) -> list[Part]:
     return [CHOSEN_AFTERWARDS, "\n".join(lines)] if lines else []
 
 
-def nearest_readings(numbers: Numbers) -> list[Part]:
+def nearest_readings(numbers: Numbers) -> list[Block]:
     """Write how far each reading of the paper is from its printed numbers."""
     found = readings(numbers.entries, numbers.shown)
     table = numbers.shown.table
@@ -162,7 +162,7 @@ def nearest_readings(numbers: Numbers) -> list[Part]:
     return [text, Grid("Readings", head, rows, heads=2)] if rows else []
 
 
-def more_printed(numbers: Numbers) -> list[Part]:
+def more_printed(numbers: Numbers) -> list[Block]:
     """Write the printed numbers of other statistics beside ours, and their mean distance."""
     manifest = numbers.shown
     unit = manifest.table.unit

@@ -16,9 +16,8 @@ from raysafl.report.analysis.layout import (
     labels_text,
 )
 from raysafl.report.analysis.numbers import Numbers
-from raysafl.report.analysis.part import MOST, thinned
-from raysafl.report.analysis.part import Part as Shown
-from raysafl.report.pages.document import Cell, Facts, Grid, Lines, Pair, Part, Verdict
+from raysafl.report.analysis.part import MOST, Part, thinned
+from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
 from raysafl.report.pages.origin import duration
 from raysafl.report.wording import (
     NOTHING,
@@ -47,7 +46,7 @@ METHODS = 200
 VALUES = 8
 
 
-def table(numbers: Numbers) -> list[Part]:
+def table(numbers: Numbers) -> list[Block]:
     """Write the table, and what stands in its entries."""
     minus = numbers.manifest.table.minus
     versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
@@ -59,7 +58,7 @@ def table(numbers: Numbers) -> list[Part]:
     ]
 
 
-def pivot(part: Shown) -> Grid:
+def pivot(part: Part) -> Grid:
     """Write the table with the axes that go down and across."""
     layout = part.layout
     shown = part.manifest.table
@@ -83,7 +82,7 @@ def pivot(part: Shown) -> Grid:
     return Grid("The table", [*layout.down, *heads], rows, len(layout.down))
 
 
-def all_entries(numbers: Numbers) -> list[Part]:
+def all_entries(numbers: Numbers) -> list[Block]:
     """Write one line per entry: its statistics, how certain they are, and the paper's number."""
     manifest = numbers.part.manifest
     entries = numbers.entries
@@ -135,7 +134,7 @@ def all_entries(numbers: Numbers) -> list[Part]:
     ]
 
 
-def methods(numbers: Numbers) -> list[Part]:
+def methods(numbers: Numbers) -> list[Block]:
     """Write the paired comparisons of every method with the first one."""
     manifest = numbers.manifest
     method = numbers.layout.method
@@ -175,7 +174,7 @@ def methods(numbers: Numbers) -> list[Part]:
     return [text, Grid("Paired comparisons", head, rows, len(axes))]
 
 
-def _of_part(pairs: pd.DataFrame, part: Shown) -> pd.DataFrame:
+def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
     """Return the comparisons whose labels are shown."""
     if not part.note:
         return pairs
@@ -185,7 +184,7 @@ def _of_part(pairs: pd.DataFrame, part: Shown) -> pd.DataFrame:
     return pairs[there].iloc[:MOST]
 
 
-def losses(numbers: Numbers) -> list[Part]:
+def losses(numbers: Numbers) -> list[Block]:
     """Say which replicates are not in the means, and why.
 
     There is one line per run and reason, and one line for all runs that have not begun.
@@ -232,7 +231,7 @@ def _bad_ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
     return list(Counter(kinds).items())
 
 
-def cost(numbers: Numbers) -> list[Part]:
+def cost(numbers: Numbers) -> list[Block]:
     """Write the mean cost of a replicate for each method, or for some of very many."""
     runs = numbers.runs
     columns = {
@@ -245,33 +244,24 @@ def cost(numbers: Numbers) -> list[Part]:
     method = numbers.layout.method
     if runs.empty or not set(columns) <= set(runs):
         return []
-    entries = numbers.manifest.entries if method else []
-    of_entry = {entry.run_id: entry.labels.get(str(method)) for entry in entries}
     places = defaultdict[Label, list[int]](list)
+    labels = numbers.manifest.labels()
     for i, run_id in enumerate(runs["run_id"]):
-        places[of_entry.get(run_id)].append(i)
+        places[labels.get(run_id, {}).get(method) if method else None].append(i)
     spent = runs[["run_id", "seconds", *columns]]
     rows = []
     for (value,) in thinned([(value,) for value in numbers.layout.methods], METHODS):
         own = spent.iloc[places[value]]
         if own.empty:
             continue
-        means = own[list(columns)].mean()
         each = own.drop_duplicates("run_id")
-        entries_of_row = [
-            format_bytes(means[c])
-            if "bytes" in c
-            else f"{means[c]:,.{int(means[c] < 100)}f}"
-            for c in columns
+        seconds = duration(float(each["seconds"].mean()))
+        means = own[list(columns)].mean()
+        spending = [
+            format_bytes(mean) if "bytes" in str(c) else f"{mean:,.{int(mean < 100)}f}"
+            for c, mean in means.items()
         ]
-        rows.append(
-            [
-                label_text(value),
-                str(len(each)),
-                duration(float(each["seconds"].mean())),
-                *entries_of_row,
-            ]
-        )
+        rows.append([label_text(value), str(len(each)), seconds, *spending])
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
     explanation = (
         "Means per replicate; the seconds of a run cover all its replicates together. Enforced "
@@ -280,7 +270,7 @@ def cost(numbers: Numbers) -> list[Part]:
     return [Grid("Cost", head, rows), explanation]
 
 
-def configuration(runs: pd.DataFrame) -> list[Part]:
+def configuration(runs: pd.DataFrame) -> list[Block]:
     """Write the settings that differ between runs, and those that are the same in all."""
     prefix = "config."
     names = [str(c) for c in runs if str(c).startswith(prefix) and c != "config.kind"]
@@ -294,7 +284,7 @@ def configuration(runs: pd.DataFrame) -> list[Part]:
         elif values:
             more = f", and {len(values) - VALUES} more" if len(values) > VALUES else ""
             rows.append([short, ", ".join(values[:VALUES]) + more])
-    parts: list[Part] = []
+    parts: list[Block] = []
     if rows:
         grid = Grid("Differs", ["setting", "values"], rows, words=True)
         parts += ["What differs between runs:", grid]
