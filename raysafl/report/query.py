@@ -143,7 +143,7 @@ def _answer(query: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             ask = "SELECT json_serialize_sql(?::VARCHAR)"
             [(tree,)] = database.execute(ask, [sql]).fetchall()
             # Names that the query itself gives to tables and columns.
-            own = {"runs", *re.findall(r'"alias":"(\w+)"', tree)}
+            own = {"runs", *re.findall(r'"(?:alias|key)":"(\w+)"', tree)}
             tree = json.loads(tree, object_hook=resolve)
             if tree["error"]:
                 raise duckdb.Error(tree["error_message"])

@@ -140,7 +140,7 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
     assert list(found) == ["label.p", "mean"]
     assert found["label.p"].tolist() == by_p.index.tolist()
     assert found["mean"].tolist() == pytest.approx(by_p.tolist())
-    same = "WITH r AS (FROM runs) SELECT p, avg(best) AS mean FROM r WHERE p > 0 GROUP BY p"
+    same = "WITH r AS (FROM runs) SELECT r.p, avg(best) AS mean FROM r WHERE p > 0 GROUP BY p"
     pd.testing.assert_frame_equal(results([real_results], same, sort="mean"), found)
     every = results([real_results], "select * from runs", columns=["p"], top=3)
     assert every.shape == (3, 1)
