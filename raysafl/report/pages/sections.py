@@ -99,8 +99,8 @@ def all_entries(numbers: Numbers) -> list[Block]:
         head += ["paper", f"Δ ± {LEVEL:.0%}", "z", *below, "verdict"]
 
     def number(entry: Any, statistic: str) -> str:
-        mean, std = entry[f"mean.{statistic}"], entry[f"std.{statistic}"]
-        return spread(mean, std, unit_of(manifest, statistic))
+        mean = entry[f"mean.{statistic}"]
+        return spread(mean, entry[f"std.{statistic}"], unit_of(manifest, statistic))
 
     found = entries_by_labels(numbers.part.entries, axes)
     rows = list[list[Cell]]()
