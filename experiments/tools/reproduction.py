@@ -297,7 +297,10 @@ def measured_sweeps():
         runs = sweep.runs.drop_duplicates("run_id")
         seeds = sorted(set(sweep.runs.groupby("run_id").size()))
         size = f"{len(sweep.manifest.entries)} x {' or '.join(map(str, seeds))}"
-        times = [duration(wall_time(sweep.store)), duration(float(runs["seconds"].sum()))]
+        times = [
+            duration(wall_time(sweep.store)),
+            duration(float(runs["seconds"].sum())),
+        ]
         machine = (sweep.store.path / "machine.json").read_text()
         cpu = ", ".join(re.findall(r'"cpu": "(\w+)"', machine))
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
