@@ -274,12 +274,13 @@ def _largest_gap(run_id, names):
     )
 
 
-def wall_time(runs):
-    """Return the seconds in which at least one run was under way."""
-    starts = [datetime.fromisoformat(text).timestamp() for text in runs["started"]]
+def wall_time(store):
+    """Return the seconds in which at least one run of a sweep was under way."""
+    entries = store.ledger().values()
+    texts = [(entry.started or entry.ended, entry.ended) for entry in entries]
     spans = {
-        (start, start + took)
-        for start, took in zip(starts, runs["seconds"], strict=True)
+        tuple(datetime.fromisoformat(text).timestamp() for text in pair)
+        for pair in texts
     }
     busy = 0.0
     covered_until = 0.0
@@ -296,7 +297,10 @@ def measured_sweeps():
         runs = sweep.runs.drop_duplicates("run_id")
         seeds = sorted(set(sweep.runs.groupby("run_id").size()))
         size = f"{len(sweep.manifest.entries)} x {' or '.join(map(str, seeds))}"
-        times = [duration(wall_time(runs)), duration(float(runs["seconds"].sum()))]
+        times = [
+            duration(wall_time(sweep.store)),
+            duration(float(runs["seconds"].sum())),
+        ]
         machine = (sweep.store.path / "machine.json").read_text()
         cpu = ", ".join(re.findall(r'"cpu": "(\w+)"', machine))
         commits = ", ".join(sorted({commit[:7] for commit in runs["commit"] if commit}))
@@ -326,7 +330,7 @@ def fill_measured_column(text):
         ]
         times = []
         for sweep in measured:
-            took = duration(wall_time(sweep.runs.drop_duplicates("run_id")))
+            took = duration(wall_time(sweep.store))
             times.append(f"`{sweep.manifest.scale}` in {took}")
         return f"{line}| {'; '.join(times) or 'not run'} |"
 

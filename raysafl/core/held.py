@@ -46,6 +46,6 @@ def find(content: str) -> Dataset | None:
     return dataset
 
 
-def held_here() -> dict[str, Dataset]:
+def held_in_process() -> dict[str, Dataset]:
     """Return all datasets that this process holds, by the digests of their contents."""
     return dict(_here)

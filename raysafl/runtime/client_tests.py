@@ -250,13 +250,13 @@ class ClientTests:
         self,
         measures: Measures,
         cell: int,
-        came_N: NDArray[np.bool_],
+        participated_N: NDArray[np.bool_],
         sums_Cn: Floats,
     ) -> float | None:
         """Return the metric on the classes that only absent clients hold."""
         held_NC = self.labels(cell) > 0
         sizes_C = self._classes.indices.sizes
-        absent_C = held_NC.any(0) & ~held_NC[came_N].any(0) & (sizes_C > 0)
+        absent_C = held_NC.any(0) & ~held_NC[participated_N].any(0) & (sizes_C > 0)
         if not absent_C.any():
             return None
         weight_1C = absent_C[None].astype(np.float64)

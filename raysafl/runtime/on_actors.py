@@ -204,15 +204,15 @@ class OnActors:
             self.actors.send(
                 i,
                 "group_sums",
-                [(jobs[j], own) for j, own in asked.items()],
+                [(jobs[j], own) for j, own in groups_by_job.items()],
                 list(w),
                 *models,
             )
-            for i, asked in enumerate(numbers)
+            for i, groups_by_job in enumerate(numbers)
         ]
         sums: list[Floats] = [np.empty(0) for _ in jobs]
-        for asked, reply in zip(numbers, self.actors.get(calls), strict=True):
-            for (j, own), part_GnR in zip(asked.items(), reply, strict=True):
+        for groups_by_job, reply in zip(numbers, self.actors.get(calls), strict=True):
+            for (j, own), part_GnR in zip(groups_by_job.items(), reply, strict=True):
                 if not sums[j].size:
                     sums[j] = np.empty((len(groups[j]), *part_GnR.shape[1:]))
                 sums[j][own] = part_GnR

@@ -192,10 +192,10 @@ def _tensors_of(history: ClientHistory | None, r: int) -> dict[str, torch.Tensor
     """Return what replicate r knows of its clients, as tensors by name."""
     if history is None:
         return {}
-    shape = (0, len(ClientHistory.COLUMNS), len(history.came_N))
+    shape = (0, len(ClientHistory.COLUMNS), len(history.participations_N))
     tables = np.stack(history.tables) if history.tables else np.empty(shape)
     return {
-        f"{r}/clients/came": torch.from_numpy(history.came_N),
+        f"{r}/clients/participations": torch.from_numpy(history.participations_N),
         f"{r}/clients/rounds": torch.tensor(history.rounds, dtype=torch.int64),
         f"{r}/clients/tables": torch.from_numpy(tables),
     }
@@ -204,7 +204,7 @@ def _tensors_of(history: ClientHistory | None, r: int) -> dict[str, torch.Tensor
 def _history_of(tensors: Mapping[str, torch.Tensor], r: int) -> ClientHistory:
     """Return what replicate r knows of its clients, from the tensors' names."""
     return ClientHistory(
-        came_N=tensors[f"{r}/clients/came"].numpy(),
+        participations_N=tensors[f"{r}/clients/participations"].numpy(),
         rounds=tensors[f"{r}/clients/rounds"].tolist(),
         tables=list(tensors[f"{r}/clients/tables"].numpy()),
     )

@@ -81,38 +81,40 @@ class Lockstep(Generic[K]):
         rounds = {key: one.next_round() for key, one in simulations.items()}
         outcomes: dict[K, Outcome] = {}
         # The requests that have not been answered.
-        asked: dict[K, WorkRequest] = {}
+        open_requests: dict[K, WorkRequest] = {}
         answers: dict[K, Any] = dict.fromkeys(rounds)
-        while answers or asked:
+        while answers or open_requests:
             for key, answer in answers.items():
                 outcome = _continued(rounds[key], answer)
                 if isinstance(outcome, WorkRequest):
-                    asked[key] = outcome
+                    open_requests[key] = outcome
                 else:
                     outcomes[key] = outcome
-            answers, failed = self._carry_out(_next_kind(asked))
+            answers, failed = self._carry_out(_next_kind(open_requests))
             outcomes |= failed
             for key in (*answers, *failed):
-                del asked[key]
+                del open_requests[key]
         share = (time.monotonic() - begin) / max(1, len(simulations))
         return {
             key: _timed(outcomes[key], one, share) for key, one in simulations.items()
         }
 
     def _carry_out(
-        self, asked: Mapping[K, WorkRequest]
+        self, open_requests: Mapping[K, WorkRequest]
     ) -> tuple[dict[K, Any], dict[K, Outcome]]:
         """Carry out requests of one kind: return the answers, and the errors."""
         answers: dict[K, Any] = {}
         failed: dict[K, Outcome] = {}
-        batches = [list(asked)] if asked else []
+        batches = [list(open_requests)] if open_requests else []
         while batches:
             batch = batches.pop()
             if len(batch) > (self.most or len(batch)):
                 batches += _halves(batch)
                 continue
             try:
-                answer = _merged([asked[key] for key in batch]).carry_out(self.work)
+                answer = _merged([open_requests[key] for key in batch]).carry_out(
+                    self.work
+                )
             except Exception as error:
                 if len(batch) == 1:
                     failed[batch[0]] = error
@@ -152,10 +154,12 @@ def _timed(outcome: Outcome, simulation: Simulation, seconds: float) -> Outcome:
     return simulation.timed(outcome, seconds)
 
 
-def _next_kind(asked: Mapping[K, WorkRequest]) -> dict[K, WorkRequest]:
+def _next_kind(open_requests: Mapping[K, WorkRequest]) -> dict[K, WorkRequest]:
     """Return the requests of the earliest kind that any run asks for."""
     for kind in KINDS:
-        found = {key: one for key, one in asked.items() if isinstance(one, kind)}
+        found = {
+            key: one for key, one in open_requests.items() if isinstance(one, kind)
+        }
         if found:
             return found
     return {}

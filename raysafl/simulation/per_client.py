@@ -177,7 +177,7 @@ MEANINGS = {
 
 
 def served(
-    came_N: NDArray[np.int64],
+    participations_N: NDArray[np.int64],
     quality_N: Floats,
     higher_is_better: bool = True,
     personal_N: Floats | None = None,
@@ -190,7 +190,7 @@ def served(
     the same weight. That is the mean over all ways to break the tie.
 
     Args:
-        came_N: In how many rounds each client has trained.
+        participations_N: In how many rounds each client has trained.
         quality_N: The metric of the global model on each client's test samples; NaN for
             a client without any, which is left out. At least one client has some.
         higher_is_better: Whether a higher metric is better.
@@ -206,22 +206,22 @@ def served(
         (0.25, 0.75, 0.25)
     """
     judged_N = is_judged(quality_N)
-    came_N = came_N[judged_N]
+    participations_N = participations_N[judged_N]
     quality_N = quality_N[judged_N]
     if personal_N is not None:
         personal_N = personal_N[judged_N]
-    tenth = -(-len(came_N) // 10)
-    never_N = came_N == 0
+    tenth = -(-len(participations_N) // 10)
+    never_N = participations_N == 0
     worst_first_N = np.sort(quality_N if higher_is_better else -quality_N)
     worst = float(worst_first_N[:tenth].mean())
     found = {
         "mean": float(quality_N.mean()),
         "std": float(quality_N.std()),
-        "rarest10": _mean(quality_N, _rarest(came_N, tenth)),
+        "rarest10": _mean(quality_N, _rarest(participations_N, tenth)),
         "worst10": worst if higher_is_better else -worst,
     }
-    if came_N.any():
-        found["weighted"] = _mean(quality_N, came_N.astype(np.float64))
+    if participations_N.any():
+        found["weighted"] = _mean(quality_N, participations_N.astype(np.float64))
     if never_N.any():
         found["never"] = float(quality_N[never_N].mean())
     if absent is not None:
@@ -243,11 +243,11 @@ def _mean(values_N: Floats, weight_N: Floats) -> float:
     return float((values_N * weight_N).sum() / weight_N.sum())
 
 
-def _rarest(came_N: NDArray[np.int64], count: int) -> Floats:
+def _rarest(participations_N: NDArray[np.int64], count: int) -> Floats:
     """Return with which weight each client belongs to those that have come least."""
-    last = np.sort(came_N)[count - 1]
-    fewer_N = came_N < last
-    tied_N = came_N == last
+    last = np.sort(participations_N)[count - 1]
+    fewer_N = participations_N < last
+    tied_N = participations_N == last
     share = (count - fewer_N.sum()) / tied_N.sum()
     weight_N: Floats = fewer_N + tied_N * share
     return weight_N
@@ -258,7 +258,7 @@ class ClientHistory:
     """What a replicate knows of its clients: who came how often, and all evaluations.
 
     Args:
-        came_N: In how many rounds each client has trained.
+        participations_N: In how many rounds each client has trained.
         rounds: The rounds in which clients were evaluated.
         tables: For each of these rounds the `COLUMNS` of all clients, [4, N].
     """
@@ -269,22 +269,24 @@ class ClientHistory:
         "loss",
         "personal_quality",
     )
-    came_N: NDArray[np.int64]
+    participations_N: NDArray[np.int64]
     rounds: list[int] = field(default_factory=list)
     tables: list[Floats] = field(default_factory=list)
 
     def add(self, round: int, scores: ClientScores, personal_N: Floats | None) -> None:
         """Add an evaluation; without personal models, theirs is NaN."""
         if personal_N is None:
-            personal_N = np.full(len(self.came_N), np.nan)
+            personal_N = np.full(len(self.participations_N), np.nan)
         self.rounds.append(round)
         self.tables.append(
-            np.stack([self.came_N, scores.quality_N, scores.loss_N, personal_N])
+            np.stack(
+                [self.participations_N, scores.quality_N, scores.loss_N, personal_N]
+            )
         )
 
 
 @dataclass(frozen=True)
-class Judged:
+class ReplicateToEvaluate:
     """A replicate whose clients are to be evaluated.
 
     Args:
@@ -301,17 +303,17 @@ class Judged:
 
 
 def evaluate_clients(
-    asked: PerClient,
+    evaluation: PerClient,
     objective: Objective,
     higher_is_better: bool,
     local: LocalTraining,
     round: int,
-    judged: Sequence[Judged],
+    judged: Sequence[ReplicateToEvaluate],
 ) -> Generator[ClientEvaluation | PersonalEvaluation, Any, dict[int, dict[str, float]]]:
     """Evaluate the clients of some replicates, and add the results to their histories.
 
     Args:
-        asked: What is evaluated.
+        evaluation: What is evaluated.
         objective: The run's objective, by whose metric clients are compared.
         higher_is_better: Whether a higher value of this metric is better.
         local: The run's local training.
@@ -321,15 +323,15 @@ def evaluate_clients(
     Returns:
         For each cell the columns `clients_*` of its record.
     """
-    on = {own.cell: asked.on for own in judged}
+    on = {own.cell: evaluation.on for own in judged}
     scores: Mapping[int, ClientScores] = yield ClientEvaluation(
         {own.cell: own.w_P for own in judged},
         on,
-        {own.cell: own.history.came_N > 0 for own in judged},
+        {own.cell: own.history.participations_N > 0 for own in judged},
     )
     personal: Mapping[int, Floats] = {}
-    if asked.personal_steps:
-        few_steps = local.replace(epochs=None, steps=asked.personal_steps)
+    if evaluation.personal_steps:
+        few_steps = local.replace(epochs=None, steps=evaluation.personal_steps)
         tasks = [
             Task(
                 cell=own.cell,
@@ -343,7 +345,7 @@ def evaluate_clients(
                 prox=0.0,
             )
             for own in judged
-            for i in range(len(own.history.came_N))
+            for i in range(len(own.history.participations_N))
         ]
         personal = yield PersonalEvaluation(tasks, on)
     found = {}
@@ -352,7 +354,7 @@ def evaluate_clients(
         own.history.add(round, scores[own.cell], personal_N)
         quality_N = scores[own.cell].quality_N
         statistics = served(
-            own.history.came_N,
+            own.history.participations_N,
             quality_N,
             higher_is_better,
             personal_N,

@@ -71,7 +71,11 @@ from raysafl.simulation.checks import (
     refuse_no_request,
 )
 from raysafl.simulation.patience import Patience
-from raysafl.simulation.per_client import ClientHistory, Judged, evaluate_clients
+from raysafl.simulation.per_client import (
+    ClientHistory,
+    ReplicateToEvaluate,
+    evaluate_clients,
+)
 from raysafl.simulation.run import Run
 
 # Parameters are sent as float32.
@@ -530,7 +534,7 @@ class Simulation:
         counts.snapshots += cohort.enforced and trained
         counts.server_rounds += "server" in in_progress.kinds
         if replicate.clients is not None:
-            replicate.clients.came_N[sorted(in_progress.trained)] += 1
+            replicate.clients.participations_N[sorted(in_progress.trained)] += 1
         if not _all_finite(replicate.state.w_P):
             replicate.diverged = (
                 f"round {self.round}: parameters are not finite (last training loss "
@@ -589,10 +593,10 @@ class Simulation:
 
         The last round of a replicate is always due, also if it stops here.
         """
-        asked = self.run.eval_clients
-        if asked is None:
+        evaluation = self.run.eval_clients
+        if evaluation is None:
             return records
-        due = asked.is_due(self.round, self.run.rounds)
+        due = evaluation.is_due(self.round, self.run.rounds)
         live = [
             record.replicate
             for record in records
@@ -605,9 +609,9 @@ class Simulation:
         for (cell, w_P), r in zip(w.items(), live, strict=True):
             own = self.replicates[r]
             assert own.clients is not None
-            judged.append(Judged(cell, own.seed, w_P, own.clients))
+            judged.append(ReplicateToEvaluate(cell, own.seed, w_P, own.clients))
         found = yield from evaluate_clients(
-            asked,
+            evaluation,
             self.run.objective,
             self.run.quality.higher_is_better,
             self.local,

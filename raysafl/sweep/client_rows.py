@@ -19,7 +19,7 @@ def client_rows(simulation: Simulation) -> pa.Table:
         history = replicate.clients
         if history is None or not history.rounds:
             continue
-        clients = len(history.came_N)
+        clients = len(history.participations_N)
         rounds = len(history.rounds)
         measured = dict(
             zip(

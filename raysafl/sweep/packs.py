@@ -281,18 +281,18 @@ def estimate(run: Run, dataset: Dataset, size: Size) -> Need:
 
 def _tested_by_client(run: Run, test_samples: int, client_samples: int) -> float:
     """Estimate the samples a round that the evaluation of clients takes, as trained ones."""
-    asked = run.eval_clients
-    if asked is None:
+    evaluation = run.eval_clients
+    if evaluation is None:
         return 0.0
     clients = run.data.clients
     samples = float(test_samples)
-    if asked.personal_steps:
+    if evaluation.personal_steps:
         # With label mixes, each client's model sees the test samples of its classes.
-        each = test_samples if asked.on == "labels" else test_samples / clients
+        each = test_samples if evaluation.on == "labels" else test_samples / clients
         batch = min(run.local.batch_size, client_samples)
-        steps = TESTED_PER_TRAINED * asked.personal_steps * batch
+        steps = TESTED_PER_TRAINED * evaluation.personal_steps * batch
         samples += clients * (each + steps)
-    return samples / asked.every / TESTED_PER_TRAINED
+    return samples / evaluation.every / TESTED_PER_TRAINED
 
 
 def _cohort_size(run: Run, dataset: Dataset) -> int:

@@ -13,7 +13,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from raysafl.core.held import held_here
+from raysafl.core.held import held_in_process
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.runtime.gpus import idle_note
@@ -109,7 +109,7 @@ class OnRay:
         context = Context(
             terms=job.terms(pack_of),
             hardware=self.hardware,
-            held=_put_datasets(held_here()),
+            held=_put_datasets(held_in_process()),
         )
         follow = WatchTrials(watch, pack_of, self.hardware)
         space = dict(job.sweep.space)

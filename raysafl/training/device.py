@@ -200,7 +200,8 @@ def with_room(work: Callable[[], T], make_room: Callable[[], None]) -> T:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-    # Here and not above: the error holds what was computed.
+    # The memory is freed after the `except` block: within it, the error still refers to
+    # the tensors that were computed.
     make_room()
     torch.cuda.empty_cache()
     return work()

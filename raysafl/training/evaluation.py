@@ -260,7 +260,8 @@ class Evaluator:
             if not (x_B.is_cuda and is_out_of_memory(error)):
                 raise
             reason = first_line(error)
-        # Here and not above: the error holds what was computed.
+        # The memory is freed after the `except` block: within it, the error still refers to
+        # the tensors that were computed.
         torch.cuda.empty_cache()
         half = len(w_RP) // 2
         if not half:

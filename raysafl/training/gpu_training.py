@@ -168,7 +168,8 @@ class GpuTraining:
             if not is_out_of_memory(error):
                 raise
             reason = first_line(error)
-        # Here and not above: the error holds what was computed.
+        # The memory is freed after the `except` block: within it, the error still refers to
+        # the tensors that were computed.
         self._forget()
         torch.cuda.empty_cache()
         width = plans[0].shape[1]

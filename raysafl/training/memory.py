@@ -142,8 +142,9 @@ def _saved_bytes(
     seed = torch.zeros((), dtype=torch.int64, device=device)
     saved = [x_B.nbytes]
 
-    # It keeps nothing: an output that is saved for its own gradient would otherwise hold
-    # itself, and never be freed. Gradients are not computed here.
+    # It returns None, so that autograd keeps no tensor. An output that is saved for its
+    # own gradient would otherwise refer to itself, and never be freed. No gradient is
+    # computed here.
     def note(tensor: Tensor) -> None:
         saved.append(tensor.nbytes)
 

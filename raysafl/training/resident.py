@@ -80,8 +80,8 @@ class Resident:
                 or None if there is no graph yet.
         """
         if key not in self._steps:
-            # The pool is that of a graph that is alive: torch refuses one whose graphs
-            # are all gone but whose memory is not.
+            # A new graph shares the memory pool of a graph that still exists. torch refuses
+            # a pool whose graphs are all deleted, even while its memory is in use.
             alive = next(iter(self._steps.values()), None)
             self._steps[key] = make(alive.graph.pool() if alive else None)
             self._bound_steps()

@@ -194,8 +194,8 @@ class LocalTrainer:
         return torch.cat(rows).cpu()
 
     @cached_property
-    def _no_hits(self) -> dict[str, Any]:
-        """What hits are before a sample is seen: NaN if the objective has no accuracy."""
+    def _initial_correct(self) -> dict[str, Any]:
+        """What `correct_KTB` holds at first: NaN if the objective has no accuracy."""
         if has_plain_losses(self.objective, self.model.num_outputs):
             return {"fill_value": False}
         # Of a sample with several tokens, a share may be predicted correctly.
@@ -293,7 +293,7 @@ class LocalTrainer:
         if self.model.has_dropout:
             seed_KT = torch.from_numpy(dropout_seeds(tasks, plans))
         loss_KTB = torch.zeros(index_KTB.shape)
-        correct_KTB = torch.full_like(valid_KTB, **self._no_hits)
+        correct_KTB = torch.full_like(valid_KTB, **self._initial_correct)
         for k, active in enumerate(active_K):
             x_TB = self.inputs.x_at(index_KTB[k, :active])
             g_TP, loss_KTB[k, :active], correct_TB = self.engine.gradients(

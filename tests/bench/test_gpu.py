@@ -281,6 +281,7 @@ def test_a_process_that_takes_longer_than_its_time_is_ended_and_named() -> None:
         child.hear()
 
 
+@pytest.mark.benchmarks
 def test_jobs_side_by_side_tell_what_they_find_though_one_of_them_fails() -> None:
     missing = SMALLER.replace({"data.dataset": ParquetImages(path="nowhere")})
     runs = [SMALLER, missing, SMALLER]
@@ -478,6 +479,7 @@ def test_dry_computes_on_the_cpu() -> None:
     assert device_of(dry=True) == "cpu"
 
 
+@pytest.mark.benchmarks
 def test_a_workload_is_compared_in_turns_and_goes_on_where_it_was() -> None:
     run = DRY.workloads["W1"].run
     jobs = {"plain": Job(what="plain", runs=[run], turns=2)}

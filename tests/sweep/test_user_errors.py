@@ -32,11 +32,10 @@ HELPED = (
 def go(sweep: Sweep, out: Path) -> tuple[Outcome, str]:
     said = io.StringIO()
     console = Console(file=said, width=300)
-    hardware = Hardware(cpus=0.5, trials=1)
-    return Runner(sweep, out, hardware, console=console).run(), said.getvalue()
+    outcome = Runner(sweep, out, executor="here", console=console).run()
+    return outcome, said.getvalue()
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_a_failing_run_names_the_users_class_and_line_and_keeps_the_traceback(
     tmp_path: Path,
 ) -> None:
