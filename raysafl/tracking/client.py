@@ -31,6 +31,9 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
+# The tag of our experiments and runs that holds the name of the sweep.
+SWEEP = "raysafl.sweep"
+
 
 def default_uri(root: Location) -> str:
     """`MLFLOW_TRACKING_URI`, or the database in the folder that holds the sweeps.
@@ -90,8 +93,8 @@ def connect(uri: str) -> "MlflowClient":
 def open_experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:
     """Find or make the experiment of a name, and return MLflow's id of it.
 
-    One that was deleted, or whose artifacts lie where the database was before it was
-    moved, is renamed and deleted, and another one is made.
+    One that was deleted, or one of ours whose artifacts lie where the database was
+    before it was moved, is renamed and deleted, and another one is made.
 
     Args:
         client: the client of MLflow.
@@ -103,15 +106,17 @@ def open_experiment(client: "MlflowClient", name: str, artifacts: str | None) ->
     if found is not None:
         number = str(found.experiment_id)
         deleted = found.lifecycle_stage == "deleted"
-        if not deleted and artifacts in (None, found.artifact_location):
+        moved = artifacts not in (None, found.artifact_location)
+        if not deleted and not (moved and SWEEP in found.tags):
             return number
         if deleted:
             # MLflow renames no experiment that is deleted.
             client.restore_experiment(number)
         client.rename_experiment(number, f"{name} (deleted {number})")
         client.delete_experiment(number)
-    # With this tag MLflow's page opens on the runs, and not on traces of language models.
-    tags = {"mlflow.experimentKind": "custom_model_development"}
+    # With the first tag MLflow's page opens on the runs, and not on traces of language
+    # models.
+    tags = {"mlflow.experimentKind": "custom_model_development", SWEEP: name}
     return str(client.create_experiment(name, artifacts, tags))
 
 

@@ -19,6 +19,7 @@ from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking, stride, thinning_note
 from raysafl.tracking.client import (
+    SWEEP,
     analyse,
     artifacts,
     connect,
@@ -78,7 +79,6 @@ PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 # Our tags: what a run of MLflow stands for.
 KIND = "raysafl.kind"
-SWEEP = "raysafl.sweep"
 RUN = "raysafl.run_id"
 # The last round that was looked at for curves, and the fingerprint of the rows up to it.
 LOGGED = "raysafl.logged_round"

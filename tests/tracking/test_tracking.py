@@ -318,6 +318,21 @@ def test_an_experiment_deleted_in_the_ui_is_logged_anew_and_stays_deleted(
     assert deleted.name == f"demo (deleted {old})"
 
 
+def test_an_experiment_of_the_user_s_own_that_has_the_sweep_s_name_is_added_to(
+    store: Store,
+) -> None:
+    complete(store)
+    client = connect(uri_of(store))
+    own = client.create_experiment("demo", (store.path / "elsewhere").as_uri())
+    run = client.create_run(own).info.run_id
+    for _ in range(2):
+        sync(store.path, None, print)
+    runs = {r.info.run_id for r in client.search_runs([own])}
+    disconnect(client)
+    # Both runs of the sweep, and their parent.
+    assert run in runs and len(runs) == 4
+
+
 def test_two_folders_of_one_name_are_one_sweep_as_the_folder_logged_last_has_it(
     store: Store, tmp_path: Path, view: Any
 ) -> None:
