@@ -55,7 +55,8 @@ def _ends(numbers: Numbers) -> str:
     manifest = numbers.manifest
     # These count what was run, which improvements over a baseline do not.
     sums = {name: int(numbers.own[name].sum()) for name in ("replicates", *LOST)}
-    ends = [f"{sums.pop('replicates'):,} replicates finished"]
+    done = sums.pop("replicates")
+    ends = [f"{done:,} replicate{'s' if done != 1 else ''} finished"]
     ends += [f"**{n:,} {name}**" for name, n in sums.items() if n]
     ids = {entry.run_id for entry in manifest.entries}
     begun = ids & set(numbers.runs["run_id"]) if len(numbers.runs) else set()
