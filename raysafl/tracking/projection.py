@@ -200,7 +200,8 @@ class Projection:
 
     def _describe(self, counts: Mapping[str, str]) -> None:
         """Write description, source and saved view on the parent and on the experiment."""
-        manifest, parent = self.store.manifest(), self._parent.info
+        manifest = self.store.manifest()
+        parent = self._parent.info
         text = description(self.store, TEXT, self._track.note, self._view)
         tags = {NOTE: text, **counts, **source_tags(manifest)}
         self._client.log_batch(parent.run_id, tags=run_tags(tags))
@@ -214,13 +215,15 @@ class Projection:
 
     def _find_runs(self) -> "Run | None":
         """Look up the runs that MLflow has of this sweep, and return the parent run."""
-        parent, token = None, None
+        parent = None
+        token = None
         # Two folders of one name that were logged at the same time leave runs twice.
         doubles: list[str] = []
         while token != "":
             page = self._client.search_runs([self._experiment], page_token=token)
             for run in page:
-                tags, mlflow_id = run.data.tags, run.info.run_id
+                tags = run.data.tags
+                mlflow_id = run.info.run_id
                 run_id = tags.get(RUN, "")
                 if KIND not in tags:
                     # The user has logged it.
