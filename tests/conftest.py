@@ -51,6 +51,11 @@ HARMLESS_ON_A_GPU = (
 LONGEST = ("ray", "test_nodes", "test_signals", "test_experiments")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores, as tests of processes mostly wait."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of tests/acceptance: how much of what takes long is done."""
     parser.addoption("--chaos", type=int, default=4, help="kills in the chaos test")

@@ -17,8 +17,9 @@ import typer
 
 from raysafl.cli.endings import explain
 from raysafl.cli.signals import working
-from raysafl.core.text import printable, redacted
+from raysafl.core.text import printable
 from raysafl.storage.paths import parse_location
+from raysafl.storage.redaction import redacted
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
 from raysafl.sweep.stale import Stale
@@ -368,7 +369,7 @@ def ui_command(
         typer.Option(help="Address to listen on; by default for this machine only."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="Port; if it is taken, the next free one is used.")
+        int, typer.Option(help="Port; if it is taken, a free one is used.")
     ] = 5000,
     browser: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")

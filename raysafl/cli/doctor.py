@@ -9,10 +9,10 @@ from functools import partial
 
 from raysafl.cli.device_check import check_gpu
 from raysafl.core.needs import OPTIONAL, is_installed
-from raysafl.core.text import redacted
 from raysafl.data import data_root
 from raysafl.runtime.gpus import in_words, why_unseen
 from raysafl.storage.paths import Location
+from raysafl.storage.redaction import redacted
 from raysafl.tracking.client import default_uri, ping
 
 # The variable that chooses the GPUs which programs see.

@@ -38,7 +38,7 @@ def hold_elsewhere(content: str, fetch: Callable[[], Dataset]) -> None:
     _elsewhere[content] = fetch
 
 
-def find(content: str) -> Dataset | None:
+def find_held(content: str) -> Dataset | None:
     """Return the dataset with a digest, fetching it if need be; None if it is unknown."""
     dataset = _here.get(content)
     if dataset is None and content in _elsewhere:

@@ -31,7 +31,7 @@ def is_users_file(file: str) -> bool:
     return (
         path.suffix == ".py"
         and path.is_absolute()
-        and not _is_installed(path)
+        and not _lies_among_packages(path)
         and not path.is_relative_to(OURS)
         and not path.is_relative_to(STANDARD_LIBRARY)
     )
@@ -53,9 +53,9 @@ def is_users_module(name: str) -> bool:
     if top == "raysafl" or top in sys.stdlib_module_names:
         return False
     file = getattr(sys.modules.get(name), "__file__", None)
-    return file is None or not _is_installed(Path(file))
+    return file is None or not _lies_among_packages(Path(file))
 
 
-def _is_installed(path: Path) -> bool:
+def _lies_among_packages(path: Path) -> bool:
     """Return whether a file lies in a folder into which packages are installed."""
     return not INSTALLED.isdisjoint(path.parts)

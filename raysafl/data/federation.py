@@ -9,11 +9,10 @@ from pydantic import Field, SerializeAsAny, model_validator
 from raysafl.core.client_indices import ClientIndices, Ints, as_client_indices
 from raysafl.core.problem import Dataset, FederatedData, Samples, Split
 from raysafl.core.randomness import Key
-from raysafl.data.own_tests import hold_out
 from raysafl.data.partitions import Iid, Partition
 from raysafl.data.server_data import ServerData
 from raysafl.data.sources import Digits, Source, Subset
-from raysafl.data.validation import Validation, without
+from raysafl.data.validation import Validation, hold_out, without
 
 NOTHING = np.empty(0, np.int64)
 
@@ -149,7 +148,7 @@ class Federation(FederatedData):
         """Read the dataset, and append the server's samples if they come from outside it."""
         dataset = self.dataset.load()
         if self.server is not None:
-            _check_classes(self.server, dataset)
+            _refuse_without_classes(self.server, dataset)
         extra = None if self.server is None else self.server.outside(dataset)
         if extra is None:
             return dataset
@@ -193,7 +192,7 @@ class Federation(FederatedData):
         """
         for part in (self.partition, self.server):
             if part is not None:
-                _check_classes(part, dataset)
+                _refuse_without_classes(part, dataset)
         key = Key(self.split_seed(seed))
         # Samples from outside the dataset stand at the end and are the server's alone.
         inside = len(dataset.train) - dataset.outside
@@ -290,7 +289,7 @@ def _hold_back(
     return clients, kept, taken
 
 
-def _check_classes(part: Partition | ServerData, dataset: Dataset) -> None:
+def _refuse_without_classes(part: Partition | ServerData, dataset: Dataset) -> None:
     """Refuse a rule that goes by class if a sample has not exactly one class."""
     if part.needs_classes and not dataset.has_labels:
         targets = "numbers" if not dataset.num_classes else "several classes per sample"

@@ -22,7 +22,7 @@ from raysafl.data.sources import ImageSource, data_root
 EMNIST_LABELS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
 
 
-def fetch(
+def read_or_download(
     name: str, folder: Path, files: Sequence[str], read: Callable[[bool, bool], Any]
 ) -> list[Any]:
     """Read the training part and the test part, downloading them if they are not there.
@@ -78,7 +78,7 @@ def _make_dataset(
 def _mnist_like(kind: Any, name: str, classes: Sequence[str]) -> Dataset:
     """Load a dataset in the file format of MNIST with the torchvision class `kind`."""
     root = data_root()
-    parts = fetch(
+    parts = read_or_download(
         name,
         root / kind.__name__ / "raw",
         [Path(file).stem for file, _ in kind.resources],
@@ -152,7 +152,7 @@ class Emnist(ImageSource):
             for part in ("train", "test")
             for kind in ("images-idx3", "labels-idx1")
         ]
-        parts = fetch(
+        parts = read_or_download(
             "EMNIST",
             root / "EMNIST" / "raw",
             files,
@@ -185,7 +185,7 @@ class Cifar10(ImageSource):
         from torchvision.datasets import CIFAR10
 
         root = data_root()
-        parts = fetch(
+        parts = read_or_download(
             "CIFAR-10",
             root / CIFAR10.base_folder,
             [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
@@ -209,7 +209,7 @@ class Stl10(ImageSource):
         from torchvision.datasets import STL10
 
         root = data_root()
-        parts = fetch(
+        parts = read_or_download(
             "STL-10",
             root / STL10.base_folder,
             [name for name, _ in STL10.train_list + STL10.test_list],

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from raysafl.core.held import find, hold
+from raysafl.core.held import find_held, hold
 from raysafl.core.problem import Dataset, Samples
 from raysafl.data.sources import Source
 
@@ -60,7 +60,7 @@ class InMemory(Source):
         Raises:
             ValueError: this process does not have them; the message says what to do.
         """
-        self._dataset = find(self.content)
+        self._dataset = find_held(self.content)
         if self._dataset is None:
             raise ValueError(self._how_to_get_it())
 
@@ -81,7 +81,7 @@ class InMemory(Source):
         Raises:
             ValueError: this process does not have them; the message says what to do.
         """
-        dataset = self._dataset or find(self.content)
+        dataset = self._dataset or find_held(self.content)
         if dataset is None:
             raise ValueError(self._how_to_get_it())
         self._dataset = dataset

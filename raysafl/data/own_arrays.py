@@ -1,7 +1,7 @@
 """Data of one's own as arrays, or as a dataset of torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,75 +47,54 @@ class Block(NamedTuple):
     columns: dict[str, Array]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How blocks of samples become a dataset.
+def source_of_blocks(
+    blocks: Sequence[Block],
+    rows: tuple[Ints, Ints] | None,
+    *,
+    kind: str,
+    label: str,
+    target: Target,
+    names: Sequence[str] | None,
+    standardise: bool,
+    name: str,
+    scale: float | None = None,
+) -> InMemory:
+    """Make a source of a training block and a test block, or of one block.
 
     Args:
+        blocks: the samples for training and those for testing, or all of them.
+        rows: of one block, the rows for training and those for testing.
+        kind: how messages call the dataset, if it has no name.
         label: how messages call the targets.
-        target: whether they are classes or numbers.
-        names: the names of the classes, if they are not the targets themselves.
-        standardise: whether inputs are standardised.
-        name: the name of the dataset that the user gave.
-        kind: the name of the dataset in messages, if the user gave none.
-        scale: the factor of each input; None: 1/255 for uint8, and 1 otherwise.
+        target, names, standardise, name, scale: see `from_arrays`.
+
+    Raises:
+        ValueError: the targets or the columns do not fit.
     """
+    targets = read_targets([block.y for block in blocks], label, target, names)
+    columns = encode_columns([block.columns for block in blocks])
+    parts = [
+        Samples(block.x, y, columns=own)
+        for block, y, own in zip(blocks, targets.parts, columns, strict=True)
+    ]
+    if rows is not None:
+        (whole,) = parts
+        parts = [whole.take(part) for part in rows]
+    train, test = parts
+    check_parts(train, test)
+    if targets.names and names is None:
+        refuse_classes_only_in_test(train, test, targets.names)
 
-    label: str = "y"
-    target: Target = "auto"
-    names: Sequence[str] | None = None
-    standardise: bool = False
-    name: str = ""
-    kind: str = "arrays"
-    scale: float | None = None
-
-    def make(self, blocks: Sequence[Block], rows: tuple[Ints, Ints] | None) -> InMemory:
-        """Make a source of a training block and a test block, or of one block.
-
-        Args:
-            blocks: the samples for training and those for testing, or all of them.
-            rows: of one block, the rows for training and those for testing.
-
-        Raises:
-            ValueError: the targets or the columns do not fit.
-        """
-        targets = read_targets(
-            [block.y for block in blocks], self.label, self.target, self.names
-        )
-        columns = encode_columns([block.columns for block in blocks])
-        parts = [
-            Samples(block.x, y, columns=own)
-            for block, y, own in zip(blocks, targets.parts, columns, strict=True)
-        ]
-        if rows is not None:
-            (whole,) = parts
-            parts = [whole.take(part) for part in rows]
-        train, test = parts
-        check_parts(train, test)
-        if targets.names and self.names is None:
-            refuse_classes_only_in_test(train, test, targets.names)
-        dataset = Dataset(
-            self.name or self.kind, train, test, targets.num_classes, targets.names
-        )
-        return in_memory(self._scaled(dataset), self.name)
-
-    def _scaled(self, dataset: Dataset) -> Dataset:
-        """Scale pixels to [0, 1], or as the user says, and standardise all inputs."""
-        x = dataset.train.x
-        scale = self.scale
-        if scale is None:
-            scale = 1 / 255 if x.dtype == np.uint8 else 1.0
-        if not np.isfinite(scale) or scale == 0:
-            raise ValueError(f"scale must be a finite number and not 0, not {scale}")
-        train, test = (
-            replace(part, scale=float(scale)) for part in (dataset.train, dataset.test)
-        )
-        if self.standardise and x.ndim == 2:
-            train, test = _with_standard_columns(train, test)
-        scaled = replace(dataset, train=train, test=test)
-        if self.standardise and x.ndim > 2:
-            return standardised(scaled, True)
-        return scaled
+    if scale is None:
+        scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
+    if not np.isfinite(scale) or scale == 0:
+        raise ValueError(f"scale must be a finite number and not 0, not {scale}")
+    train, test = (replace(part, scale=float(scale)) for part in (train, test))
+    if standardise and train.x.ndim == 2:
+        train, test = _with_standard_columns(train, test)
+        standardise = False
+    dataset = Dataset(name or kind, train, test, targets.num_classes, targets.names)
+    return in_memory(standardised(dataset, standardise), name)
 
 
 def from_arrays(
@@ -183,45 +162,49 @@ def from_arrays(
         >>> len(dataset.train), data.client_names(dataset, split)
         (80, ('Bern', 'Genf'))
     """
-    blocks = [_block(x, y, clients, "")]
+    blocks = [_block_of_arrays(x, y, clients, "")]
     if test is not None:
         if not isinstance(test, tuple | list) or len(test) not in (2, 3):
             raise ValueError(
                 "test must be a tuple (x, y), or (x, y, clients), of the test samples"
             )
-        blocks.append(_block(test[0], test[1], [*test, None][2], "test "))
+        blocks.append(_block_of_arrays(test[0], test[1], [*test, None][2], "test "))
     check_test(test=test, test_share=test_share)
     rows = None
     if test_share is not None:
         rows = draw_test(len(blocks[0].x), test_share, seed)
-    recipe = Recipe("y", target, names, standardise, name, "arrays", scale)
-    return recipe.make(blocks, rows)
+    return source_of_blocks(
+        blocks,
+        rows,
+        kind="arrays",
+        label="y",
+        target=target,
+        names=names,
+        standardise=standardise,
+        name=name,
+        scale=scale,
+    )
 
 
 def from_torch(
     train: Any,
     test: Any = None,
     *,
-    test_share: float | None = None,
-    clients: Any = None,
     names: Sequence[str] | None = None,
-    target: Target = "auto",
-    standardise: bool = False,
-    seed: int = 0,
-    name: str = "",
+    **options: Any,
 ) -> InMemory:
     """Make a dataset of a `torch.utils.data.Dataset`, whose items are pairs (input, target).
 
     All items are read once. An input is a tensor, an array, a number or an image of
-    PIL; images of PIL become uint8 [channels, height, width]. The names of classes are
-    those in the attribute `classes`, as the datasets of torchvision have it.
+    PIL; images of PIL become uint8 [channels, height, width].
 
     Args:
         train: the training set; anything with a length and items by number.
         test: the test set.
-        test_share: in place of `test`, the fraction of the samples that is kept for
-            testing.
-        clients, names, target, standardise, seed, name: see `from_arrays`.
+        names: the names of the classes; by default those in the attribute `classes`, as
+            the datasets of torchvision have it.
+        options: all other arguments of `from_arrays`, such as `test_share` in place of
+            `test`.
 
     Raises:
         ValueError: an item is no pair; inputs differ in shape; or an item differs each
@@ -242,18 +225,7 @@ def from_torch(
     if names is None and classes is not None and y.dtype.kind in "iu":
         names = list(map(str, classes))
     pair = None if test is None else _items(test, "test")
-    return from_arrays(
-        x,
-        y,
-        test=pair,
-        test_share=test_share,
-        clients=clients,
-        names=names,
-        target=target,
-        standardise=standardise,
-        seed=seed,
-        name=name,
-    )
+    return from_arrays(x, y, test=pair, names=names, **options)
 
 
 def _items(dataset: Any, place: str) -> tuple[Array, Array]:
@@ -332,7 +304,7 @@ def _as_array(value: Any, what: str) -> Array:
         ) from error
 
 
-def _block(x: Any, y: Any, clients: Any, place: str) -> Block:
+def _block_of_arrays(x: Any, y: Any, clients: Any, place: str) -> Block:
     """Check and copy the arrays of one part.
 
     Args:
@@ -341,7 +313,7 @@ def _block(x: Any, y: Any, clients: Any, place: str) -> Block:
         clients: the column, or the columns by name, or None.
         place: stands before the names of these in messages.
     """
-    inputs = _inputs(_as_array(x, f"{place}x"), f"{place}x")
+    inputs = _checked_inputs(_as_array(x, f"{place}x"), f"{place}x")
     targets = _as_array(y, f"{place}y")
     columns: Mapping[str, Any] = {}
     if clients is not None:
@@ -366,7 +338,7 @@ def _block(x: Any, y: Any, clients: Any, place: str) -> Block:
     return Block(inputs, targets, arrays)
 
 
-def _inputs(x: Array, what: str) -> Array:
+def _checked_inputs(x: Array, what: str) -> Array:
     """Return a copy of inputs as uint8 or float32, if they are finite numbers."""
     if x.dtype.kind not in "fiub":
         raise ValueError(

@@ -71,7 +71,7 @@ def read_targets(
     if target == "number":
         if names is not None:
             raise ValueError("names= names classes, and target='number' has none")
-        return Targets([_numbers(part, what) for part in parts], 0, ())
+        return Targets([_as_numbers(part, what) for part in parts], 0, ())
     for part in parts:
         if part.ndim != 1:
             raise ValueError(
@@ -80,7 +80,7 @@ def read_targets(
                 "predict several numbers"
             )
     if names is not None:
-        return _numbered(parts, what, names)
+        return _as_positions(parts, what, names)
     column, codes = encode(parts, what)
     whole = all(part.dtype.kind in "iu" for part in parts)
     if whole and not given and len(column) > MOST_CLASSES:
@@ -92,7 +92,7 @@ def read_targets(
     return Targets(list(codes), len(column), column)
 
 
-def _numbers(part: Array, what: str) -> Array:
+def _as_numbers(part: Array, what: str) -> Array:
     """Return numbers to predict as float32 [n], or [n, K] with K > 1."""
     if part.dtype.kind not in "fiub":
         raise ValueError(
@@ -109,7 +109,7 @@ def _numbers(part: Array, what: str) -> Array:
     return numbers[:, 0].copy() if numbers.shape[1:] == (1,) else numbers
 
 
-def _numbered(parts: Sequence[Array], what: str, names: Sequence[str]) -> Targets:
+def _as_positions(parts: Sequence[Array], what: str, names: Sequence[str]) -> Targets:
     """Return labels that are positions in `names`."""
     texts = tuple(map(str, names))
     if isinstance(names, str) or len(set(texts)) < len(texts) or not texts:

@@ -1,6 +1,7 @@
 """Data of one's own as a table: a DataFrame of pandas, or a CSV file."""
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from raysafl.core.client_indices import Ints
 from raysafl.core.text import nearest
 from raysafl.data.in_memory import InMemory
-from raysafl.data.own_arrays import Block, Recipe, check_test, draw_test
+from raysafl.data.own_arrays import Block, check_test, draw_test, source_of_blocks
 from raysafl.data.own_columns import SHOWN, Array, Target, refuse_not_finite
 from raysafl.data.sources import data_root
 
@@ -109,36 +110,29 @@ def from_pandas(
             )
     roles = find_roles(df, label, features, client, split)
     check_test(test=test, split=split, test_share=test_share)
-    blocks = [_block(df, roles, "" if test is None else " of df")]
+    blocks = [_block_of_table(df, roles, "" if test is None else " of df")]
     rows = None
     if test is not None:
-        blocks.append(_block(test, roles, " of test"))
+        blocks.append(_block_of_table(test, roles, " of test"))
     elif split is not None:
         rows = _rows_of_splits(df[split], split)
     elif test_share is not None:
         rows = draw_test(len(df), test_share, seed)
     what = " and ".join(f"'{column}'" for column in roles.label)
-    recipe = Recipe(
-        f"the label column {what}", target, names, standardise, name, "table"
+    return source_of_blocks(
+        blocks,
+        rows,
+        kind="table",
+        label=f"the label column {what}",
+        target=target,
+        names=names,
+        standardise=standardise,
+        name=name,
     )
-    return recipe.make(blocks, rows)
 
 
 def from_csv(
-    file: str | Path,
-    *,
-    label: str | Sequence[str],
-    features: Sequence[str] | None = None,
-    client: str | Sequence[str] | None = None,
-    split: str | None = None,
-    test: str | Path | None = None,
-    test_share: float | None = None,
-    target: Target = "auto",
-    names: Sequence[str] | None = None,
-    standardise: bool = False,
-    seed: int = 0,
-    name: str = "",
-    **options: Any,
+    file: str | Path, *, test: str | Path | None = None, **options: Any
 ) -> InMemory:
     """Make a dataset of a CSV file, which pandas reads.
 
@@ -149,29 +143,17 @@ def from_csv(
         file: the file; a relative path is looked up in the current folder, and then in
             the folder RAYSAFL_DATA.
         test: in place of `split` and `test_share`, a file with the test samples.
-        label, features, client, split, test_share: see `from_pandas`.
-        target, names, standardise, seed, name: see `from_pandas`.
-        options: more arguments of `pandas.read_csv`, such as `sep=";"`.
+        options: `label` and all other arguments of `from_pandas`; and arguments of
+            `pandas.read_csv`, such as `sep=";"`.
 
     Raises:
         ValueError: a file is missing or cannot be read, or see `from_pandas`.
     """
+    known = signature(from_pandas).parameters
+    columns = {name: options.pop(name) for name in list(options) if name in known}
     df = _read_csv(file, options)
     other = None if test is None else _read_csv(test, options)
-    return from_pandas(
-        df,
-        label=label,
-        features=features,
-        client=client,
-        split=split,
-        test=other,
-        test_share=test_share,
-        target=target,
-        names=names,
-        standardise=standardise,
-        seed=seed,
-        name=name,
-    )
+    return from_pandas(df, test=other, **columns)
 
 
 def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
@@ -180,7 +162,7 @@ def _read_csv(file: str | Path, options: dict[str, Any]) -> "pd.DataFrame":
     path = find_path(file)
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
-    except (ValueError, OSError) as error:
+    except (TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}") from error
     return frame
 
@@ -227,18 +209,18 @@ def find_roles(
         raise ValueError(
             f"the table has several columns {', '.join(twice)}; rename them"
         )
-    labels = _as_list(label)
-    clients = _as_list(client)
+    labels = as_list(label)
+    clients = as_list(client)
     if not labels:
         raise ValueError("label must name the column of the target")
-    others = {"label": labels, "client": clients, "split": _as_list(split)}
+    others = {"label": labels, "client": clients, "split": as_list(split)}
     for role, names in others.items():
         _check_known(names, columns, role)
     used = [name for names in others.values() for name in names]
     if features is None:
         chosen = [column for column in columns if column not in used]
     else:
-        chosen = _as_list(features)
+        chosen = as_list(features)
         _check_known(chosen, columns, "features")
     for role in ("label", "split"):
         both = [name for name in chosen if name in others[role]]
@@ -255,17 +237,13 @@ def find_roles(
     return Roles(labels, chosen, clients, split)
 
 
-def _as_list(names: Any) -> list[Any]:
+def as_list(names: Any) -> list[Any]:
+    """Return one name or several as a list; of None, an empty one."""
     if names is None:
         return []
-    return (
-        list(names) if isinstance(names, list | tuple) or _is_index(names) else [names]
-    )
-
-
-def _is_index(names: Any) -> bool:
-    """Return whether names are an array or an index of pandas, as `df.columns` is."""
-    return hasattr(names, "tolist") and not isinstance(names, np.generic)
+    # An array or an index of pandas, as `df.columns` is, has this method.
+    is_index = hasattr(names, "tolist") and not isinstance(names, np.generic)
+    return list(names) if isinstance(names, list | tuple) or is_index else [names]
 
 
 def _check_known(names: Iterable[Any], columns: Sequence[Any], role: str) -> None:
@@ -293,7 +271,7 @@ def _rows_of_splits(values: "pd.Series[Any]", split: str) -> tuple[Ints, Ints]:
     return train, test
 
 
-def _block(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
+def _block_of_table(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
     """Read the columns of a table.
 
     Args:
@@ -311,14 +289,14 @@ def _block(df: "pd.DataFrame", roles: Roles, place: str) -> Block:
             f"{nearest(missing[0], map(str, df.columns))}"
         )
     if len(roles.label) == 1:
-        y = _values(df[roles.label[0]])
+        y = _as_plain_array(df[roles.label[0]])
     else:
-        y = _numbers(df, roles.label, place, "label")
-    columns = {str(name): _values(df[name]) for name in roles.client}
-    return Block(_numbers(df, roles.features, place, "feature"), y, columns)
+        y = _columns_as_float32(df, roles.label, place, "label")
+    columns = {str(name): _as_plain_array(df[name]) for name in roles.client}
+    return Block(_columns_as_float32(df, roles.features, place, "feature"), y, columns)
 
 
-def _values(column: "pd.Series[Any]") -> Array:
+def _as_plain_array(column: "pd.Series[Any]") -> Array:
     """Return a column as an array of its own type; nullable numbers as plain ones."""
     import pandas as pd
 
@@ -332,7 +310,7 @@ def _values(column: "pd.Series[Any]") -> Array:
     return values
 
 
-def _numbers(
+def _columns_as_float32(
     df: "pd.DataFrame", names: Sequence[str], place: str, role: str
 ) -> NDArray[np.float32]:
     """Return columns as float32 [n, D].

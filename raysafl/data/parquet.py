@@ -1,8 +1,9 @@
 """Data of one's own in Parquet, in the layout of Hugging Face: images, or a table.
 
 A dataset is a set of files, of which each belongs to a split, such as `train`. The name
-of a file says to which: `train.parquet`, `train-00000-of-00002.parquet`, in the folder
-itself or in `data/`, or a number in a folder `train/`, as in `train/0000.parquet`.
+of a file says to which: `train.parquet`, `train-00000-of-00002.parquet`, or a number in
+a folder `train/`, as in `train/0000.parquet`. The files lie in the folder of the dataset
+or one below, such as `data/`.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from raysafl.data.own_columns import (
     encode_columns,
     read_targets,
 )
-from raysafl.data.own_tables import find_path, from_pandas
+from raysafl.data.own_tables import as_list, find_path, from_pandas
 from raysafl.data.sources import ImageSource, data_root
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(-\w+)?
 TRAIN = "train"
 # Splits by their names, and the files of each in order.
 Files = dict[str, list[str]]
+# What Hugging Face knows of each column, such as its kind and the names of classes.
+Metadata = Mapping[str, Any]
 # Where the files with a content lie, for configurations that are read from JSON.
 _places: dict[str, Files] = {}
 
@@ -59,11 +62,10 @@ class ParquetImages(ImageSource):
     files elsewhere are the same run, and changed files are another run.
     `ParquetImages(path=...)` is identified by the path instead.
 
-    A column holds the images: structs with encoded `bytes`, or with the `path` of an
-    image file beside the Parquet file, or the encoded bytes or the path alone. All
-    images must have the same shape. Another column holds the label: whole numbers from
-    0, with the names of the classes where the file's metadata give them; or text; or
-    fractions, which are numbers to predict. Pixel values are scaled from 0..255 to
+    A column holds the images: structs with encoded `bytes`, or the encoded bytes alone.
+    All images must have the same shape. Another column holds the label: whole numbers
+    from 0, with the names of the classes where the file's metadata give them; or text;
+    or fractions, which are numbers to predict. Pixel values are scaled from 0..255 to
     `low`..`high`, and then standardised if `standardise` says so; a mean and a standard
     deviation that you give are those of inputs from `low` to `high`.
     """
@@ -129,23 +131,20 @@ class ParquetImages(ImageSource):
 
     @model_validator(mode="after")
     def _has_a_place(self) -> "ParquetImages":
-        if not self.path and not self._known_files():
-            if not self.content:
-                raise ValueError("give path=, or use fl.from_parquet(folder)")
+        if self.files and not self.content:
+            raise ValueError("files= needs content=; fl.from_parquet(files) gives both")
+        if self.files:
+            _places[self.content] = self.files
+        if not self.path and not self.content:
+            raise ValueError("give path=, or use fl.from_parquet(folder)")
+        if not self.path and self.content not in _places:
             raise ValueError(
                 f"where the Parquet files of this configuration (content "
                 f"{self.content[:12]}...) lie is not known in this process, since it is "
                 "no part of the JSON; give fl.from_parquet(...) their folder before "
                 "reading the configuration"
             )
-        if self.files and not self.content:
-            raise ValueError("files= needs content=; fl.from_parquet(files) gives both")
-        if self.files:
-            _places[self.content] = self.files
         return self
-
-    def _known_files(self) -> Files:
-        return self.files or _places.get(self.content, {})
 
     def read(self) -> Dataset:
         """Decode all images of the training files and of the test files.
@@ -159,44 +158,40 @@ class ParquetImages(ImageSource):
             self._verify(files)
         # The labels are read first, as images take long.
         labels = self._labels(files)
-        parts = []
-        clients = []
-        for split in self._splits:
-            tables = [_read(file, self.client) for file in files[split]]
-            clients.append({name: _joined(tables, name) for name in self.client})
-        columns = encode_columns(clients)
-        for split, y, own in zip(self._splits, labels.parts, columns, strict=True):
-            x = _decoded(files[split], self.image)
-            scale = (self.high - self.low) / 255
-            parts.append(Samples(x, y, scale, self.low, columns=own))
+        clients = [
+            {name: _joined_column(files[split], name) for name in self.client}
+            for split in self._splits
+        ]
+        scale = (self.high - self.low) / 255
+        parts = [
+            Samples(_decoded(files[split], self.image), y, scale, self.low, columns=own)
+            for split, y, own in zip(
+                self._splits, labels.parts, encode_columns(clients), strict=True
+            )
+        ]
         if self.test_share is not None:
             rows = draw_test(len(parts[0]), self.test_share, self.seed)
             parts = [parts[0].take(part) for part in rows]
         train, test = parts
-        name = self._name(files)
+        name = self.name or Path(self.path).name or name_of(files)
         if train.x.shape[1:] != test.x.shape[1:]:
             raise ValueError(
                 f"{name}: training images are {train.x.shape[1:]}, test images "
                 f"{test.x.shape[1:]} (channels, height, width); they must be alike"
             )
         check_parts(train, test)
-        if labels.names and not self._class_names(files):
+        if labels.names and not _class_names(features_of(files[TRAIN][0]), self.label):
             refuse_classes_only_in_test(train, test, labels.names)
         return Dataset(name, train, test, labels.num_classes, labels.names)
 
     @property
     def _splits(self) -> list[str]:
-        return [TRAIN] if self.test_share is not None else [TRAIN, self.test]
+        return _needed_splits(self.test, self.test_share)
 
     def _found_files(self) -> Files:
         if self.path:
             return choose_files(data_root() / self.path, self._splits)
-        return self._known_files()
-
-    def _name(self, files: Files) -> str:
-        if self.name or self.path:
-            return self.name or Path(self.path).name
-        return name_of(files)
+        return self.files or _places[self.content]
 
     def _verify(self, files: Files) -> None:
         for file in (file for split in files.values() for file in split):
@@ -204,8 +199,7 @@ class ParquetImages(ImageSource):
                 raise ValueError(
                     f"{file} is missing; put it back, or make the source anew"
                 )
-        content = content_of_files(files, self.image)
-        if content != self.content:
+        if content_of_files(files) != self.content:
             raise ValueError(
                 f"the files of {name_of(files)} ({next(iter(files.values()))[0]}, ...) have "
                 "changed since the source was made; put the old ones back, or make the "
@@ -213,18 +207,16 @@ class ParquetImages(ImageSource):
             )
 
     def _labels(self, files: Files) -> Targets:
-        """Read the labels of all splits, without any image."""
+        """Check the columns of all files, and read the labels, without any image."""
         first = files[TRAIN][0]
         for split in self._splits:
             for file in files[split]:
                 _check_columns(file, self.image, self.label, self.client)
-        parts = [_labels_of(files[split], self.label) for split in self._splits]
-        return read_labels(parts, self.target, self._class_names(files), first)
-
-    def _class_names(self, files: Files) -> list[str] | None:
-        """Return the names of the classes that the metadata give."""
-        names = features_of(files[TRAIN][0]).get(self.label, {}).get("names")
-        return names if isinstance(names, list) else None
+        parts = [
+            _joined_column(files[split], self.label, True) for split in self._splits
+        ]
+        names = _class_names(features_of(first), self.label)
+        return read_labels(parts, self.target, names, first)
 
 
 def read_labels(
@@ -260,12 +252,8 @@ def from_parquet(
     client: str | Sequence[str] | None = None,
     test: str = "test",
     test_share: float | None = None,
-    target: Target = "auto",
     standardise: bool | tuple[float, float] = False,
-    low: float = 0.0,
-    high: float = 1.0,
-    seed: int = 0,
-    name: str = "",
+    **options: Any,
 ) -> ParquetImages | InMemory:
     """Make a dataset of Parquet files as Hugging Face lays them out.
 
@@ -275,23 +263,19 @@ def from_parquet(
 
     Args:
         path: the folder, in which `train-00000-of-00002.parquet`, `test.parquet` and so
-            on lie, in `data/` or anywhere below; or the files; or the files of each
-            split by its name. A relative path is looked up in the current folder, and
-            then in the folder RAYSAFL_DATA.
+            on lie, or in a folder below such as `data/`; or the files; or the files of
+            each split by its name. A relative path is looked up in the current folder,
+            and then in the folder RAYSAFL_DATA.
         image: the column of the images; by default the only one that holds images.
         label: the column of the target; by default the one with the name "label", or
             else the only one that the metadata call a class.
-        features: of a table, the columns that the model sees, see `from_pandas`.
-        client: the column that says to whom a sample belongs, or several columns.
+        features, client: see `from_pandas`; images have no features.
         test: the split that is the test set; "validation" if you mean that one.
         test_share: in place of a test split, the fraction of the training samples that
             is kept for testing.
-        target: "class" or "number", if "auto" does not tell it by the column's type.
         standardise: see `ImageSource`; of a table, True standardises each feature.
-        low: what the pixel value 0 becomes.
-        high: what the pixel value 255 becomes.
-        seed: the seed of the draw of `test_share`.
-        name: a name for messages and the configuration.
+        options: `target`, `seed` and `name`, see `from_pandas`; of images also `low`
+            and `high`, what the pixel values 0 and 255 become.
 
     Returns:
         A source for `Federation(dataset=...)`.
@@ -300,83 +284,43 @@ def from_parquet(
         ValueError: files, shards or columns are missing, or it is unclear which are
             meant; the message names those that are there.
     """
-    files = _given_files(path, test, test_share)
+    files = _given_files(path, _needed_splits(test, test_share))
     first = files[TRAIN][0]
     schema = _schema(first)
-    features_meta = features_of(first)
+    metadata = features_of(first)
     if image is None and features is None:
-        image = _find_image(schema, features_meta, first)
+        image = _find_image(schema, metadata, first)
     if label is None:
-        label = _find_label(schema, features_meta, first)
+        label = _find_label(schema, metadata, first)
+    options |= {"test_share": test_share, "standardise": standardise}
     if image is None:
-        return _table(
-            files, label, features, client, test_share, target, standardise, seed, name
+        if not isinstance(standardise, bool):
+            raise ValueError(
+                "standardise must be True or False for a table, whose features are "
+                f"standardised one by one, not {standardise!r}"
+            )
+        options |= {"features": features, "client": client}
+        if isinstance(label, str):
+            options.setdefault("names", _class_names(metadata, label))
+        train, *others = map(_read_table, files.values())
+        return from_pandas(
+            train, label=label, test=others[0] if others else None, **options
         )
     if not isinstance(label, str):
         raise ValueError(f"images have one label column, but label={label!r}")
-    for column in [image, label, *_names(client)]:
-        _check_known(column, schema, first)
     source = ParquetImages(
         files=files,
-        content=content_of_files(files, image),
+        content=content_of_files(files),
         image=image,
         label=label,
-        client=_names(client),
+        client=tuple(as_list(client)),
         test=test,
-        test_share=test_share,
-        target=target,
-        standardise=standardise,
-        low=low,
-        high=high,
-        seed=seed,
-        name=name,
+        **options,
     )
     return source.replace(num_classes=source._labels(files).num_classes)
 
 
-def _names(client: str | Sequence[str] | None) -> tuple[str, ...]:
-    if client is None:
-        return ()
-    return (client,) if isinstance(client, str) else tuple(client)
-
-
-def _table(
-    files: Files,
-    label: str | Sequence[str],
-    features: Sequence[str] | None,
-    client: str | Sequence[str] | None,
-    test_share: float | None,
-    target: Target,
-    standardise: bool | tuple[float, float],
-    seed: int,
-    name: str,
-) -> InMemory:
-    """Read a table without images, see `from_pandas`."""
-    frames = [_frame(own) for own in files.values()]
-    names = None
-    if isinstance(label, str):
-        names = features_of(files[TRAIN][0]).get(label, {}).get("names")
-    if not isinstance(standardise, bool):
-        raise ValueError(
-            "standardise must be True or False for a table, whose features are "
-            f"standardised one by one, not {standardise!r}"
-        )
-    return from_pandas(
-        frames[0],
-        label=label,
-        features=features,
-        client=client,
-        test=None if test_share is not None else frames[1],
-        test_share=test_share,
-        target=target,
-        names=names,
-        standardise=standardise,
-        seed=seed,
-        name=name,
-    )
-
-
-def _frame(files: Sequence[str]) -> "pd.DataFrame":
+def _read_table(files: Sequence[str]) -> "pd.DataFrame":
     """Read files into one DataFrame."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -394,6 +338,11 @@ def _frame(files: Sequence[str]) -> "pd.DataFrame":
 # --- which files
 
 
+def _needed_splits(test: str, test_share: float | None) -> list[str]:
+    """Return the splits that are read: one that is divided, or that for testing too."""
+    return [TRAIN] if test_share is not None else [TRAIN, test]
+
+
 def split_of(file: Path) -> str:
     """Return the split that a Parquet file belongs to, by its name or its folder's."""
     shard = SHARD.fullmatch(file.stem)
@@ -406,24 +355,25 @@ def choose_files(folder: Path, splits: Sequence[str]) -> Files:
     """Find the files of some splits in a folder.
 
     Raises:
-        ValueError: there are none of a split, a shard is missing, or there are several
-            datasets.
+        ValueError: there are none of a split, or a shard is missing.
     """
-    found = sorted(folder.rglob("*.parquet")) if folder.is_dir() else []
-    by_split: dict[str, list[Path]] = {}
-    for file in found:
-        by_split.setdefault(split_of(file), []).append(file)
+    found: Files = {}
+    for file in sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")]):
+        found.setdefault(split_of(file), []).append(str(file))
     for split in splits:
-        if split not in by_split:
-            raise ValueError(_no_split(folder, split, by_split))
-    return {split: _checked_shards(by_split[split], folder) for split in splits}
+        if split not in found:
+            raise ValueError(_no_split(folder, split, found))
+        _check_shards(folder, found[split])
+    return {split: found[split] for split in splits}
 
 
-def _no_split(folder: Path, split: str, by_split: Mapping[str, Any]) -> str:
+def _no_split(folder: Path, split: str, found: Files) -> str:
     """Say that a folder has no files of a split."""
-    there = ", ".join(sorted(by_split)[:SHOWN]) or "no Parquet files"
+    there = ", ".join(sorted(found)[:SHOWN]) or "no Parquet files"
     advice = "for another folder, set RAYSAFL_DATA or give an absolute path"
-    if by_split and split != TRAIN:
+    if not found and any(folder.rglob("*.parquet")):
+        advice = "its Parquet files lie deeper: give the folder of one dataset"
+    elif found and split != TRAIN:
         advice = f"give test= the name of another split, or test_share=0.2; {advice}"
     return (
         f"{folder / f'{split}.parquet'} is missing, and so are shards such as "
@@ -431,50 +381,43 @@ def _no_split(folder: Path, split: str, by_split: Mapping[str, Any]) -> str:
     )
 
 
-def _checked_shards(files: Sequence[Path], folder: Path) -> list[str]:
-    """Return the files of a split in order, if they are all shards of one dataset."""
-    folders = sorted({str(file.parent.relative_to(folder)) for file in files})
-    if len(folders) > 1:
-        raise ValueError(
-            f"{folder} holds several datasets, in {', '.join(folders[:SHOWN])}; give the "
-            "folder of one of them"
-        )
-    shards = [match for file in files if (match := SHARD.fullmatch(file.stem))]
-    if shards and len(shards) < len(files):
-        names = ", ".join(file.name for file in files[:SHOWN])
-        raise ValueError(
-            f"{files[0].parent} holds a split both as one file and in shards ({names}); "
-            "give the files by path={'train': [...], 'test': [...]}"
-        )
-    counts = {int(shard["count"]) for shard in shards}
-    if len(counts) > 1 or (counts and len(shards) != max(counts)):
-        names = ", ".join(file.name for file in files[:SHOWN])
-        raise ValueError(
-            f"{files[0].parent} has {counted(len(shards), 'shard')} of a split of "
-            f"{max(counts)}: {names}; shards are missing, or there are others' too"
-        )
-    return [str(file) for file in files]
+def _check_shards(folder: Path, files: Sequence[str]) -> None:
+    """Check that files are all of a split, and of one dataset.
+
+    Raises:
+        ValueError: shards are missing, or there are files of another dataset too.
+    """
+    folders = {Path(file).parent for file in files}
+    shards = [SHARD.fullmatch(Path(file).stem) for file in files]
+    counts = {int(shard["count"]) if shard else 1 for shard in shards}
+    # Files without a count are those of a folder `train/`, or a single one.
+    is_whole = not any(shards) or counts == {len(files)}
+    if len(folders) == 1 and is_whole:
+        return
+    names = ", ".join(str(Path(file).relative_to(folder)) for file in files[:SHOWN])
+    raise ValueError(
+        f"{folder} has {counted(len(files), 'shard')} of a split of {max(counts)}: "
+        f"{names}; shards are missing, or there are others' too. Give the folder of one "
+        "dataset, or the files by path={'train': [...], 'test': [...]}"
+    )
 
 
-def _given_files(path: Any, test: str, test_share: float | None) -> Files:
+def _given_files(path: Any, splits: Sequence[str]) -> Files:
     """Return the files of the splits that are needed.
 
     Raises:
         ValueError: some are missing.
     """
-    splits = [TRAIN] if test_share is not None else [TRAIN, test]
+    files: Files = {}
     if isinstance(path, Mapping):
-        files = {
-            str(split): [str(find_path(file)) for file in _as_paths(own)]
-            for split, own in path.items()
-        }
+        for split, own in path.items():
+            files[str(split)] = [str(find_path(file)) for file in as_list(own)]
     elif isinstance(path, str | Path):
         place = find_path(path)
         if place.is_dir():
             return choose_files(place, splits)
-        files = {TRAIN: [str(place)]}
+        files[TRAIN] = [str(place)]
     else:
-        files = {}
         for file in map(find_path, path):
             files.setdefault(split_of(file), []).append(str(file))
     for split in splits:
@@ -488,33 +431,24 @@ def _given_files(path: Any, test: str, test_share: float | None) -> Files:
     return {split: files[split] for split in splits}
 
 
-def _as_paths(files: Any) -> list[Any]:
-    return [files] if isinstance(files, str | Path) else list(files)
-
-
 def name_of(files: Files) -> str:
     """Return the name of the folder in which files lie; `data` is none."""
     folder = Path(files[TRAIN][0]).parent
     return folder.parent.name if folder.name == "data" else folder.name
 
 
-def content_of_files(files: Files, image: str) -> str:
-    """Return the SHA-256 of files, in order, and of the image files that they name."""
+def content_of_files(files: Files) -> str:
+    """Return the SHA-256 of files, in order."""
     sha = hashlib.sha256()
     for split, own in files.items():
         for file in own:
-            sha.update(f"{split} {_sha256(file)}\n".encode())
-            for picture in _image_files(file, image):
-                sha.update(f"{_sha256(picture)}\n".encode())
+            try:
+                with open(file, "rb") as content:
+                    digest = hashlib.file_digest(content, "sha256").hexdigest()
+            except OSError as error:
+                raise ValueError(f"{file} cannot be read ({error})") from error
+            sha.update(f"{split} {digest}\n".encode())
     return sha.hexdigest()
-
-
-def _sha256(file: str) -> str:
-    try:
-        with open(file, "rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read ({error})") from error
 
 
 # --- what is in a file
@@ -531,7 +465,7 @@ def _schema(file: str) -> "pa.Schema":
         raise ValueError(f"{file} is not a Parquet file ({error})") from error
 
 
-def features_of(file: str) -> dict[str, Any]:
+def features_of(file: str) -> Metadata:
     """Return what Hugging Face's metadata say of each column; nothing without them."""
     metadata = _schema(file).metadata or {}
     try:
@@ -542,46 +476,53 @@ def features_of(file: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _find_image(
-    schema: "pa.Schema", features: Mapping[str, Any], file: str
-) -> str | None:
-    """Return the only column that holds images; None if there is none."""
-    columns: list[str] = schema.names
+def _class_names(metadata: Metadata, label: str) -> list[str] | None:
+    """Return the names of the classes of a column; None if the metadata give none."""
+    names = metadata.get(label, {}).get("names")
+    return names if isinstance(names, list) else None
+
+
+def _find_image(schema: "pa.Schema", metadata: Metadata, place: str) -> str | None:
+    """Return the only column that holds images; None if there is none.
+
+    Args:
+        schema: the columns and their types.
+        metadata: what Hugging Face knows of them.
+        place: how a message calls the file.
+
+    Raises:
+        ValueError: there are several.
+    """
     found = [
-        name
-        for name in columns
-        if features.get(name, {}).get("_type") == "Image"
+        str(name)
+        for name in schema.names
+        if metadata.get(name, {}).get("_type") == "Image"
         or _is_image_struct(schema.field(name).type)
     ]
     if len(found) > 1:
         raise ValueError(
-            f"{file} has several columns of images ({', '.join(found)}); say which one "
+            f"{place} has several columns of images ({', '.join(found)}); say which one "
             "by image="
         )
     return found[0] if found else None
 
 
-def _find_label(schema: "pa.Schema", features: Mapping[str, Any], file: str) -> str:
-    """Return the only column of classes, or the column `label`."""
-    columns: list[str] = schema.names
-    found = [
-        name for name in columns if features.get(name, {}).get("_type") == "ClassLabel"
-    ]
-    if "label" in columns:
+def _find_label(schema: "pa.Schema", metadata: Metadata, place: str) -> str:
+    """Return the column `label`, or the only column of classes; see `_find_image`.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    if "label" in schema.names:
         return "label"
+    kinds = {name: metadata.get(name, {}).get("_type") for name in schema.names}
+    found = [str(name) for name, kind in kinds.items() if kind == "ClassLabel"]
     if len(found) == 1:
         return found[0]
     raise ValueError(
-        f"{file} has no column 'label' (it has: {', '.join(schema.names)}); say which "
+        f"{place} has no column 'label' (it has: {', '.join(schema.names)}); say which "
         "one is the target by label="
     )
-
-
-def _check_known(column: str, schema: "pa.Schema", file: str) -> None:
-    if column not in schema.names:
-        raise ValueError(
-            f"{file} has no column '{column}': {nearest(column, schema.names)}"
-        )
 
 
 def _is_image_struct(kind: "pa.DataType") -> bool:
@@ -594,119 +535,54 @@ def _check_columns(file: str, image: str, label: str, client: Sequence[str]) -> 
     """Check that the columns are there and of a type that can be read.
 
     Raises:
-        ValueError: one is missing, or the images are of another type.
+        ValueError: one is missing, or images or labels are of another type.
     """
-    if not Path(file).is_file():
-        raise ValueError(f"{file} is missing")
+    from pyarrow.types import is_binary, is_large_binary, is_nested
+
     schema = _schema(file)
     for name in (image, label, *client):
         if name not in schema.names:
+            there = ", ".join(schema.names)
+            hint = nearest(name, schema.names).partition("(known")[0]
             raise ValueError(
-                f"{file} has no column '{name}' (it has: {', '.join(schema.names)})"
+                f"{file} has no column '{name}' (it has: {there}): {hint}".rstrip(": ")
             )
     kind = schema.field(image).type
-    alone = _is_binary(kind) or _is_text(kind)
-    if not alone and not _is_image_struct(kind):
+    if not is_binary(kind) and not is_large_binary(kind) and not _is_image_struct(kind):
         raise ValueError(
-            f"{file}: '{image}' must be a struct with 'bytes', or encoded bytes, or the "
-            f"path of an image file; the column is {kind}"
+            f"{file}: '{image}' must be a struct with 'bytes', or encoded bytes; the "
+            f"column is {kind}"
+        )
+    kind = schema.field(label).type
+    if is_nested(kind):
+        raise ValueError(
+            f"{file}: the label '{label}' is {kind}; give a column with one value a sample"
         )
 
 
-def _is_binary(kind: "pa.DataType") -> bool:
-    from pyarrow.types import is_binary, is_large_binary
-
-    return bool(is_binary(kind) or is_large_binary(kind))
-
-
-def _is_text(kind: "pa.DataType") -> bool:
-    from pyarrow.types import is_large_string, is_string
-
-    return bool(is_string(kind) or is_large_string(kind))
-
-
-def _read(file: str, columns: Sequence[str]) -> "pa.Table":
+def _read_column(file: str, name: str) -> "pa.ChunkedArray":
     import pyarrow.parquet as pq
 
-    return pq.read_table(file, columns=list(columns))
+    return pq.read_table(file, columns=[name])[name]
 
 
-def _joined(tables: "Sequence[pa.Table]", column: str) -> Array:
-    """Return a column of several tables as one array."""
-    parts = [_plain(table[column]) for table in tables]
-    return np.concatenate(parts)
-
-
-def _plain(column: "pa.ChunkedArray") -> Array:
-    """Return a column as an array; text and categories as objects."""
-    from pyarrow.types import is_dictionary
-
-    if is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    values: Array = column.to_pandas().to_numpy()
-    return values
-
-
-def _labels_of(files: Sequence[str], label: str) -> Array:
-    """Read the labels of a split.
+def _joined_column(files: Sequence[str], name: str, complete: bool = False) -> Array:
+    """Return a column of several files as one array; text and categories as objects.
 
     Raises:
-        ValueError: a label is missing.
+        ValueError: a value is missing where all must be there (`complete`).
     """
-    from pyarrow.types import is_nested
+    from pyarrow.types import is_dictionary
 
     parts = []
     for file in files:
-        column = _read(file, [label])[label]
-        if column.null_count:
+        column = _read_column(file, name)
+        if complete and column.null_count:
             raise ValueError(f"{file} has rows without an image or a label")
-        kind = column.type
-        if is_nested(kind):
-            raise ValueError(
-                f"{file}: the label '{label}' is {kind}; give a column with one value a "
-                "sample"
-            )
-        parts.append(_plain(column))
+        if is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        parts.append(column.to_pandas().to_numpy())
     return np.concatenate(parts)
-
-
-# --- images
-
-
-def _image_files(file: str, image: str) -> list[str]:
-    """Return the image files that a Parquet file names instead of holding images."""
-    schema = _schema(file)
-    if image not in schema.names:
-        return []
-    kind = schema.field(image).type
-    if _is_text(kind):
-        paths = _read(file, [image])[image].to_pylist()
-    elif _is_image_struct(kind) and kind.get_field_index("path") >= 0:
-        if not _lacks_bytes(file, image):
-            return []
-        rows = _read(file, [image])[image].to_pylist()
-        paths = [row["path"] for row in rows if row and row["bytes"] is None]
-    else:
-        return []
-    folder = Path(file).parent
-    return [str(folder / path) for path in paths if path]
-
-
-def _lacks_bytes(file: str, image: str) -> bool:
-    """Return whether some image is not in a Parquet file, or may not be."""
-    import pyarrow.parquet as pq
-
-    metadata = pq.ParquetFile(file).metadata
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        for j in range(rows.num_columns):
-            column = rows.column(j)
-            if column.path_in_schema == f"{image}.bytes":
-                counts = column.statistics
-                known = counts is not None and counts.has_null_count
-                if not known or counts.null_count:
-                    return True
-    return False
 
 
 def _decoded(files: Sequence[str], image: str) -> NDArray[np.uint8]:
@@ -717,11 +593,11 @@ def _decoded(files: Sequence[str], image: str) -> NDArray[np.uint8]:
     """
     images: list[NDArray[np.uint8]] = []
     for file in files:
-        table = _read(file, [image])
-        if table[image].null_count:
+        column = _read_column(file, image)
+        if column.null_count:
             raise ValueError(f"{file} has rows without an image or a label")
-        for row, value in enumerate(table[image].to_pylist()):
-            pixels = _decode(_content(value, file, row), file, row)
+        for row, value in enumerate(column.to_pylist()):
+            pixels = _decode(value, file, row)
             if images and pixels.shape != images[0].shape:
                 shapes = sorted({pixels.shape, images[0].shape})
                 raise ValueError(f"{file} mixes image shapes {shapes}; make them alike")
@@ -730,30 +606,13 @@ def _decoded(files: Sequence[str], image: str) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.stack(images))
 
 
-def _content(value: Any, file: str, row: int) -> bytes:
-    """Return the encoded bytes of an image, from the row itself or from its file."""
-    path = value if isinstance(value, str) else None
-    if isinstance(value, dict):
-        path = value.get("path")
-        value = value["bytes"]
-    if isinstance(value, bytes):
-        return value
-    if not path:
-        raise ValueError(
-            f"{file}: row {row} has neither the bytes nor the path of an image"
-        )
-    try:
-        return (Path(file).parent / path).read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{file}: the image of row {row} cannot be read ({error})"
-        ) from error
-
-
-def _decode(content: bytes, file: str, row: int) -> NDArray[np.uint8]:
+def _decode(value: Any, file: str, row: int) -> NDArray[np.uint8]:
     """Decode one image to [channels, height, width] with one or three channels."""
     from PIL import Image
 
+    content = value["bytes"] if isinstance(value, dict) else value
+    if content is None:
+        raise ValueError(f"{file}: row {row} does not hold the bytes of an image")
     try:
         return pixels_of(Image.open(io.BytesIO(content)))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysafl.core.problem import Dataset, Samples
-from raysafl.data.sources import Source, data_root
+from raysafl.core.problem import Dataset
+from raysafl.data.sources import Source, data_root, samples_of_users
 
 Ints = NDArray[np.int64]
 # A speech begins with a line that holds nothing but `SPEAKER:`.
@@ -68,21 +68,12 @@ class Shakespeare(Source):
 
         vocabulary = sorted(set(text))
         number = {letter: i for i, letter in enumerate(vocabulary)}
-        # The samples of all users: first those for training, then those for testing.
-        parts: list[list[tuple[Ints, Ints, Ints]]] = [[], []]
-        for user, words in enumerate(self._chosen(text)):
+        users = []
+        for words in self._chosen(text):
             codes = np.array([number[letter] for letter in words], np.int64)
             cut = self._cut(len(codes))
-            for part, piece in zip(parts, (codes[:cut], codes[cut:]), strict=True):
-                x, y = self._windows(piece)
-                part.append((x, y, np.full(len(y), user)))
-
-        train, test = (
-            Samples(x, y, users=users)
-            for x, y, users in (
-                map(np.concatenate, zip(*part, strict=True)) for part in parts
-            )
-        )
+            users.append((self._windows(codes[:cut]), self._windows(codes[cut:])))
+        train, test = samples_of_users(users)
         return Dataset("shakespeare", train, test, len(vocabulary), tuple(vocabulary))
 
     def _cut(self, characters: int) -> int:

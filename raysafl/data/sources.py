@@ -7,6 +7,7 @@ scaled to float32, and standardised if the source says so, only when a batch is 
 import math
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -152,8 +153,8 @@ def standardised(dataset: Dataset, standardise: bool | tuple[float, float]) -> D
         )
     return replace(
         dataset,
-        train=_standardised(dataset.train, mean, std),
-        test=_standardised(dataset.test, mean, std),
+        train=_rescaled(dataset.train, mean, std),
+        test=_rescaled(dataset.test, mean, std),
     )
 
 
@@ -168,11 +169,29 @@ def _mean_and_std(samples: Samples) -> tuple[float, float]:
     return mean * samples.scale + samples.shift, std * abs(samples.scale)
 
 
-def _standardised(samples: Samples, mean: float, std: float) -> Samples:
+def _rescaled(samples: Samples, mean: float, std: float) -> Samples:
     """Return the same samples with (x * scale + shift - mean) / std as inputs."""
     return replace(
         samples, scale=samples.scale / std, shift=(samples.shift - mean) / std
     )
+
+
+def samples_of_users(users: Sequence[Sequence[tuple[Any, Any]]]) -> list[Samples]:
+    """Put the samples of all users together, which are numbered in this order.
+
+    Args:
+        users: for each user its inputs and targets, (x, y), for training, and those for
+            testing.
+
+    Returns:
+        The samples for training and those for testing.
+    """
+    parts = []
+    for pairs in zip(*users, strict=True):
+        x, y = map(np.concatenate, zip(*pairs, strict=True))
+        sizes = [len(own) for _, own in pairs]
+        parts.append(Samples(x, y, users=np.repeat(np.arange(len(users)), sizes)))
+    return parts
 
 
 class Digits(ImageSource):

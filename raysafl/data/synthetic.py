@@ -3,9 +3,9 @@
 import numpy as np
 from pydantic import Field
 
-from raysafl.core.problem import Dataset, Samples
+from raysafl.core.problem import Dataset
 from raysafl.core.randomness import Key
-from raysafl.data.sources import Source
+from raysafl.data.sources import Source, samples_of_users
 
 DIMENSION = 60
 CLASSES = 10
@@ -32,7 +32,7 @@ class Synthetic(Source):
     def load(self) -> Dataset:
         """Return x float32 [S, 60], y int64 [S] in 10 classes, and the user of each sample."""
         deviation = np.arange(1, DIMENSION + 1) ** -0.6
-        parts: list[list[tuple[np.ndarray, ...]]] = [[], []]
+        users = []
         for user in range(self.users):
             rng = Key(self.seed)("synthetic", user)
             size = 50 + int(rng.lognormal(4, 2))
@@ -44,14 +44,7 @@ class Synthetic(Source):
             y = (x @ W + b).argmax(axis=1)
             # The first 90 % of a user's samples are for training.
             cut = int(0.9 * size)
-            for part, rows in zip(parts, (slice(cut), slice(cut, None)), strict=True):
-                part.append(
-                    (x[rows].astype(np.float32), y[rows], np.full(len(y[rows]), user))
-                )
-        train, test = (
-            Samples(x, y.astype(np.int64), users=users)
-            for x, y, users in (
-                map(np.concatenate, zip(*part, strict=True)) for part in parts
-            )
-        )
+            x = x.astype(np.float32)
+            users.append(((x[:cut], y[:cut]), (x[cut:], y[cut:])))
+        train, test = samples_of_users(users)
         return Dataset("synthetic", train, test, num_classes=CLASSES)

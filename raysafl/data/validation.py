@@ -1,6 +1,7 @@
-"""Validation: training samples that are held back, to judge models by."""
+"""Samples that are held back: validation samples, and test samples of each client's own."""
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from raysafl.core.client_indices import ClientIndices, Ints, StoredIndices
@@ -71,7 +72,7 @@ class Validation(Component):
         Raises:
             ValueError: The share is less than one sample.
         """
-        count = int(_counts(self.server, np.int64(len(samples))))
+        count = int(_counts_of_share(self.server, np.int64(len(samples))))
         if not count:
             raise ValueError(
                 f"validation: the share server={self.server:g} of {whose}, which is "
@@ -94,19 +95,15 @@ class Validation(Component):
             ValueError: No client holds enough samples to give one.
         """
         sizes = clients.sizes
-        counts = _counts(self.clients, sizes)
+        counts = _counts_of_share(self.clients, sizes)
         if not counts.any():
             raise ValueError(
                 f"validation: the share clients={self.clients:g} takes no sample of any "
                 f"client, because the largest holds {sizes.max(initial=0)}; give a "
                 "larger share"
             )
-        samples = clients.concatenated()
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        # A client's first samples in a random order are those that it gives.
-        order = np.lexsort((key(PURPOSE).random(len(samples)), owner))
-        place = np.arange(len(samples)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.unique(samples[order][place < counts[owner]])
+        is_drawn = _draw_of_each(sizes, counts, key(PURPOSE))
+        return np.unique(clients.concatenated()[is_drawn])
 
 
 def without(clients: ClientIndices, taken: Ints) -> ClientIndices:
@@ -135,7 +132,69 @@ def without(clients: ClientIndices, taken: Ints) -> ClientIndices:
     return StoredIndices(samples[kept], sizes)
 
 
-def _counts(share: float, sizes: Ints | np.int64) -> Ints:
+def hold_out(
+    clients: ClientIndices, share: float, key: Key
+) -> tuple[StoredIndices, StoredIndices]:
+    """Take test samples out of each client's samples, uniformly without replacement.
+
+    Of a client's n samples, max(1, floor(share * n)) become its test samples.
+
+    Args:
+        clients: The positions of each client's samples.
+        share: The share that is taken, in (0, 1).
+        key: The source of randomness of the split.
+
+    Returns:
+        The positions that each client trains on, and those that it is tested on.
+
+    Raises:
+        ValueError: A client holds fewer than two samples, or two clients hold the same
+            sample, so that one would train on what the other is tested on.
+    """
+    sizes = clients.sizes
+    few = np.flatnonzero(sizes < 2)
+    if len(few):
+        raise ValueError(
+            f"own_tests={share:g} leaves client {few[0]} no test sample beside one to "
+            f"train on: it holds {sizes[few[0]]} samples, and needs 2. Give it more by "
+            "another partition or fewer clients, or leave own_tests out"
+        )
+    samples = clients.concatenated()
+    if len(np.unique(samples)) < len(samples):
+        raise ValueError(
+            f"own_tests={share:g} needs clients that hold different samples, and under "
+            "this partition two clients hold the same one, so a client would train on "
+            "another's test samples; take another partition, or leave own_tests out"
+        )
+    counts = np.maximum(1, _counts_of_share(share, sizes))
+    is_test = _draw_of_each(sizes, counts, key("own tests"))
+    kept = StoredIndices(samples[~is_test], sizes - counts)
+    return kept, StoredIndices(samples[is_test], counts)
+
+
+def _counts_of_share(share: float, sizes: Ints | np.int64) -> Ints:
     """Return floor(share * size), where rounding errors of the product do not count."""
     found: Ints = np.floor(share * sizes + 1e-9).astype(np.int64)
     return np.minimum(found, np.maximum(sizes - 1, 0))
+
+
+def _draw_of_each(
+    sizes: Ints, counts: Ints, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw so many samples of each client.
+
+    Args:
+        sizes: [N] how many samples each client holds.
+        counts: [N] how many are drawn of them.
+        rng: the only source of randomness.
+
+    Returns:
+        Whether each sample is drawn, client after client.
+    """
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    # A client's first samples in a random order are drawn.
+    order = np.lexsort((rng.random(len(owner)), owner))
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    is_drawn = np.empty(len(owner), bool)
+    is_drawn[order] = place < counts[owner]
+    return is_drawn

@@ -56,9 +56,10 @@ def results(
     Args:
         paths: folders of sweeps, or folders that hold some.
         query: a condition in DuckDB's SQL, such as `algorithm == 'SAFARI' and client_prob > 0.5`,
-            or a whole query that begins with `select`, over the table `runs`. A name is
-            a column of `runs.parquet`, a label, a setting (`algorithm.client_prob`), or
-            the end of a setting's name (`client_prob`), looked up in this order.
+            or a whole query, which begins with `select`, `with` or `from`, over the table
+            `runs`. A name is a column of `runs.parquet`, a label, a setting
+            (`algorithm.client_prob`), or the end of a setting's name (`client_prob`),
+            looked up in this order.
         sort: the column to sort by, the largest value first.
         ascending: whether to sort the smallest value first.
         top: the maximum number of rows.
@@ -112,7 +113,7 @@ def _values(column: "pd.Series[Any]") -> str:
 
 def _is_whole(query: str) -> bool:
     """Return whether a query is a whole one, and no condition."""
-    return bool(re.match(r"\s*select\b", query, re.IGNORECASE))
+    return bool(re.match(r"\s*(select|with|from)\b", query, re.IGNORECASE))
 
 
 def _answer(query: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -143,7 +144,7 @@ def _answer(query: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             ask = "SELECT json_serialize_sql(?::VARCHAR)"
             [(tree,)] = database.execute(ask, [sql]).fetchall()
             # Names that the query itself gives to tables and columns.
-            own = {"runs", *re.findall(r'"alias":"(\w+)"', tree)}
+            own = {"runs", *re.findall(r'"(?:alias|key)":"(\w+)"', tree)}
             tree = json.loads(tree, object_hook=resolve)
             if tree["error"]:
                 raise duckdb.Error(tree["error_message"])

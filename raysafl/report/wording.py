@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from raysafl.storage.manifest import Manifest, Table
+from raysafl.storage.manifest import Manifest, Printed, Table
 from raysafl.storage.statistics import FIXED, final_of
 
 # Counts of an entry: replicates that are not in its mean. The last have not ended.
@@ -65,6 +65,12 @@ def ours(entry: Any, statistic: str, unit: str) -> str:
     return ended[0] if ended and not used else text
 
 
+def printed_text(printed: Printed, unit: str) -> str:
+    """Write a number of the paper with its standard deviation, if that is printed."""
+    std = math.nan if printed.std is None else printed.std
+    return spread(printed.mean, std, unit)
+
+
 def theirs(entry: Any, unit: str) -> str:
     """Write the paper's number of an entry, or nothing if it prints none."""
     mean = entry["paper.mean"]
@@ -109,21 +115,6 @@ def spread_note(entries: pd.DataFrame, table: Table) -> str:
         f"{text}. Over all entries it is {std} (root mean square): {between} between partitions, "
         f"and {within} between seeds within one. All entries are listed below."
     )
-
-
-def spread_parts(entries: pd.DataFrame, entry: Any, unit: str) -> list[str]:
-    """Write an entry's spread between partitions and within one; nothing if no entry has it."""
-    names = ("between", "within") if (entries["partitions"] > 1).any() else ()
-    return [number_or_dash(entry[name], unit) for name in names]
-
-
-def judgement(entries: pd.DataFrame, entry: Any) -> list[str]:
-    """Write z of an entry's difference, and how many partitions lie below, if any."""
-    below = [] if entries["below"].isna().all() else [entry["below"]]
-    return [
-        signed(entry["z"], "%"),
-        *(NOTHING if math.isnan(share) else f"{share:.0%}" for share in below),
-    ]
 
 
 def quality_text(manifest: Manifest) -> str:

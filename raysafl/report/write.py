@@ -5,10 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pyarrow as pa
 
-from raysafl.report.analysis.baseline import improvements
-from raysafl.report.analysis.entries import aggregate
-from raysafl.report.analysis.evidence import judged, paired
-from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import Part
 from raysafl.report.current import PAGE, page_end
 from raysafl.report.figures.curves import curves, enforcement_curves
@@ -16,10 +13,11 @@ from raysafl.report.figures.heatmap import heatmap
 from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import raster_runs, rasters
 from raysafl.report.figures.served import served
-from raysafl.report.pages.html import Picture
+from raysafl.report.pages.document import Picture
+from raysafl.report.pages.html import html
 from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import mlflow_text
-from raysafl.report.pages.page import Report, page
+from raysafl.report.pages.results import results_document
 from raysafl.report.wording import quality_text
 from raysafl.storage.files import atomic_write
 from raysafl.storage.manifest import Manifest
@@ -37,7 +35,7 @@ ABOUT = {
         "Curves",
         "Lines of {quality} over rounds, one line per method, one panel for each combination "
         "of the other labels. ",
-        "{meaning} of the global model after each evaluated round.",
+        "{meaning} after each evaluated round.",
     ),
     "heatmap": (
         "Heat map",
@@ -97,48 +95,12 @@ def write_report(store: Store) -> list[Location]:
     digest = page_end(store)
     runs = store.runs()
     manifest = store.manifest()
-    layout = Layout.of(manifest)
-    versus, shown = improvements(runs, manifest)
-    shown_layout = Layout.of(shown)
-    own = aggregate(runs, manifest)
-    lines = Part.of(own, manifest, layout)
-    checked = store.read()
-    rounds, came = _rounds_to_draw(checked.rows, runs, lines.manifest, manifest)
-    clients = sorted_rows(checked.clients, "clients").to_pandas()
-    inside = runs["run_id"].isin(list(lines.entries["run_id"]))
-    of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
-    entries = judged(versus, shown)
-    part = Part.of(entries, shown, shown_layout)
-    drawn: dict[str, Sequence[bytes | None]] = {
-        "curves": curves(*of_lines, note=lines.share, entries=lines.entries),
-        "heatmap": [heatmap(part.entries, part.manifest, part.layout)],
-        "pareto": [pareto(own, runs, manifest, layout)],
-        "enforce_prob": enforcement_curves(*of_lines, note=lines.share),
-        "participation": [rasters(came, runs, manifest, layout)],
-        "served": [served(clients, runs, manifest, layout)],
-    }
-    pictures = {
-        ABOUT[kind][0]: _named_pictures(
-            kind, pages, part.note if kind in OF_PART else "", manifest
-        )
-        for kind, pages in drawn.items()
-    }
-    report = Report(
-        manifest=manifest,
-        runs=runs,
-        layout=layout,
-        shown=shown,
-        shown_layout=shown_layout,
-        versus=versus,
-        entries=entries,
-        part=part,
-        pairs=paired(runs, manifest, layout),
-        pictures=pictures,
-        mlflow=mlflow_text(store),
-    )
+    numbers = Numbers.of(runs, manifest)
+    pictures = _pictures(store, numbers)
+    document = results_document(numbers, pictures, mlflow_text(store))
     files = {
-        "table.md": markdown(runs, manifest).encode(),
-        PAGE: page(report).encode() + digest,
+        "table.md": markdown(document).encode(),
+        PAGE: html(document).encode() + digest,
     }
     files |= {
         picture.name: picture.png for some in pictures.values() for picture in some
@@ -154,6 +116,34 @@ def write_report(store: Store) -> list[Location]:
     for name in sorted(files, key=lambda name: name == PAGE):
         atomic_write(store.path / name, files[name])
     return [store.path / name for name in files]
+
+
+def _pictures(store: Store, numbers: Numbers) -> dict[str, list[Picture]]:
+    """Draw the figures that the sweep has numbers for, by the titles of their sections."""
+    runs = numbers.runs
+    manifest = numbers.manifest
+    layout = numbers.layout
+    part = numbers.part
+    lines = Part.of(numbers.own, manifest, layout)
+    checked = store.read()
+    rounds, came = _rounds_to_draw(checked.rows, runs, lines.manifest, manifest)
+    clients = sorted_rows(checked.clients, "clients").to_pandas()
+    inside = runs["run_id"].isin(list(lines.entries["run_id"]))
+    of_lines = (rounds, lines.manifest, lines.layout, runs[inside])
+    drawn: dict[str, Sequence[bytes | None]] = {
+        "curves": curves(*of_lines, note=lines.share, entries=lines.entries),
+        "heatmap": [heatmap(part.entries, part.manifest, part.layout)],
+        "pareto": [pareto(numbers.own, runs, manifest, layout)],
+        "enforce_prob": enforcement_curves(*of_lines, note=lines.share),
+        "participation": [rasters(came, runs, manifest, layout)],
+        "served": [served(clients, runs, manifest, layout)],
+    }
+    return {
+        ABOUT[kind][0]: _named_pictures(
+            kind, pages, part.note if kind in OF_PART else "", manifest
+        )
+        for kind, pages in drawn.items()
+    }
 
 
 def _rounds_to_draw(
@@ -183,12 +173,9 @@ def _about(text: str, manifest: Manifest) -> str:
     known = manifest.statistic(manifest.table.statistic)
     accuracy = known is None or known.column in ("", ACCURACY)
     value = "accuracy" if accuracy else manifest.table.statistic
-    meaning = quality.capitalize()
-    if manifest.quality != ACCURACY and manifest.quality in manifest.columns:
-        meaning = (
-            f"{quality.capitalize()} ({manifest.columns[manifest.quality].meaning})"
-        )
-        text = text.replace("{meaning} of the global model", "{meaning}")
+    column = manifest.columns.get(manifest.quality)
+    what = f" ({column.meaning})" if column else " of the global model"
+    meaning = quality.capitalize() + what
     return text.format(quality=quality, value=value, meaning=meaning)
 
 

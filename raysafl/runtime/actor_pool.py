@@ -21,9 +21,9 @@ from ray.exceptions import (
     RayActorError,
 )
 
-from raysafl.core.text import redacted
 from raysafl.core.work import WorkLostError
 from raysafl.runtime.hardware import Hardware
+from raysafl.storage.redaction import redacted
 
 # What Ray raises when an actor was lost, rather than code in it.
 LOST = (RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError)

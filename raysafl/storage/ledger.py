@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from raysafl.core.text import redacted
 from raysafl.storage.integrity import RowSum
+from raysafl.storage.redaction import redacted
 
 
 class Status(StrEnum):

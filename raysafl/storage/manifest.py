@@ -8,7 +8,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from raysafl.core.component import Component
 from raysafl.core.record import Column
-from raysafl.core.text import nearest, redacted
+from raysafl.core.text import nearest
+from raysafl.storage.redaction import redacted
 from raysafl.storage.statistics import (
     ACCURACY,
     Statistic,

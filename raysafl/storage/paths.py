@@ -17,7 +17,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
-from raysafl.core.text import format_bytes, redacted
+from raysafl.core.text import format_bytes
+from raysafl.storage.redaction import redacted
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -19,13 +19,13 @@ from raysafl.core.algorithm import Algorithm, LocalTraining, MeanUpdate, Update
 from raysafl.core.component import Component
 from raysafl.core.participation import Participation
 from raysafl.core.problem import Dataset
-from raysafl.core.text import redacted
 from raysafl.core.users_parts import is_users_class, users_parts
 from raysafl.core.work import ClientScores, Scores, Task, TestsOn, Trained
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump
 from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
+from raysafl.storage.redaction import redacted
 from raysafl.sweep.user_errors import describe_error
 
 # No further round is tried after so many seconds.

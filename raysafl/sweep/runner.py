@@ -14,7 +14,7 @@ from rich.console import Console
 
 from raysafl.core.needs import is_installed, need
 from raysafl.core.problem import Dataset
-from raysafl.core.text import format_bytes, nearest, redacted
+from raysafl.core.text import format_bytes, nearest
 from raysafl.report.current import is_current
 from raysafl.runtime.hardware import Hardware
 from raysafl.simulation.run import Run
@@ -26,6 +26,7 @@ from raysafl.storage.paths import (
     explain_full_disk,
     parse_location,
 )
+from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests

@@ -14,9 +14,9 @@ from types import CodeType
 from typing import NamedTuple
 
 from raysafl.core.component import Component
-from raysafl.core.text import redacted
 from raysafl.core.users_code import OURS, is_users_file
 from raysafl.core.users_parts import is_users_class
+from raysafl.storage.redaction import redacted
 
 # The largest number of characters of a traceback that is kept.
 LONGEST = 20_000

@@ -21,7 +21,7 @@ from raysafl.simulation.run import Run
 from raysafl.simulation.simulation import Simulation
 from raysafl.theory.bounds import (
     Bound,
-    Condition,
+    Premise,
     fast_rates,
     least_snapshot_prob,
     most_client_prob,
@@ -94,9 +94,9 @@ class Advice:
     eta_s_given: bool
     # The run's probability of a client round, if it has one.
     client_prob: float | None
-    safari_rates: list[Condition]
+    safari_rates: list[Premise]
     safari: dict[str, Bound]
-    fast_rates: list[Condition]
+    fast_rates: list[Premise]
     fast: dict[str, Bound]
     # Why the run ended early; empty if it did not.
     stopped: str = ""
@@ -130,13 +130,13 @@ def advise(run: Run, rounds: int = 20) -> Advice:
     probes = []
     while True:
         if sim.round in due and not sim.replicates[0].diverged:
-            probes.append(estimate(run, work, sim))
+            probes.append(probe_at(run, work, sim))
         if sim.done or sim.round >= last:
             return conclude(run, work, probes, sim.replicates[0].diverged)
         sim.step()
 
 
-def estimate(run: Run, work: Worker, sim: Simulation) -> Probe:
+def probe_at(run: Run, work: Worker, sim: Simulation) -> Probe:
     """Make all estimates at the simulation's present parameters, without changing it."""
     w_P = sim.replicates[0].state.w_P
     key = Key(run.seed, sim.round)

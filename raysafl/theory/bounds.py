@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Condition:
+class Premise:
     """One premise of a theorem: given <= limit, or given == limit.
 
     Attributes:
@@ -47,7 +47,7 @@ class Bound:
 
 def safari_rates(
     L: float, eta_c: float, eta_s: float, K: float, as_printed: bool = True
-) -> list[Condition]:
+) -> list[Premise]:
     """Return the premises of SAFARI's theorem 4 on the rates of clients and server, K local steps.
 
     Printed: eta_c <= 1/(4 sqrt(30 L K)), the root over all. The proof (before eq. 47)
@@ -60,9 +60,9 @@ def safari_rates(
     limit = 1 / ((4 if as_printed else 2) * math.sqrt(30) * L * K)
     name = f"eta_c <= 1/({4 if as_printed else 2} sqrt(30) L K)"
     return [
-        Condition(name, eta_c, limit),
-        Condition("eta_c = 2 eta_s / K", eta_c, 2 * eta_s / K, equal=True),
-        Condition("eta_s <= 1/L", eta_s, 1 / L),
+        Premise(name, eta_c, limit),
+        Premise("eta_c = 2 eta_s / K", eta_c, 2 * eta_s / K, equal=True),
+        Premise("eta_s <= 1/L", eta_s, 1 / L),
     ]
 
 
@@ -104,7 +104,7 @@ def most_client_prob(
 
 def fast_rates(
     L: float, eta_c: float, K: float, m: int, n: int, q: float
-) -> list[Condition]:
+) -> list[Premise]:
     """Return the premises of FAST's theorem 1 on the clients' learning rate.
 
     m clients come in a snapshot, and n in other rounds.
@@ -114,13 +114,13 @@ def fast_rates(
     it is the stricter of the two, and not in the theorem's statement.
     """
     return [
-        Condition("eta_c <= 1/(8 L K)", eta_c, 1 / (8 * L * K)),
-        Condition(
+        Premise("eta_c <= 1/(8 L K)", eta_c, 1 / (8 * L * K)),
+        Premise(
             "eta_c <= (n q + m (1 - q)) / (5 m n L K)",
             eta_c,
             (n * q + m * (1 - q)) / (5 * m * n * L * K),
         ),
-        Condition(
+        Premise(
             "eta_c <= 1/(2 sqrt(30) L K) (proof)",
             eta_c,
             1 / (2 * math.sqrt(30) * L * K),

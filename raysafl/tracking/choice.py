@@ -1,5 +1,6 @@
 """How much of a sweep is logged to MLflow, and the rule by which curves are thinned."""
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -76,8 +77,8 @@ def stride(config: Mapping[str, Any], seen: int) -> int:
     every = config.get("eval_every", 1)
     planned = 0
     if isinstance(rounds, int) and isinstance(every, int) and every > 0:
-        planned = _ceil(rounds, every)
-    return max(1, _ceil(max(planned, seen), POINTS))
+        planned = math.ceil(rounds / every)
+    return max(1, math.ceil(max(planned, seen) / POINTS))
 
 
 def thinning_note(k: int) -> str:
@@ -88,7 +89,3 @@ def thinning_note(k: int) -> str:
         f"The curves have one of {k} evaluated rounds, and the last. "
         "All rounds are in `rounds/`."
     )
-
-
-def _ceil(number: int, divisor: int) -> int:
-    return -(-number // divisor)

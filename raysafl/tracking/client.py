@@ -2,17 +2,22 @@
 
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
+from platformdirs import user_cache_path
 
 from raysafl.core.needs import need
-from raysafl.core.text import redacted
-from raysafl.storage.paths import Location, local_folder
+from raysafl.storage.files import atomic_write
+from raysafl.storage.paths import Location, StorageError, local_folder
+from raysafl.storage.redaction import redacted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -26,8 +31,8 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
-# What needs MLflow, for the message where it is missing.
-LOGGING = "the logging of runs"
+# The tag of our experiments and runs that holds the name of the sweep.
+SWEEP = "raysafl.sweep"
 
 
 def default_uri(root: Location) -> str:
@@ -67,10 +72,8 @@ def connect(uri: str) -> "MlflowClient":
 
     Raises:
         MlflowException: it does not answer.
-        ValueError: MLflow is not installed. Or the URI lacks its scheme; MLflow would
-            make a folder of that name.
+        ValueError: the URI lacks its scheme; MLflow would make a folder of that name.
     """
-    need("mlflow", LOGGING)
     if uri.startswith("//"):
         raise ValueError(f"MLflow's URI {redacted(uri)} lacks a scheme such as https:")
     for name, value in ENVIRONMENT.items():
@@ -87,6 +90,36 @@ def connect(uri: str) -> "MlflowClient":
     return client
 
 
+def open_experiment(client: "MlflowClient", name: str, artifacts: str | None) -> str:
+    """Find or make the experiment of a name, and return MLflow's id of it.
+
+    One that was deleted, or one of ours whose artifacts lie where the database was
+    before it was moved, is renamed and deleted, and another one is made.
+
+    Args:
+        client: the client of MLflow.
+        name: the name of the sweep.
+        artifacts: where the experiment's artifacts must lie; None leaves it to the
+            server.
+    """
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        number = str(found.experiment_id)
+        deleted = found.lifecycle_stage == "deleted"
+        moved = artifacts not in (None, found.artifact_location)
+        if not deleted and not (moved and SWEEP in found.tags):
+            return number
+        if deleted:
+            # MLflow renames no experiment that is deleted.
+            client.restore_experiment(number)
+        client.rename_experiment(number, f"{name} (deleted {number})")
+        client.delete_experiment(number)
+    # With the first tag MLflow's page opens on the runs, and not on traces of language
+    # models.
+    tags = {"mlflow.experimentKind": "custom_model_development", SWEEP: name}
+    return str(client.create_experiment(name, artifacts, tags))
+
+
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
     """Turn what MLflow raises in the block into a ValueError of one line, without credentials.
@@ -94,7 +127,7 @@ def explained(uri: str) -> Iterator[None]:
     Raises:
         ValueError: likewise if MLflow is not installed.
     """
-    need("mlflow", LOGGING)
+    need("mlflow", "the logging of runs")
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -152,16 +185,40 @@ def analyse(uri: str) -> None:
 
 @contextmanager
 def _one_opens(uri: str) -> Iterator[None]:
-    """Let one process at a time open a database.
+    """Let one process at a time open a database, and give a new one its tables.
 
-    Two processes that make its tables at the same time would both fail.
+    Two processes that make them at the same time would both fail. MLflow makes them by
+    some seventy changes one after the other, which takes a second of processor time, so
+    an empty database is kept for each of its versions and copied.
     """
     file = database(uri)
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        FileLock(file.with_name(f".{file.name}.lock"), timeout=60)
-        if file
-        else nullcontext()
-    ):
+    if file is None:
         yield
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f".{file.name}.lock"), timeout=60):
+        # Options of a URI may ask for another form of database.
+        plain = uri.startswith("sqlite:///") and "?" not in uri
+        fresh = plain and not file.exists()
+        kept = user_cache_path("raysafl") / f"mlflow-{version('mlflow')}.db"
+        # Without the copy, MLflow makes the tables.
+        with suppress(OSError, StorageError):
+            if fresh:
+                atomic_write(file, kept.read_bytes())
+        yield
+        with suppress(OSError, StorageError, sqlite3.Error):
+            if fresh and not kept.exists():
+                _keep(file, kept)
+
+
+def _keep(file: Path, kept: Path) -> None:
+    """Keep a copy of a new database, without the experiment that says where it was made.
+
+    MLflow makes this first experiment again where it is missing.
+    """
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "mlflow.db"
+        shutil.copyfile(file, copy)
+        with closing(sqlite3.connect(copy)) as opened, opened:
+            opened.execute("DELETE FROM experiments")
+        atomic_write(kept, copy.read_bytes())

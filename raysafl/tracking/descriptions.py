@@ -88,7 +88,7 @@ def report_files(store: Store) -> list[Location]:
     return [file for name in names if (file := store.file(name)).is_file()]
 
 
-def description(store: Store, limit: int, note: str, view: MlflowView | None) -> str:
+def description(store: Store, limit: int, note: str, view: MlflowView) -> str:
     """Return the description of a sweep as Markdown, of at most `limit` characters.
 
     It is `table.md`, or the title and the notes as long as that does not exist. Below
@@ -98,15 +98,14 @@ def description(store: Store, limit: int, note: str, view: MlflowView | None) ->
         store: the folder of the sweep.
         limit: the largest number of characters.
         note: the last paragraph, which says what MLflow has of the sweep.
-        view: where MLflow shows the sweep; None without links.
+        view: where MLflow shows the sweep.
     """
     manifest = store.manifest()
     table = store.file("table.md")
     parts = [f"# {manifest.title or manifest.name}", manifest.notes]
     text = table.read_text() if table.is_file() else "\n\n".join(filter(None, parts))
-    if view is not None:
-        title, body = _title_and_body(text)
-        text = "\n\n".join(filter(None, [title, _links(store, view), body]))
+    title, body = _title_and_body(text)
+    text = "\n\n".join(filter(None, [title, _links(store, view), body]))
     end = f"\n\n{note}"
     if len(text) + len(end) > limit:
         cut = "\n\n(cut: the whole is in table.md and report.html, among the artifacts)"

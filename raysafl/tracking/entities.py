@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raysafl.tracking.metrics import SUMS, Curves, metric_name
+from raysafl.tracking.metrics import SUMS, metric_name
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow.entities import Metric, Param, RunTag
 
 # Largest number of characters of a tag in MLflow.
@@ -17,27 +18,27 @@ TEXT = 8000
 PARAM = 6000
 
 
-def points(curves: Curves, start: int) -> list["Metric"]:
+def points(curves: "pd.DataFrame", start: int) -> list["Metric"]:
     """Return the points of curves that are finite.
 
     A running sum has no points as long as it is 0, so that MLflow draws no chart of what
     never happens in a run.
 
     Args:
-        curves: the curves.
+        curves: the curves of a run, see `raysafl.tracking.metrics.curves_of`.
         start: when the run started, in milliseconds since 1970.
     """
     from mlflow.entities import Metric
 
-    names = [metric_name(column) for column in curves.names]
-    rounds = curves.rounds.tolist()
-    times = [start + time for time in curves.times.tolist()]
-    sums = {metric_name(column) for column in SUMS}
+    rounds = curves.index.tolist()
+    times = (start + curves["time"]).tolist()
     return [
-        Metric(name, value, when, round)
-        for name, column in zip(names, curves.values.T.tolist(), strict=True)
-        for round, when, value in zip(rounds, times, column, strict=True)
-        if math.isfinite(value) and (value or name not in sums)
+        Metric(metric_name(column), value, when, round)
+        for column in curves.columns.drop("time")
+        for round, when, value in zip(
+            rounds, times, curves[column].tolist(), strict=True
+        )
+        if math.isfinite(value) and (value or column not in SUMS)
     ]
 
 

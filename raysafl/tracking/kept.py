@@ -13,13 +13,19 @@ LOADER = "raysafl.kept.pyfunc"
 FILE = "model.safetensors"
 
 
-def model_files(store: Store, run_id: str, ending: LedgerEntry) -> dict[str, bytes]:
-    """Return the files of the artifact `model`; none if the run kept no model.
-
-    A file of models that is larger than `MOST_BYTES` is left out; `model_note` says so.
-    """
-    if not ending.kept or model_note(run_id, ending):
-        return {}
+def kept_models(
+    store: Store, run_id: str, ending: LedgerEntry
+) -> tuple[dict[str, bytes], str]:
+    """Return the files of the artifact `model`, or why there are none of models that were kept."""
+    if not ending.kept:
+        return {}, ""
+    size = ending.kept_bytes or 0
+    if size > MOST_BYTES:
+        return {}, (
+            f"The kept models, {format_bytes(size)}, are more than "
+            f"{format_bytes(MOST_BYTES)} and are only in the sweep's folder, as "
+            f"models/{run_id}.safetensors."
+        )
     # MLflow takes seconds to import, which runs without models need not pay for. Its
     # `pyfunc.add_to_model` does the same, and importing that raises warnings.
     from mlflow.models import Model
@@ -32,21 +38,8 @@ def model_files(store: Store, run_id: str, ending: LedgerEntry) -> dict[str, byt
         config={"replicate": None},
         python_version=platform.python_version(),
     )
-    return {
+    files = {
         "model/MLmodel": about.to_yaml().encode(),
         f"model/{FILE}": store.model(run_id).read_bytes(),
     }
-
-
-def model_note(run_id: str, ending: LedgerEntry) -> str:
-    """Say why the models that a run kept are not logged; empty if they are."""
-    if not ending.kept:
-        return ""
-    size = ending.kept_bytes or 0
-    if size > MOST_BYTES:
-        return (
-            f"The kept models, {format_bytes(size)}, are more than "
-            f"{format_bytes(MOST_BYTES)} and are only in the sweep's folder, as "
-            f"models/{run_id}.safetensors."
-        )
-    return ""
+    return files, ""

@@ -1,25 +1,31 @@
-"""Turns the rows of runs into what MLflow stores: curves, final statistics, and their times."""
+"""Reads runs of a sweep's folder, and turns their rows into curves and final statistics."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raysafl.core.record import FURTHER_NAME, Column, Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
-from raysafl.storage.manifest import Table
+from raysafl.storage.manifest import Manifest, Table
+from raysafl.storage.rows import scalar_names, sorted_rows
 from raysafl.storage.statistics import ACCURACY, summarise_each
+from raysafl.storage.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Ints = NDArray[np.int64]
+# A statistic over the replicates of a run: its mean, and its standard deviation (n - 1),
+# which is NaN for one replicate.
+Spread = tuple[float, float]
 
 MEANS = columns_with(Summary.MEAN)
 SUMS = columns_with(Summary.SUM)
+# All columns but the cohorts, whose lists take most of the memory.
+NEEDED = ["run_id", "replicate", "round", "kind", "trained", "seconds", *MEANS, *SUMS]
 # The groups of curves that measure quality; all others measure what it took.
 GROUPS = ("test", "train", "val", "clients")
 WORK = "work"
@@ -51,101 +57,100 @@ def shown_statistics(table: Table) -> list[str]:
     return list(dict.fromkeys([table.statistic, *table.also, COST]))
 
 
-class Curves(NamedTuple):
-    """The curves of a run: a line for each evaluated round.
+def thinned(curves: "pd.DataFrame", k: int, ended: bool) -> "pd.DataFrame":
+    """Return every k-th round of the curves of a run, and the last one if it has ended."""
+    keep = np.arange(1, len(curves) + 1) % k == 0
+    if ended:
+        keep[-1:] = True
+    kept: pd.DataFrame = curves[keep]
+    return kept
+
+
+def last_round(curves: "pd.DataFrame") -> int:
+    """Return the last round of the curves of a run; -1 if there is none."""
+    return int(curves.index[-1]) if len(curves) else -1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run as the folder has it at a moment.
 
     Args:
-        rounds: the numbers of the rounds, [lines].
-        times: the milliseconds from the start of the run to the end of each, [lines].
-        values: the points, which may be NaN, [lines, names].
-        names: the names of the curves.
+        rows: its rows, sorted by replicate and round, without the cohorts.
+        ending: how it ended; None if it has not ended.
+        curves: its curves, see `curves_of`.
+        statistics: its final statistics over replicates by name, which may be NaN.
     """
 
-    rounds: Ints
-    times: Ints
-    values: NDArray[np.float64]
-    names: list[str]
+    rows: "pd.DataFrame"
+    ending: LedgerEntry | None
+    curves: "pd.DataFrame"
+    statistics: dict[str, Spread]
 
     @property
-    def last_round(self) -> int:
-        """The last round that has a line; -1 if there is none."""
-        return int(self.rounds[-1]) if len(self.rounds) else -1
+    def lasted(self) -> int:
+        """How long the run took, or has taken so far, in milliseconds."""
+        if self.ending is not None and self.ending.seconds is not None:
+            return int(1000 * self.ending.seconds)
+        return int(self.curves["time"].iloc[-1]) if len(self.curves) else 0
 
-    def kept(self, k: int, ended: bool) -> "Curves":
-        """Return every k-th line.
+    def digest(self, through: int) -> str:
+        """Return a fingerprint of the rows up to a round."""
+        return digest(self.rows, through)
 
-        Args:
-            k: the distance of lines.
-            ended: whether the last line is kept in any case.
-        """
-        keep = np.arange(1, len(self.rounds) + 1) % k == 0
-        if ended:
-            keep[-1:] = True
-        return self._only(keep)
 
-    def after(self, round: int) -> "Curves":
-        """Return the lines of the rounds after a round."""
-        return self._only(self.rounds > round)
+def read_runs(
+    store: Store, run_ids: Collection[str], manifest: Manifest
+) -> dict[str, Reading]:
+    """Read some runs together, each of which may have no rows or no ledger entry.
 
-    def _only(self, which: NDArray[np.bool_]) -> "Curves":
-        return Curves(
-            self.rounds[which], self.times[which], self.values[which], self.names
+    Args:
+        store: the folder of the sweep.
+        run_ids: the ids of the runs.
+        manifest: the sweep, which declares the further columns of the rows.
+    """
+    checked = store.read(run_ids)
+    needed = [*NEEDED, *scalar_names(checked.rows.schema)]
+    rows: pd.DataFrame = sorted_rows(checked.rows.select(needed)).to_pandas()
+    every = curves_of(rows)
+    curves = {str(i): part.droplevel(0) for i, part in every.groupby(level=0)}
+    statistics = final_statistics(rows, manifest.columns, manifest.quality)
+    own = {str(i): part for i, part in rows.groupby("run_id")}
+    return {
+        i: Reading(
+            rows=own.get(i, rows[:0]),
+            ending=checked.ledger.get(i),
+            curves=curves.get(i, every[:0].droplevel(0)),
+            statistics=statistics.get(i, {}),
         )
+        for i in run_ids
+    }
 
 
-NO_CURVES = Curves(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)), [])
-
-
-def curves(rows: "pd.DataFrame") -> dict[str, Curves]:
-    """Return the curves of many runs, by run id; runs without rows have none.
+def curves_of(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the curves of many runs: a line for each run id and evaluated round.
 
     A point is the mean over the replicates that have the round. Columns that add up
-    over rounds are the mean over replicates of their running sum.
+    over rounds are the mean over replicates of their running sum. The column `time`
+    holds the milliseconds from the start of the run to the end of the round.
 
     Args:
         rows: the rows of the runs, sorted by run, replicate and round.
     """
-    if rows.empty:
-        return {}
+    keys = ["run_id", "round"]
     means = [*MEANS, *further_of_rows(rows)]
-    names = [*means, *SUMS]
-    run = _numbers(rows, ["run_id"])
-    keys = [run, rows["round"].to_numpy()]
-    lines = rows.groupby(keys)
-    running = rows[SUMS].groupby([run, rows["replicate"].to_numpy()]).cumsum()
-    parts = (lines[means].mean(), running.groupby(keys).mean())
-    values = np.concatenate([part.to_numpy(float) for part in parts], axis=1)
-
+    running = rows[SUMS].groupby([rows["run_id"], rows["replicate"]]).cumsum()
+    lines = rows[[*keys, *means, "seconds"]].join(running).groupby(keys)
+    curves = lines[[*means, *SUMS]].mean()
     seconds = lines["seconds"].max().fillna(0.0)
-    of_run = seconds.index.get_level_values(0).to_numpy()
-    times = (1000 * seconds.groupby(of_run).cumsum()).to_numpy().astype(np.int64)
-    rounds = seconds.index.get_level_values(1).to_numpy().astype(np.int64)
-    firsts = np.flatnonzero(np.diff(of_run)) + 1
-    each = (np.split(part, firsts) for part in (rounds, times, values))
-    return {
-        run_id: Curves(own_rounds, own_times, own_values, names)
-        for run_id, own_rounds, own_times, own_values in zip(
-            rows["run_id"].unique(), *each, strict=False
-        )
-    }
+    curves["time"] = (1000 * seconds.groupby(level=0).cumsum()).astype(np.int64)
+    return curves
 
 
 def further_of_rows(rows: "pd.DataFrame") -> list[str]:
     """Return the names of the further columns of rows."""
     names = [str(name) for name in rows if name not in MEANS]
     return [name for name in names if FURTHER_NAME.fullmatch(name)]
-
-
-class Spread(NamedTuple):
-    """A statistic over the replicates of a run.
-
-    Args:
-        mean: its mean.
-        std: its standard deviation (n - 1); NaN for one replicate.
-    """
-
-    mean: float
-    std: float
 
 
 def final_statistics(
@@ -162,44 +167,34 @@ def final_statistics(
     """
     if rows.empty:
         return {}
-    lengths = np.bincount(_numbers(rows, ["run_id", "replicate"]))
+    lengths = np.asarray(rows.groupby(["run_id", "replicate"]).size(), np.int64)
     parts = summarise_each(rows, lengths, columns, quality)
     run_ids = rows["run_id"].to_numpy()[np.cumsum(lengths) - 1]
     of_run = parts.groupby(run_ids)
-    means = of_run.mean()
-    stds = of_run.std().to_dict("records")
+    means = of_run.mean().to_dict("index")
+    stds = of_run.std().to_dict("index")
     return {
-        str(run_id): {str(n): Spread(mean, std[n]) for n, mean in own.items()}
-        for run_id, own, std in zip(
-            means.index, means.to_dict("records"), stds, strict=True
-        )
+        str(run_id): {
+            str(name): (mean, stds[run_id][name]) for name, mean in own.items()
+        }
+        for run_id, own in means.items()
     }
 
 
 def digest(rows: "pd.DataFrame", through: int) -> str:
     """Return a fingerprint of a run's rows up to a round, by which changed rows are noticed."""
     some = rows[rows["round"] <= through]
-    # A column that the run does not have is left out, so the fingerprints of runs
-    # without further columns stay what they are.
+    # Runs that are read together have each other's columns, empty.
     further = [name for name in further_of_rows(rows) if some[name].notna().any()]
     columns = some[["replicate", "round", *MEANS, *SUMS, *sorted(further)]]
     return hashlib.sha256(columns.to_numpy(dtype="float64").tobytes()).hexdigest()[:16]
 
 
-def started(ending: LedgerEntry | None) -> int | None:
-    """Return when a run started, in milliseconds since 1970; None if it is not known."""
+def milliseconds(when: str) -> int:
+    """Return a time in ISO 8601 as milliseconds since 1970; 0 if it is none."""
     try:
-        when = datetime.fromisoformat(ending.started if ending else "")
+        time = datetime.fromisoformat(when)
     except ValueError:
-        return None
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return int(1000 * when.timestamp())
-
-
-def _numbers(rows: "pd.DataFrame", columns: list[str]) -> Ints:
-    """Number the groups of equal values that follow one another, from 0; one number a row."""
-    new = np.zeros(len(rows), bool)
-    for name in columns:
-        values: NDArray[Any] = rows[name].to_numpy()
-        new[1:] |= values[1:] != values[:-1]
-    return np.cumsum(new)
+        return 0
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return int(1000 * time.timestamp())

@@ -1,6 +1,7 @@
-"""A sweep's folder as an MLflow experiment: a parent run, and a child per run of the sweep.
+"""A sweep's folder in MLflow: a parent run, and a child for each run of the sweep.
 
-`raysafl.tracking.experiment` says which experiment that is.
+They are in the experiment that has the sweep's name, and a child is found again by our
+id of its run. So two folders of one name are one sweep, as the folder logged last has it.
 """
 
 import hashlib
@@ -8,17 +9,23 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from raysafl.core.component import flatten
-from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import MlflowView, write_view
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
-from raysafl.tracking import metrics
 from raysafl.tracking.choice import Tracking, stride, thinning_note
-from raysafl.tracking.client import analyse, artifacts, connect, disconnect
+from raysafl.tracking.client import (
+    SWEEP,
+    analyse,
+    artifacts,
+    connect,
+    disconnect,
+    open_experiment,
+)
 from raysafl.tracking.descriptions import (
     HEADING,
     begun_runs,
@@ -40,21 +47,17 @@ from raysafl.tracking.entities import (
     points,
     run_tags,
 )
-from raysafl.tracking.experiment import open_experiment
-from raysafl.tracking.kept import model_files, model_note
-from raysafl.tracking.metrics import shown_statistics
-from raysafl.tracking.readings import Reading, read_runs
+from raysafl.tracking.kept import kept_models
+from raysafl.tracking.metrics import (
+    Reading,
+    last_round,
+    milliseconds,
+    read_runs,
+    shown_statistics,
+    thinned,
+)
 from raysafl.tracking.saved_view import TAG as VIEW
 from raysafl.tracking.saved_view import saved_view
-from raysafl.tracking.tags import (
-    DIGEST,
-    KIND,
-    LOGGED,
-    RUN,
-    STAMP,
-    SWEEP,
-    TRACK,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,36 +77,14 @@ POINTS_AT_ONCE = 750
 # Tags of MLflow's own.
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
-
-
-class Known(NamedTuple):
-    """What is remembered of a run that MLflow has.
-
-    Args:
-        mlflow_id: MLflow's id of it.
-        stamp: the fingerprint of what was logged when it ended; empty if it has not.
-        track: how much of it was logged.
-        end: when it ended, in milliseconds since 1970.
-    """
-
-    mlflow_id: str
-    stamp: str = ""
-    track: Tracking = Tracking.CURVES
-    end: int = 0
-
-    @classmethod
-    def of(cls, run: "Run") -> "Known":
-        """Remember a run as MLflow returns it."""
-        tags = run.data.tags
-        if run.info.status not in ("FINISHED", "FAILED"):
-            return cls(run.info.run_id)
-        brief = tags.get(TRACK) == Tracking.SUMMARY
-        track = Tracking.SUMMARY if brief else Tracking.CURVES
-        return cls(run.info.run_id, tags.get(STAMP, ""), track, run.info.end_time or 0)
-
-    def shows(self, stamp: str, track: Tracking) -> bool:
-        """Whether all of an ended run has been logged: a run with curves has a summary too."""
-        return self.stamp == stamp and self.track in (track, Tracking.CURVES)
+# Our tags: what a run of MLflow stands for.
+KIND = "raysafl.kind"
+RUN = "raysafl.run_id"
+# The last round that was looked at for curves, and the fingerprint of the rows up to it.
+LOGGED = "raysafl.logged_round"
+DIGEST = "raysafl.digest"
+# How much was logged of a run that has ended, and the fingerprint of all of it.
+STAMP = "raysafl.stamp"
 
 
 class Projection:
@@ -146,33 +127,27 @@ class Projection:
         self._curve = curve
         self._uri = uri
         self._client = connect(uri)
-        self._experiment = open_experiment(
-            self._client, store, self.manifest.name, artifacts(uri)
-        )
+        name = self.manifest.name
+        self._experiment = open_experiment(self._client, name, artifacts(uri))
         self._run_labels = self.manifest.labels()
-        # What MLflow has of each run.
-        self._known: dict[str, Known] = {}
-        # MLflow's id of the parent run.
-        self._parent = ""
+        # MLflow's ids of the runs, and the stamps of those that have ended there.
+        self._mlflow_ids: dict[str, str] = {}
+        self._stamps: dict[str, str] = {}
         # How runs ended whose end has been logged.
         self._ends: dict[str, Status] = {}
         # Runs without curves that are shown as running.
         self._running: set[str] = set()
-        # When the last of the runs ended, in milliseconds since 1970.
-        self._last_end = 0
-        self._find_runs()
-        self._open_parent()
-        write_view(store, self.view)
-
-    @property
-    def view(self) -> MlflowView:
-        """Where MLflow shows the sweep."""
-        return MlflowView(redacted(self._uri), self._experiment, self._parent)
-
-    @property
-    def experiment_name(self) -> str:
-        """The name of the sweep's experiment, which may differ from the sweep's own."""
-        return str(self._client.get_experiment(self._experiment).name)
+        starts = [milliseconds(entry.started) for entry in store.ledger().values()]
+        start = min(filter(None, starts), default=now())
+        tags = {SWEEP: name, KIND: "parent"}
+        self._parent = self._find_runs() or self._create(name, tags, start)
+        self._client.update_run(self._parent.info.run_id, "RUNNING")
+        # Where MLflow shows the sweep.
+        self._view = MlflowView(
+            redacted(uri), self._experiment, self._parent.info.run_id
+        )
+        write_view(store, self._view)
+        self._describe({})
 
     def close(self) -> None:
         """Close the connections to MLflow."""
@@ -209,28 +184,28 @@ class Projection:
             The number of runs.
         """
         planned = list(self.store.manifest().labels())
-        runs = begun_runs(self.store, planned, self.store.ledger())
+        ledger = self.store.ledger()
+        runs = begun_runs(self.store, planned, ledger)
         self.sync_runs(runs, live=False)
-        ends = self._ends
-        parent = self._client.get_run(self._parent)
-        self._upload(
-            self._parent,
-            {file.name: file.read_bytes() for file in report_files(self.store)},
-        )
-        self._describe(parent)
-        done = set(planned) <= ends.keys()
-        status = mlflow_status(ends.values()) if done else "KILLED"
-        self._client.set_terminated(self._parent, status, self._last_end or None)
+        parent = self._parent.info.run_id
+        files = {file.name: file.read_bytes() for file in report_files(self.store)}
+        self._upload(parent, files)
+        self._describe(status_counts(self._ends.values()))
+        done = set(planned) <= self._ends.keys()
+        status = mlflow_status(self._ends.values()) if done else "KILLED"
+        ends = [milliseconds(entry.ended) for entry in ledger.values()]
+        self._client.set_terminated(parent, status, max(ends, default=0) or None)
         analyse(self._uri)
         return len(runs)
 
-    def _describe(self, parent: "Run") -> None:
+    def _describe(self, counts: Mapping[str, str]) -> None:
         """Write description, source and saved view on the parent and on the experiment."""
         manifest = self.store.manifest()
-        text = description(self.store, TEXT, self._track.note, self.view)
-        counts = status_counts(self._ends.values())
-        self._tag(self._parent, {NOTE: text} | counts | source_tags(manifest))
-        view = saved_view(self._parent, manifest, parent.info.start_time)
+        parent = self._parent.info
+        text = description(self.store, TEXT, self._track.note, self._view)
+        tags = {NOTE: text, **counts, **source_tags(manifest)}
+        self._client.log_batch(parent.run_id, tags=run_tags(tags))
+        view = saved_view(parent.run_id, manifest, parent.start_time)
         known = self._client.get_experiment(self._experiment).tags
         # The page of an experiment shows two lines, in which a heading would be too
         # large.
@@ -238,40 +213,38 @@ class Projection:
             if known.get(name) != value:
                 self._client.set_experiment_tag(self._experiment, name, value)
 
-    def _find_runs(self) -> None:
-        """Look up the runs that MLflow has of this sweep."""
+    def _find_runs(self) -> "Run | None":
+        """Look up the runs that MLflow has of this sweep, and return the parent run."""
+        parent = None
         token = None
+        # Two folders of one name that were logged at the same time leave runs twice.
+        doubles: list[str] = []
         while token != "":
             page = self._client.search_runs([self._experiment], page_token=token)
             for run in page:
                 tags = run.data.tags
-                if tags.get(KIND) == "child" and RUN in tags:
-                    self._known[tags[RUN]] = Known.of(run)
-                elif tags.get(KIND) == "parent":
-                    self._parent = run.info.run_id
+                mlflow_id = run.info.run_id
+                run_id = tags.get(RUN, "")
+                if KIND not in tags:
+                    # The user has logged it.
+                    continue
+                if run_id in self._mlflow_ids or (parent and not run_id):
+                    doubles.append(mlflow_id)
+                elif not run_id:
+                    parent = run
+                else:
+                    self._mlflow_ids[run_id] = mlflow_id
+                    if run.info.status in ("FINISHED", "FAILED"):
+                        self._stamps[run_id] = tags.get(STAMP, "")
             token = page.token or ""
+        for mlflow_id in doubles:
+            self._client.delete_run(mlflow_id)
+        return parent
 
-    def _open_parent(self) -> None:
-        """Make the parent run, or mark it as running again."""
-        if not self._parent:
-            starts = [metrics.started(e) for e in self.store.ledger().values()]
-            tags = {
-                SWEEP: self.manifest.name,
-                KIND: "parent",
-                NOTE: description(self.store, TEXT, self._track.note, None),
-            }
-            made = self._create(self.manifest.name, tags, [s for s in starts if s])
-            self._parent = made.info.run_id
-        else:
-            self._client.update_run(self._parent, "RUNNING")
-
-    def _create(self, name: str, tags: Mapping[str, str], starts: list[int]) -> "Run":
-        """Make a run that began at the first of some times, or now."""
+    def _create(self, name: str, tags: Mapping[str, str], start: int) -> "Run":
+        """Make a run that began at a time in milliseconds since 1970."""
         return self._client.create_run(
-            self._experiment,
-            start_time=min(starts, default=now()),
-            tags=allowed_tags(tags),
-            run_name=name[:250],
+            self._experiment, start, allowed_tags(tags), name[:250]
         )
 
     def _is_decided(self, run_id: str) -> bool:
@@ -298,25 +271,28 @@ class Projection:
 
     def _log_ended(self, run_id: str, reading: Reading, ending: LedgerEntry) -> None:
         """Log a run that has ended, unless all of it has been logged."""
-        stamp = self._stamp(run_id, reading, ending)
-        known = self._known.get(run_id)
-        if known is None or not known.shows(stamp, self._track):
-            known = self._log_end(run_id, reading, ending, stamp)
-            self._known[run_id] = known
-        self._last_end = max(self._last_end, known.end)
+        content = self._fingerprint(run_id, reading, ending)
+        # A run with curves has a summary too.
+        enough = {f"{track} {content}" for track in (self._track, Tracking.CURVES)}
+        if self._stamps.get(run_id) not in enough:
+            stamp = f"{self._track} {content}"
+            self._log_end(run_id, reading, ending, stamp)
+            self._stamps[run_id] = stamp
         self._ends[run_id] = ending.status
         self._running.discard(run_id)
 
     def _log_end(
         self, run_id: str, reading: Reading, ending: LedgerEntry, stamp: str
-    ) -> Known:
+    ) -> None:
         """Log what MLflow lacks of a run that has ended, in as few requests as it allows."""
         table = self.manifest.table
         tags = ledger_tags(ending) | result_tag(reading.statistics, table)
+        files = {}
         if self._track is Tracking.CURVES:
-            k = stride(ending.config, len(reading.curves.rounds))
-            said = (thinning_note(k), model_note(run_id, ending))
-            if note := "\n\n".join(filter(None, said)):
+            models, absence = kept_models(self.store, run_id, ending)
+            files = self._files(run_id, reading, ending) | models
+            thinned = thinning_note(stride(ending.config, len(reading.curves)))
+            if note := "\n\n".join(filter(None, (thinned, absence))):
                 tags[NOTE] = note
         run = self._logged_run(run_id, reading)
         if run is None:
@@ -324,20 +300,21 @@ class Projection:
             tags = {}
         else:
             tags |= self._tags(run_id)
+            if run.info.status != "RUNNING":
+                self._client.update_run(run.info.run_id, "RUNNING")
         statistics = {
-            name: reading.statistics[name].mean
+            name: reading.statistics[name][0]
             for name in shown_statistics(table)
             if name in reading.statistics
         }
-        # The stamp counts only when the run is terminated, which comes last.
+        # The stamp does not count as long as the run is shown as running.
         tags[STAMP] = stamp
         self._send(run, run_id, reading, ending.config, statistics, tags)
-        if self._track is Tracking.CURVES:
-            self._upload(run.info.run_id, self._files(run_id, reading, ending))
+        if files:
+            self._upload(run.info.run_id, files)
         end = run.info.start_time + reading.lasted
         status = mlflow_status([ending.status])
         self._client.set_terminated(run.info.run_id, status, end)
-        return Known(run.info.run_id, stamp, self._track, end)
 
     def _send(
         self,
@@ -358,91 +335,84 @@ class Projection:
             statistics: the final statistics that MLflow gets as metrics.
             tags: further tags.
         """
-        through = reading.last_round
         fresh: list[Metric] = []
+        marks: dict[str, str] = {}
         if self._track is Tracking.CURVES:
             # A run that failed may go on, so that its last round may not stay the last.
             decided = reading.ending is not None and reading.ending.status.decided
-            k = stride(config, len(reading.curves.rounds))
-            curves = reading.curves.kept(k, decided)
-            through = curves.last_round
-            fresh = points(curves.after(_logged_through(run)), run.info.start_time)
+            k = stride(config, len(reading.curves))
+            curves = thinned(reading.curves, k, decided)
+            logged = int(run.data.tags.get(LOGGED, -1))
+            fresh = points(curves[curves.index > logged], run.info.start_time)
+            through = last_round(curves)
+            marks = {LOGGED: str(through), DIGEST: reading.digest(through)}
         if len(fresh) > POINTS_AT_ONCE:
             # MLflow would store the tags with the first of them. If the rest got lost,
             # the tags would say that it is there.
             self._client.log_batch(run.info.run_id, fresh)
             fresh = []
         fresh += fresh_metrics(statistics, run.data.metrics)
-        params = fresh_params(self._params(run_id, config), run.data.params)
-        marks = {
-            LOGGED: str(through),
-            DIGEST: reading.digest(through),
-            TRACK: self._track.value,
-        }
+        # Charts are drawn against parameters, so the labels are among them.
+        params = self._labels(run_id) | flatten(config)
         self._client.log_batch(
-            run.info.run_id, fresh, params, run_tags({**tags, **marks})
+            run.info.run_id,
+            fresh,
+            fresh_params(params, run.data.params),
+            run_tags({**tags, **marks}),
         )
 
     def _logged_run(self, run_id: str, reading: Reading) -> "Run | None":
         """Return the MLflow run of these rows; None if there is none that holds them."""
-        if run_id not in self._known:
+        if run_id not in self._mlflow_ids:
             return None
-        run = self._client.get_run(self._known[run_id].mlflow_id)
+        run = self._client.get_run(self._mlflow_ids[run_id])
         if run.info.lifecycle_stage != "active":
             return None
         tags = run.data.tags
         logged = reading.digest(int(tags.get(LOGGED, -1)))
         if tags.get(DIGEST, logged) == logged:
             return run
-        self._replace(run.info.run_id)
+        self._client.delete_run(run.info.run_id)
         return None
-
-    def _replace(self, mlflow_id: str) -> None:
-        """Delete a run of MLflow in whose place another one comes."""
-        # Without this tag, restoring the experiment would bring the run back.
-        self._tag(mlflow_id, {KIND: "replaced"})
-        self._client.delete_run(mlflow_id)
 
     def _create_child(
         self, run_id: str, reading: Reading, tags: Mapping[str, str]
     ) -> "Run":
         """Make the MLflow run of a run, with these tags besides its own."""
         # Without a recorded start, it is reckoned back from the time the run has taken.
-        start = metrics.started(reading.ending) or now() - reading.lasted
-        run = self._create(self._title(run_id), {**self._tags(run_id), **tags}, [start])
-        self._known[run_id] = Known(run.info.run_id)
+        started = reading.ending.started if reading.ending else ""
+        start = milliseconds(started) or now() - reading.lasted
+        run = self._create(self._title(run_id), {**self._tags(run_id), **tags}, start)
+        self._mlflow_ids[run_id] = run.info.run_id
         return run
 
     def _title(self, run_id: str) -> str:
         """Return a run's name: its labels, words as they are, numbers with their axis."""
-        labels = self._labels(run_id).items()
-        return (
-            ", ".join(v if isinstance(v, str) else f"{k}={v}" for k, v in labels)
-            or run_id
-        )
+        labels = self._run_labels.get(run_id, {}).items()
+        words = (v if isinstance(v, str) else f"{k}={v}" for k, v in labels)
+        return ", ".join(words) or run_id
 
     def _labels(self, run_id: str) -> dict[str, Any]:
-        """Return the labels of a run; a run that the manifest lacks has none."""
-        return self._run_labels.get(run_id, {})
+        """Return the labels of a run as MLflow has them; it has none if the manifest lacks it."""
+        labels = self._run_labels.get(run_id, {})
+        return {f"label.{axis}": value for axis, value in labels.items()}
 
     def _tags(self, run_id: str) -> dict[str, str]:
         """Return the tags that a run has from the beginning."""
-        labels = {
-            f"label.{axis}": str(value) for axis, value in self._labels(run_id).items()
-        }
         own = {
-            PARENT: self._parent,
+            PARENT: self._parent.info.run_id,
             SWEEP: self.manifest.name,
             RUN: run_id,
             KIND: "child",
         }
+        labels = {name: str(value) for name, value in self._labels(run_id).items()}
         return labels | own | source_tags(self.manifest)
 
-    def _stamp(self, run_id: str, reading: Reading, ending: LedgerEntry) -> str:
+    def _fingerprint(self, run_id: str, reading: Reading, ending: LedgerEntry) -> str:
         """Return a fingerprint of everything that is logged of a run that has ended."""
         table = self.manifest.table
         rest = [
-            reading.digest(reading.last_round),
+            reading.digest(last_round(reading.curves)),
             ending.content(),
             self._tags(run_id),
             self._curve is None,
@@ -452,21 +422,10 @@ class Projection:
             :16
         ]
 
-    def _params(self, run_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run's parameters: its configuration, and its labels, for use in charts."""
-        labels = {
-            f"label.{axis}": value for axis, value in self._labels(run_id).items()
-        }
-        return labels | flatten(config)
-
-    def _tag(self, mlflow_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a run in one request."""
-        self._client.log_batch(mlflow_id, tags=run_tags(tags))
-
     def _files(
         self, run_id: str, reading: Reading, ending: LedgerEntry
     ) -> dict[str, bytes]:
-        """Return a run's files: configuration, statistics, figure and kept models.
+        """Return a run's files: configuration, statistics, traceback and figure.
 
         The figure shows the spread over several replicates; MLflow itself draws the
         curve of a single one. The traceback of a failed try stays when a later try
@@ -482,7 +441,7 @@ class Projection:
         if self._curve and rows["replicate"].nunique() > 1:
             title = self._title(run_id)
             files["curve.png"] = self._curve(rows, title, self.manifest)
-        return files | model_files(self.store, run_id, ending)
+        return files
 
     def _upload(self, mlflow_id: str, files: Mapping[str, bytes]) -> None:
         """Store files as artifacts of a run."""
@@ -492,9 +451,3 @@ class Projection:
                 file.parent.mkdir(exist_ok=True)
                 file.write_bytes(content)
             self._client.log_artifacts(mlflow_id, temporary)
-
-
-def _logged_through(run: "Run") -> int:
-    """Return the round up to which MLflow has a run's curves; -1 if it has none."""
-    tags = run.data.tags
-    return -1 if tags.get(TRACK) == Tracking.SUMMARY else int(tags.get(LOGGED, -1))

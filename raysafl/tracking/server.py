@@ -17,17 +17,15 @@ from typing import IO
 from urllib.parse import urlencode
 
 from raysafl.core.needs import need
-from raysafl.core.text import redacted
 from raysafl.storage.mlflow_view import MODE, read_view
 from raysafl.storage.paths import Location
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.tracking.client import artifacts, database, default_uri
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # The address at which a server that listens on all interfaces answers on this machine.
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-# Largest number of sweeps whose addresses are printed.
-MOST_PAGES = 20
 # Seconds to wait until the server answers; it takes 20 on a busy machine.
 PATIENCE = 120.0
 # One worker without the job queue takes 0.4 GiB in 2 processes instead of 2.3 GiB in
@@ -46,7 +44,7 @@ def serve(
     Args:
         path: the folder of a sweep, or one that holds sweeps.
         host: the address to listen on.
-        port: the port; if it is taken, the next free one is used.
+        port: the port; if it is taken, a free one is used.
         browser: whether the page is opened in the user's browser.
 
     Raises:
@@ -108,10 +106,8 @@ def _show_pages(
     first = next(iter(pages.values())) if len(pages) == 1 else every
     print(f"MLflow UI: {first} ({note})", flush=True)
     if len(pages) > 1:
-        for name in list(pages)[:MOST_PAGES]:
-            print(f"  {name}: {pages[name]}", flush=True)
-        if len(pages) > MOST_PAGES:
-            print(f"  and {len(pages) - MOST_PAGES} more", flush=True)
+        for name, page in pages.items():
+            print(f"  {name}: {page}", flush=True)
     if browser and not webbrowser.open(first):
         print("no browser could be opened; open the address in one", flush=True)
 
@@ -170,24 +166,21 @@ def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _free_port(host: str, first: int, tries: int = 100) -> int:
-    """Return the first of `tries` ports that is free; raise ValueError if there is none."""
+def _free_port(host: str, wanted: int) -> int:
+    """Return a port if it is free, otherwise another one that is."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in range(first, min(first + tries, 65536)):
+    for port in (wanted, 0):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
+                return int(probe.getsockname()[1])
             except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                raise ValueError(
-                    f"cannot listen on {host}:{port}: {error.strerror}"
-                ) from error
-            return port
-    raise ValueError(
-        f"ports {first} to {first + tries - 1} are all taken; choose another"
-    )
+                if error.errno != errno.EADDRINUSE:
+                    raise ValueError(
+                        f"cannot listen on {host}:{port}: {error.strerror}"
+                    ) from error
+    raise ValueError(f"all ports of {host} are taken")
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

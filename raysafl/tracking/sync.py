@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from contextlib import closing
 
-from raysafl.core.text import redacted
 from raysafl.storage.paths import Location, SweepBusyError
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import find_sweeps
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import default_uri, explained
@@ -49,12 +49,12 @@ def sync(
                 closing(Projection(store, target, track, curve=curve)) as projection,
             ):
                 runs = projection.sync_sweep()
-                experiment = projection.experiment_name
+                name = projection.manifest.name
         except SweepBusyError:
             say(f"{store.path} is left out: a sweep is running there, and logs itself")
             continue
         say(
-            f"{store.path}: {runs} runs in MLflow's experiment '{experiment}' at "
+            f"{store.path}: {runs} runs in MLflow's experiment '{name}' at "
             f"{redacted(target)}"
         )
         total += runs

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from itertools import islice
 
-from raysafl.core.text import redacted
+from raysafl.storage.redaction import redacted
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
 from raysafl.tracking.client import reason

@@ -15,11 +15,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from helpers.here import run_in_process
+from helpers.reports import markdown
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raysafl import Key, Run, Trace
-from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.screen import screen
 from raysafl.runtime.in_process import Worker
 from raysafl.simulation.checkpoint import dump, restore

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from raysafl import Run, Runner, Sweep
-from raysafl.simulation.checkpoint import progress
 from raysafl.storage.verify import verify
 
 # What a server answers to every request; None if it never answers.
@@ -71,6 +70,6 @@ def test_a_tracker_that_does_not_do_its_work_costs_no_row_and_is_told_once(
     ).run()
     assert outcome.ok and not outcome.tracked
     assert len(outcome.store.rounds()) == tiny.rounds * tiny.replicates
-    assert verify(outcome.store, progress) == []
+    assert verify(outcome.store) == []
     said = text.getvalue()
     assert said.count(f"MLflow at {uri} failed") == 1 and "raysafl sync" in said

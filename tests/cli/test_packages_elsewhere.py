@@ -25,7 +25,7 @@ def end(code):
 """
 PROGRAM = """
 from raysafl.cli.endings import explain
-from raysafl.core.text import redacted
+from raysafl.storage.redaction import redacted
 import mine
 
 # The last is a TypeError inside the package, as only a mistake of raysafl's gives one.

@@ -493,6 +493,12 @@ def test_a_missing_csv_file_gets_the_nearest_name(tmp_path: Path) -> None:
     assert "must be a DataFrame" in refused(fl.from_pandas, "x.csv", label="ill")
 
 
+def test_an_option_of_a_csv_file_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    TABLE.to_csv(tmp_path / "patients.csv")
+    text = refused(fl.from_csv, tmp_path / "patients.csv", label="ill", clint="town")
+    assert "patients.csv cannot be read as CSV" in text and "'clint'" in text
+
+
 # --- they train
 
 

@@ -142,30 +142,24 @@ def test_validation_is_the_test_set_only_if_it_is_asked_for(tmp_path: Path) -> N
     assert len(fl.from_parquet(tmp_path, test="validation").load().test) == 2
 
 
-def test_images_may_be_bytes_alone_or_paths_of_files(tmp_path: Path) -> None:
+def test_images_may_be_encoded_bytes_alone(tmp_path: Path) -> None:
     images = pixels(4, tail=(3,))
-    for i, image in enumerate(images):
-        (tmp_path / f"{i}.png").write_bytes(png(image))
-    paths = [f"{i}.png" for i in range(4)]
-    forms = {
-        "bytes": pa.array([png(image) for image in images]),
-        "path": pa.array(paths),
-        "both": pa.array([{"bytes": None, "path": path} for path in paths]),
-    }
-    for form, column in forms.items():
+    column = pa.array([png(image) for image in images])
+    for part in ("train", "test"):
         table = pa.table({"img": column, "label": ["x", "y", "x", "y"]})
+        pq.write_table(table, tmp_path / f"{part}.parquet")
+    dataset = fl.from_parquet(tmp_path, image="img").load()
+    assert np.array_equal(dataset.train.x, images.transpose(0, 3, 1, 2))
+    assert dataset.names == ("x", "y")
+
+
+def test_an_image_that_is_a_file_of_its_own_is_refused(tmp_path: Path) -> None:
+    for form in ([{"bytes": None, "path": "0.png"}], ["0.png"]):
         for part in ("train", "test"):
-            (tmp_path / form).mkdir(exist_ok=True)
-            pq.write_table(table, tmp_path / form / f"{part}.parquet")
-        for path in tmp_path.glob("*.png"):
-            (tmp_path / form / path.name).write_bytes(path.read_bytes())
-        source = fl.from_parquet(tmp_path / form, image="img")
-        dataset = source.load()
-        assert np.array_equal(dataset.train.x, images.transpose(0, 3, 1, 2))
-        assert dataset.names == ("x", "y")
-        if form != "bytes":
-            (tmp_path / form / "0.png").write_bytes(png(images[1]))
-            assert "have changed" in refused(source.load)
+            table = pa.table({"img": form, "label": ["x"]})
+            pq.write_table(table, tmp_path / f"{part}.parquet")
+        text = refused(lambda: fl.from_parquet(tmp_path, image="img").load())
+        assert "not hold the bytes of an image" in text or "or encoded bytes" in text
 
 
 def test_a_table_in_parquet_is_the_same_run_as_its_data_frame(tmp_path: Path) -> None:
@@ -197,7 +191,11 @@ def test_what_is_missing_or_unclear_is_named(tmp_path: Path) -> None:
     for name in ("en", "fr"):
         write_all(tmp_path / "two" / name)
     text = refused(fl.from_parquet, tmp_path / "two")
-    assert "holds several datasets, in en/data, fr/data" in text
+    assert "its Parquet files lie deeper: give the folder of one dataset" in text
+    for name in ("en", "fr"):
+        write(tmp_path / "both" / name / "train.parquet", pixels(2), [0, 1])
+    text = refused(fl.from_parquet, tmp_path / "both", test_share=0.5)
+    assert "2 shards of a split of 1: en/train.parquet, fr/train.parquet; " in text
     assert "is missing; looked for" in refused(fl.from_parquet, tmp_path / "tow")
     write(tmp_path / "three" / "train.parquet", pixels(2), [0, 5])
     write(tmp_path / "three" / "test.parquet", pixels(2), [0, 1])

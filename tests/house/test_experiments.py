@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.experiments import FOLDER, forget_experiments, sweep_files
+from helpers.reports import markdown
 from helpers.small_data import write_all
 
 from raysafl import Dirichlet, Hardware, Run, Runner, Sweep
 from raysafl.core.problem import Dataset
 from raysafl.report.analysis.claims import check_claim
 from raysafl.report.analysis.entries import matches, unplaced
-from raysafl.report.pages.markdown import markdown
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.runs_table import write_runs_table

@@ -27,7 +27,8 @@ ALLOWED: dict[
     "report": {"core", "storage"},
     "tracking": {"core", "storage"},
     "runtime": {
-        *("core", "kernels", "data", "models", "objectives", "training", "version"),
+        *("core", "kernels", "data", "models", "objectives", "training", "storage"),
+        "version",
     },
     "theory": {"core", "simulation", "runtime"},
     "sweep": {

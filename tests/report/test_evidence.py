@@ -76,14 +76,14 @@ def test_with_one_partition_a_printed_number_is_one_more_seed() -> None:
     inside, outside = (place([0.49, 0.50, 0.51], 50 + reach + x) for x in (-0.01, 0.01))
     assert (inside["verdict"], outside["verdict"]) == ("inside", "outside")
     assert inside["half.diff"] == pytest.approx(reach)
-    assert inside["z"] == pytest.approx((reach - 0.01) / math.sqrt(4 / 3))
+    assert inside["z"] == pytest.approx(-(reach - 0.01) / math.sqrt(4 / 3))
     assert math.isnan(inside["below"])
 
 
 def test_a_printed_mean_of_n_seeds_has_an_nth_of_the_variance_within() -> None:
     one, five = (place([0.49, 0.50, 0.51], 52, seeds=n) for n in (1, 5))
-    assert one["z"] == pytest.approx(2 / math.sqrt(1 + 1 / 3))
-    assert five["z"] == pytest.approx(2 / math.sqrt(1 / 5 + 1 / 3))
+    assert one["z"] == pytest.approx(-2 / math.sqrt(1 + 1 / 3))
+    assert five["z"] == pytest.approx(-2 / math.sqrt(1 / 5 + 1 / 3))
 
 
 # Two seeds of each of three partitions, whose means are 40, 50 and 60 %.
@@ -99,7 +99,7 @@ def test_a_printed_number_lies_among_partitions_by_hand() -> None:
     assert entry["within"] == pytest.approx(2)
     assert entry["std.final"] == pytest.approx(math.sqrt(102))
     deviation = math.sqrt(98 + 4 / 4 + 200 / 6)
-    assert entry["z"] == pytest.approx(5 / deviation)
+    assert entry["z"] == pytest.approx(-5 / deviation)
     assert entry["half.diff"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
     assert (entry["verdict"], entry["below"]) == ("inside", pytest.approx(2 / 3))
 
@@ -108,7 +108,7 @@ def test_with_one_seed_each_a_printed_mean_of_seeds_is_judged_as_a_single_run() 
     # Nothing tells what of the spread is within, so none of it is divided by n.
     entries = [place([0.4, 0.5, 0.6], 55, [0, 1, 2], seeds=n) for n in (1, 5)]
     for entry in entries:
-        assert entry["z"] == pytest.approx(5 / math.sqrt(100 + 100 / 3))
+        assert entry["z"] == pytest.approx(-5 / math.sqrt(100 + 100 / 3))
         assert math.isnan(entry["between"]) and math.isnan(entry["within"])
 
 
@@ -140,7 +140,7 @@ def test_the_bias_of_a_group_is_judged_as_one_number_over_the_same_replicates() 
     whole = found.loc["all entries"]
     deviation = np.std(means, ddof=1) * math.sqrt(1 + 1 / 3)
     assert whole["diff"] == pytest.approx(np.mean(means) - 51)
-    assert whole["z"] == pytest.approx(-whole["diff"] / deviation)
+    assert whole["z"] == pytest.approx(whole["diff"] / deviation)
     assert whole["half"] == pytest.approx(stats.t.ppf(0.975, 2) * deviation)
     assert (whole["entries"], whole["lower"]) == (2, 1 + 0)
     one = found.loc["method = a"]

@@ -26,27 +26,24 @@ from raysafl.report.figures.pareto import pareto
 from raysafl.report.figures.participation import rasters
 from raysafl.report.figures.style import new_figure, to_png
 from raysafl.report.pages.comparison import write_comparison
-from raysafl.report.pages.html import Section, prose, render
+from raysafl.report.pages.document import (
+    Document,
+    Facts,
+    Grid,
+    Lines,
+    Pair,
+    Picture,
+    Verdict,
+)
+from raysafl.report.pages.html import html
+from raysafl.report.pages.markdown import markdown
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Claim, Entry, Manifest, Printed, Table
 from raysafl.storage.store import Store
 
-TITLES = [
-    "Summary",
-    "Table",
-    "All entries",
-    "Methods, seed by seed",
-    "Curves",
-    "Heat map",
-]
-TITLES += [
-    "Pareto plots",
-    "Participation",
-    "Missing, diverged, failed",
-    "Cost",
-    "Configuration",
-]
-TITLES += ["How it was made"]
+TITLES = ["Table", "All entries", "Methods, seed by seed", "Curves", "Heat map"]
+TITLES += ["Pareto plots", "Participation", "Missing, diverged, failed", "Cost"]
+TITLES += ["Configuration", "How it was made"]
 
 
 class Page(HTMLParser):
@@ -203,11 +200,42 @@ def test_the_command_reports_each_sweep_and_compares_them(
     assert "# quickstart and second" in (root / "both" / "comparison.md").read_text()
 
 
-def test_sections_without_parts_are_left_out_and_text_is_escaped() -> None:
-    sections = [Section("a", "A & <b>", [prose("*x* <i>")]), Section("b", "B", [])]
-    page = Page(render("T < 1", sections))
-    assert page.ids == ["a"] and "T < 1" in page.text and "A & <b>" in page.text
-    assert "em" in page.tags and "i" not in page.tags
+def test_both_writers_show_every_part_of_a_document(page: Page) -> None:
+    grid = Grid(
+        "g", ["a", "b", "c"], [["x", "y", Pair("1", "2", Verdict("inside"))]], 2
+    )
+    picture = Picture(
+        "p.png", base64.b64decode(str(page.images[0]["src"])[22:]), "alt", "cap"
+    )
+    parts = [grid, "", "*told*", Facts({"n": "v"}), Lines(["<b> | *l*"])]
+    document = Document(
+        "T < 1", {"One": parts, "Two": [picture], "No": [""]}, "Mind", "lead"
+    )
+    text = markdown(document)
+    assert text == (
+        "# T < 1\n\n**Mind**\n\nlead\n\n## One\n\n| a | b | c |\n| :-- | :-- | --: |\n"
+        "| x | y | 1 (2, inside) |\n\n*told*\n\n- n: v\n\n- <b> \\| *l*\n"
+    )
+    shown = Page(html(document))
+    assert shown.ids == ["one", "two"] and [i["alt"] for i in shown.images] == ["alt"]
+    for word in (
+        "T < 1",
+        "Mind",
+        "lead",
+        "a, b c",
+        "x, y 1 2 inside",
+        "told",
+        "n v",
+        "cap",
+    ):
+        assert word in shown.text, word
+    # What is told as it is, is not interpreted, and a text is.
+    assert "<b> | *l*" in shown.text and "em" in shown.tags and "b" not in shown.tags
+
+
+def test_code_in_an_entry_of_a_table_is_code_and_html_is_text() -> None:
+    shown = Page(html(Document("t", {"s": [Grid("g", ["h"], [["`<i>` <i>"]])]})))
+    assert "<i> <i>" in shown.text and "code" in shown.tags and "i" not in shown.tags
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.made import save
+from helpers.reports import markdown
 from rich.console import Console
 
 from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.numbers import Numbers
 from raysafl.report.analysis.part import MOST, Part, thinned
 from raysafl.report.figures.curves import curves
 from raysafl.report.pages.comparison import write_comparison
-from raysafl.report.pages.markdown import LINES, losses, markdown
+from raysafl.report.pages.document import Lines
 from raysafl.report.pages.screen import screen
+from raysafl.report.pages.sections import LINES, losses
 from raysafl.report.query import MOST_ROWS, as_table
 from raysafl.report.write import write_report
 from raysafl.storage.manifest import Entry, Label, Manifest, Printed, Table
@@ -134,7 +137,7 @@ def test_a_table_that_would_be_almost_empty_has_one_line_per_entry() -> None:
     draws = np.random.default_rng(0).random((200, 2))
     sweep = of_keys(["a", "b"], [tuple(map(float, draw)) for draw in draws])
     text = markdown(runs_of(sweep), sweep)
-    table = text.split("## All statistics")[0].splitlines()
+    table = text.split("## All entries")[0].splitlines()
     lines = [line for line in table if line.startswith("|")]
     assert len(lines) == 2 + 200 and max(map(len, lines)) < 100
 
@@ -148,7 +151,7 @@ def test_the_files_of_a_report_are_bounded_and_say_what_is_left_out(
     part = Part.of(aggregate(store.runs(), sweep), sweep, Layout.of(sweep))
     shown = len(part.manifest.entries)
     table = (store.path / "table.md").read_text()
-    every = table.split("## All statistics")[1].split("\n## ")[0]
+    every = table.split("## All entries")[1].split("\n## ")[0]
     assert len([line for line in every.splitlines() if line[:3] == "| 0"]) > 0
     assert len([line for line in every.splitlines() if line[:1] == "|"]) == 2 + shown
     page = (store.path / "report.html").read_text()
@@ -194,16 +197,20 @@ def test_curves_of_very_many_panels_are_of_some_of_them(
     assert len(curves(rows, turned, Layout.of(turned))) == 2
 
 
+def bad_ends(runs: pd.DataFrame, sweep: Manifest) -> list[str]:
+    _, found = losses(Numbers.of(runs, sweep))
+    assert isinstance(found, Lines)
+    return list(found.lines)
+
+
 def test_runs_that_ended_badly_are_listed_up_to_a_number() -> None:
     sweep = grid((400, 1))
     runs = runs_of(sweep).assign(status="failed", reason="no memory")
-    layout = Layout.of(sweep)
-    lines = losses(aggregate(runs, sweep), runs, sweep, layout)
+    lines = bad_ends(runs, sweep)
     assert len(lines) == LINES + 1
-    assert lines[-1] == "and 100 more lines: `runs.parquet` has all"
-    some = runs[: 2 * LINES]
+    assert lines[-1] == "and 100 more lines: runs.parquet has all"
     known = sweep.replace(entries=sweep.entries[:LINES])
-    lines = losses(aggregate(some, known), some, known, layout)
+    lines = bad_ends(runs[: 2 * LINES], known)
     assert len(lines) == LINES and "more" not in lines[-1]
 
 

@@ -139,6 +139,8 @@ def test_a_whole_query_gives_its_own_columns(real_results: Path) -> None:
     assert list(found) == ["label.p", "mean"]
     assert found["label.p"].tolist() == by_p.index.tolist()
     assert found["mean"].tolist() == pytest.approx(by_p.tolist())
+    same = "WITH r AS (FROM runs) SELECT r.p, avg(best) AS mean FROM r WHERE p > 0 GROUP BY p"
+    pd.testing.assert_frame_equal(results([real_results], same, sort="mean"), found)
     every = results([real_results], "select * from runs", columns=["p"], top=3)
     assert every.shape == (3, 1)
 
@@ -173,6 +175,8 @@ def test_a_query_that_cannot_be_answered_says_why(
         "select * from read_text('{file}')",
         "select * from '{file}'",
         "select * from glob('{file}')",
+        "from '{file}'",
+        "with f as (from read_csv('{file}')) select * from f",
         "1 in (select 1 from read_text('{file}'))",
         "copy runs to '{file}'",
         "select 1; copy runs to '{file}'",

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.made import save
+from helpers.reports import markdown
 from helpers.summaries import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from raysafl.report.analysis.entries import aggregate, compare, matching
 from raysafl.report.analysis.layout import Layout
 from raysafl.report.figures.curves import curve_of_run, curves
 from raysafl.report.figures.heatmap import heatmap
-from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import duration
 from raysafl.report.pages.screen import screen
 from raysafl.report.write import write_report
@@ -256,10 +256,11 @@ def test_the_difference_is_ours_minus_the_papers() -> None:
     assert entries["diff.best"].iloc[0] == pytest.approx(3.5)
     assert entries["diff.final"].iloc[1:].isna().all()
     text = markdown(runs, sweep)
-    assert "60.00 ± 10.00 (paper 58.50 ± 0.24)" in text
+    assert "60.00 ± 10.00 (paper 58.50 ± 0.24, inside)" in text
     assert (
-        "| FedAvg | 0 | 0.1 | 3 | 58.50 ± 0.24 | -0.13 | inside "
-        "| +1.50 | +2.50 | +3.50 | +4.50 |" in text
+        "| FedAvg | 0 | 0.1 | 3 | 60.00 ± 10.00 | 24.84 | 58.50 ± 0.24 | +1.50 ± 49.68 | +0.13 "
+        "| inside | 61.00 ± 10.00 (Δ +2.50) | 62.00 ± 10.00 (Δ +3.50) "
+        "| 63.00 ± 10.00 (Δ +4.50) |" in text
     )
 
 
@@ -322,9 +323,9 @@ def test_printed_numbers_without_a_entry_are_listed() -> None:
 def test_the_tables_have_a_row_per_place_and_a_row_per_entry() -> None:
     sweep = manifest()
     text = markdown(runs_of(sweep), sweep)
-    pivot = text.split("## All statistics")[0]
+    pivot = text.split("## All entries")[0]
     assert len([line for line in pivot.splitlines() if line.startswith("|")]) == 2 + 4
-    assert len(section(text, "All statistics")) == 2 + 8
+    assert len(section(text, "All entries")) == 2 + 8
     assert "| algorithm | s | p = 0.1 | p = 1 |" in text
 
 
@@ -336,14 +337,14 @@ def test_an_axis_that_the_table_does_not_name_goes_down() -> None:
 def test_a_statistic_that_no_entry_has_is_not_shown() -> None:
     sweep = manifest()
     runs = runs_of(sweep).assign(after_server=math.nan)
-    assert "after_server" not in section(markdown(runs, sweep), "All statistics")[0]
+    assert "after_server" not in section(markdown(runs, sweep), "All entries")[0]
 
 
 def test_a_entry_without_a_statistic_that_others_have_shows_a_dash() -> None:
     sweep = manifest()
     runs = runs_of(sweep)
     runs.loc[runs["run_id"] == sweep.entries[0].run_id, "after_server"] = math.nan
-    rows = section(markdown(runs, sweep), "All statistics")
+    rows = section(markdown(runs, sweep), "All entries")
     assert rows[2].endswith("| – |") and "–" not in rows[3]  # noqa: RUF001
 
 
@@ -506,7 +507,7 @@ def test_a_report_is_written_of_whole_and_partial_sweeps(
     )
     assert [file.name for file in files] == names
     text = files[0].read_text()
-    assert len(section(text, "All statistics")) == 2 + 8
+    assert len(section(text, "All entries")) == 2 + 8
     assert "nan" not in text.lower()
     assert ("8 runs of 8 missing: " in text) == (done == 0)
     assert ("5 runs of 8 missing: algorithm = FedAvg, s = 2, p = 1;" in text) == (

@@ -20,13 +20,13 @@ from helpers.here import run_in_process
 from helpers.servers import Line, s3
 
 from raysafl import Hardware, Run, Runner
-from raysafl.core.text import redacted
 from raysafl.quickstart import BASE
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Remote, StorageError, SweepBusyError, parse_location
+from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store, find_sweeps
 from raysafl.sweep.definition import Sweep

@@ -62,7 +62,7 @@ def test_the_report_says_by_what_runs_were_chosen_or_stopped(
 
 
 def test_table_and_page_say_that_a_search_went_by_the_test_set(tiny: Run) -> None:
-    from raysafl.report.pages.markdown import markdown
+    from helpers.reports import markdown
 
     sweep = Sweep("s", space=LOCAL, base=tiny, scheduler=ASHAScheduler())
     text = markdown(pd.DataFrame(), sweep.manifest())

@@ -15,7 +15,7 @@ from raysafl.core.work import Cell
 from raysafl.models import FlatModel
 from raysafl.runtime.in_process import Worker
 from raysafl.theory.bounds import (
-    Condition,
+    Premise,
     fast_rates,
     least_snapshot_prob,
     most_client_prob,
@@ -253,4 +253,4 @@ def test_the_rates_at_their_limits() -> None:
     assert first.limit == pytest.approx(1 / 80) and first.holds
     assert second.limit == pytest.approx((1 + 2) / (5 * 8 * 10)) and not second.holds
     assert proof.limit < first.limit
-    assert not Condition("x", math.nan, 1).holds
+    assert not Premise("x", math.nan, 1).holds

@@ -83,10 +83,10 @@ def test_the_report_opens_from_disk_and_can_be_read(
         page.title()
         == "FedAvg against SAFARI on digits: s of 10 clients never come, p classes each"
     )
-    assert page.get_by_role("heading", name="Summary").is_visible()
+    assert page.get_by_role("heading", name="Table", exact=True).is_visible()
     assert page.get_by_text("8 of 8").first.is_visible()
     page.get_by_role("link", name="Pareto plots").click()
-    page.wait_for_function("location.hash == '#pareto'")
+    page.wait_for_function("location.hash == '#pareto-plots'")
     heading = page.get_by_role("heading", name="Pareto plots")
     playwright.expect(heading).to_be_in_viewport()
     sizes = page.evaluate(
@@ -171,7 +171,7 @@ def test_mlflow_s_parent_run_shows_the_report(
     for file in ("table.md", "curves.png", "runs.parquet", "pareto.png"):
         page.get_by_text(file, exact=True).first.wait_for()
     inside = page.frame_locator("iframe").first
-    inside.get_by_role("heading", name="Summary").wait_for()
+    inside.get_by_role("heading", name="Table", exact=True).wait_for()
     assert inside.get_by_text("8 of 8").first.is_visible()
     assert seen.errors == []
     page.close()

@@ -290,10 +290,13 @@ def test_a_driver_that_dies_while_it_logs_a_run_leaves_no_gap(
     def dies(*_: Any, **__: Any) -> None:
         raise ConnectionError
 
-    with monkeypatch.context() as patch:
+    with (
+        closing(Projection(store, uri_of(store), track)) as projection,
+        monkeypatch.context() as patch,
+        pytest.raises(ConnectionError),
+    ):
         patch.setattr(MlflowClient, lost, dies)
-        with pytest.raises(ConnectionError):
-            log(store, A, track)
+        projection.sync_runs([A])
     assert view().children[A].info.status == "RUNNING"
     log(store, A, track)
     now = view()
@@ -302,6 +305,26 @@ def test_a_driver_that_dies_while_it_logs_a_run_leaves_no_gap(
     assert run.data.metrics["final"] == pytest.approx(0.5)
     assert run.data.params["algorithm"] == "SAFARI"
     assert steps(now) == ([] if track is Tracking.SUMMARY else [0, 1, 2, 3, 4])
+
+
+def test_a_driver_that_dies_before_the_files_of_a_run_with_a_summary_leaves_no_gap(
+    store: Store, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(store)
+    log(store, A, Tracking.SUMMARY)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifacts", dies)
+        with pytest.raises(ConnectionError):
+            log(store, A)
+    log(store, A)
+    now = view()
+    run = now.children[A]
+    assert run.info.status == "FINISHED" and steps(now) == [0, 1, 2, 3, 4]
+    assert now.files(run.info.run_id) == ["config.json", "statistics.json"]
 
 
 def test_a_driver_that_dies_between_two_requests_for_the_points_of_a_run_leaves_no_gap(
@@ -318,10 +341,13 @@ def test_a_driver_that_dies_between_two_requests_for_the_points_of_a_run_leaves_
         sent.append(given)
         log_batch(*given, **named)
 
-    with monkeypatch.context() as patch:
+    with (
+        closing(Projection(store, uri_of(store), Tracking.CURVES)) as projection,
+        monkeypatch.context() as patch,
+        pytest.raises(ConnectionError),
+    ):
         patch.setattr(MlflowClient, "log_batch", dies_at_the_second)
-        with pytest.raises(ConnectionError):
-            log(store, A)
+        projection.sync_runs([A])
     assert "raysafl.logged_round" not in view().children[A].data.tags
     log(store, A)
     now = view()

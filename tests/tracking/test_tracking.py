@@ -4,27 +4,30 @@ import json
 import math
 import shutil
 import socket
+import sqlite3
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import alembic.command
+import mlflow
 import pandas as pd
 import pytest
 from helpers.made import save
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
-from raysafl.core.text import redacted
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
 from raysafl.storage.mlflow_view import MlflowView, read_view
+from raysafl.storage.redaction import redacted
 from raysafl.storage.rows import ROUNDS
 from raysafl.storage.store import Store
 from raysafl.tracking.choice import Tracking
-from raysafl.tracking.client import default_uri, disconnect, ping
+from raysafl.tracking.client import connect, default_uri, disconnect, ping
 from raysafl.tracking.metrics import metric_name
 from raysafl.tracking.projection import Projection
 from raysafl.tracking.server import server
@@ -298,41 +301,91 @@ def test_a_run_whose_rows_were_replaced_is_replaced_in_mlflow(
     assert second.children[B].info.run_id == first.children[B].info.run_id
 
 
-def test_an_experiment_deleted_in_the_ui_is_restored_without_replaced_runs(
+def test_an_experiment_deleted_in_the_ui_is_logged_anew_and_stays_deleted(
     store: Store, view: Any
 ) -> None:
     complete(store)
     sync(store.path, None, print)
-    complete(store, test_accuracy=0.7)
-    sync(store.path, None, print)
     first = view()
-    first.client.delete_experiment(first.experiment.experiment_id)
-    other = LedgerEntry.model_validate(ENDED | {"host": "other"})
-    store.commit(store.read(A).rows, {A: other})
-    sync(store.path, None, print)
-    with closing(Projection(store, uri_of(store))) as projection:
-        assert projection.sync_sweep() == 2
-    client = first.client
-    found = client.search_runs(
-        [first.experiment.experiment_id], "tags.`raysafl.kind` = 'child'"
-    )
-    assert {run.info.run_id for run in found} == {
-        r.info.run_id for r in first.children.values()
-    }
+    client, old = first.client, first.experiment.experiment_id
+    client.delete_experiment(old)
+    for _ in range(2):
+        sync(store.path, None, print)
+        now = view()
+        assert set(now.children) == {A, B} and now.experiment.experiment_id != old
+    deleted = client.get_experiment(old)
+    assert deleted.lifecycle_stage == "deleted"
+    assert deleted.name == f"demo (deleted {old})"
 
 
-def test_a_results_folder_that_was_moved_gets_artifacts_where_it_is(
-    store: Store, tmp_path_factory: pytest.TempPathFactory
+def test_an_experiment_of_the_user_s_own_that_has_the_sweep_s_name_is_added_to(
+    store: Store,
+) -> None:
+    complete(store)
+    client = connect(uri_of(store))
+    own = client.create_experiment("demo", (store.path / "elsewhere").as_uri())
+    run = client.create_run(own).info.run_id
+    for _ in range(2):
+        sync(store.path, None, print)
+    runs = {r.info.run_id for r in client.search_runs([own])}
+    disconnect(client)
+    # Both runs of the sweep, and their parent.
+    assert run in runs and len(runs) == 4
+
+
+def test_two_folders_of_one_name_are_one_sweep_as_the_folder_logged_last_has_it(
+    store: Store, tmp_path: Path, view: Any
+) -> None:
+    other = sweep(tmp_path / "other" / "demo")
+    third = "cccccccccccc"
+    complete(store)
+    save(other, A, rows(0, 3, test_accuracy=0.7))
+    save(other, third, rows(0, 2))
+    uri = uri_of(store)
+    for folder, accuracy in ((store, 0.5), (other, 0.7), (store, 0.5)):
+        sync(folder.path, uri, print)
+        now = view()
+        assert now.points(A, "test/accuracy")[-1][1] == pytest.approx(accuracy)
+    # What only one of them has stays.
+    assert set(now.children) == {A, B, third} and len(now.parents) == 1
+
+
+def test_runs_that_two_folders_of_one_name_logged_at_the_same_time_are_there_once_after_sync(
+    store: Store, tmp_path: Path, view: Any
+) -> None:
+    other = sweep(tmp_path / "other" / "demo")
+    uri = uri_of(store)
+    folders = (store, other)
+    for folder in folders:
+        complete(folder)
+    with ExitStack() as opened:
+        projections = [
+            opened.enter_context(closing(Projection(f, uri))) for f in folders
+        ]
+        for projection in projections:
+            projection.sync_runs([A])
+    sync(store.path, uri, print)
+    now = view()
+    found = now.client.search_runs([now.experiment.experiment_id])
+    ids = sorted(run.data.tags.get("raysafl.run_id", "parent") for run in found)
+    assert ids == [A, B, "parent"]
+
+
+@pytest.mark.parametrize("bring", [shutil.move, shutil.copytree])
+def test_a_results_folder_that_was_moved_or_copied_gets_artifacts_where_it_is(
+    bring: Any, store: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     complete(store)
     sync(store.path, None, print)
-    moved = tmp_path_factory.mktemp("moved") / "results of may"
-    shutil.move(store.path.parent, moved)
-    sync(moved, None, print)
-    now = View(default_uri(moved))
-    assert now.experiment.artifact_location == (moved / "mlartifacts").as_uri()
+    before = sorted(store.path.parent.rglob("*"))
+    there = tmp_path_factory.mktemp("there") / "results of may"
+    bring(store.path.parent, there)
+    sync(there, None, print)
+    now = View(default_uri(there))
+    assert now.experiment.artifact_location == (there / "mlartifacts").as_uri()
     assert now.files(now.children[A].info.run_id) == ["config.json", "statistics.json"]
-    assert not store.path.parent.exists() and len(now.children) == 2
+    assert len(now.children) == 2
+    assert sorted(store.path.parent.rglob("*")) in ([], before)
     disconnect(now.client)
 
 
@@ -433,13 +486,48 @@ def test_the_tracker_logs_while_runs_run_and_at_the_end_and_is_quiet(
 
 
 def test_a_fresh_database_is_made_without_a_word_on_the_terminal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], own_cache: Path
 ) -> None:
     store, said = sweep(tmp_path / "fresh"), list[str]()
     complete(store)
     assert Tracker(store, uri_of(store), said.append).finish(60)
     assert (tmp_path / "mlflow.db").is_file() and (tmp_path / "mlartifacts").is_dir()
     assert said == [] and capfd.readouterr() == ("", "")
+
+
+def schema(file: Path) -> set[tuple[str, str]]:
+    with closing(sqlite3.connect(file)) as opened:
+        query = "SELECT name, coalesce(sql, '') FROM sqlite_master"
+        revision = opened.execute("SELECT 'revision', version_num FROM alembic_version")
+        return {*opened.execute(query), *revision}
+
+
+def test_a_second_database_gets_the_tables_of_the_first_and_files_of_its_own_place(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        client = connect(default_uri(tmp_path / name))
+        (default,) = client.search_experiments()
+        places.append(Path(default.artifact_location).parent.parent)
+        disconnect(client)
+        # From now on MLflow makes no tables itself.
+        monkeypatch.setattr(alembic.command, "upgrade", pytest.fail)
+    assert places == [tmp_path / "first", tmp_path / "second"]
+    first, second = (tmp_path / name / "mlflow.db" for name in ("first", "second"))
+    assert schema(first) == schema(second) and len(schema(first)) > 50
+    (kept,) = own_cache.rglob("*.db")
+    assert mlflow.__version__ in kept.name
+
+
+def test_without_a_cache_mlflow_makes_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert ping(default_uri(tmp_path)) == 1
 
 
 def test_a_dead_server_is_told_once_and_repaired_by_sync(

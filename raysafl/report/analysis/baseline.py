@@ -1,10 +1,12 @@
 """Improvements over a baseline: differences of runs with equal seeds."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from raysafl.report.analysis.entries import LEVEL, LEVEL_STATISTIC, statistics
 from raysafl.storage.ledger import Status
-from raysafl.storage.manifest import Entry, Manifest
+from raysafl.storage.manifest import Label, Manifest
 
 
 def improvements(
@@ -27,14 +29,8 @@ def improvements(
     minus = manifest.table.minus
     if not minus:
         return runs, manifest
-    # Entries are found by their labels, in any order of the axes.
-    of_labels = {_labels_key(entry.labels): entry.run_id for entry in manifest.entries}
-    base = {
-        entry.run_id: of_labels[key]
-        for entry in manifest.entries
-        if (key := _labels_key(entry.labels | minus)) in of_labels
-        and not _is_baseline(entry, manifest)
-    }
+    found = zip(manifest.entries, baselines(manifest, minus), strict=True)
+    base = {entry.run_id: run_id for entry, run_id in found if run_id}
     entries = [entry for entry in manifest.entries if entry.run_id in base]
     table = manifest.table.replace(minus={})
     manifest = manifest.replace(entries=entries, table=table)
@@ -57,12 +53,19 @@ def improvements(
     return own, manifest
 
 
-def _labels_key(labels: object) -> str:
-    return repr(sorted(labels.items())) if isinstance(labels, dict) else ""
+def baselines(manifest: Manifest, labels: Mapping[str, Label]) -> list[str]:
+    """Return the run that each entry of a sweep differs from in these labels alone.
 
+    It is empty for entries that have these labels themselves, and where there is no such
+    run.
 
-def _is_baseline(entry: Entry, manifest: Manifest) -> bool:
-    """Return whether an entry is a baseline itself."""
-    return all(
-        entry.labels.get(axis) == value for axis, value in manifest.table.minus.items()
-    )
+    Args:
+        manifest: the sweep.
+        labels: the labels of a baseline on some axes.
+    """
+    # Entries are found by their labels, in any order of the axes.
+    keys = [repr(sorted(entry.labels.items())) for entry in manifest.entries]
+    of_key = dict(zip(keys, (entry.run_id for entry in manifest.entries), strict=True))
+    others = [repr(sorted({**e.labels, **labels}.items())) for e in manifest.entries]
+    pairs = zip(keys, others, strict=True)
+    return ["" if own == other else of_key.get(other, "") for own, other in pairs]

@@ -13,12 +13,7 @@ import numpy as np
 import pandas as pd
 
 from raysafl.core.text import nearest
-from raysafl.report.analysis.layout import (
-    METHOD_AXES,
-    Layout,
-    label_text,
-    labels_text,
-)
+from raysafl.report.analysis.layout import METHOD_AXES, Layout, label_text, labels_text
 from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Label, Manifest, Printed, Table, same_label
@@ -292,17 +287,9 @@ def matching(
         }
     found: list[dict[str, Any]] = []
     for group, entries in groups.items():
-        rows = [
-            _distance_of_group(group, name, entries)
-            for name in statistics(manifest.table)
-        ]
-        rows = [row for row in rows if row["entries"]]
-        if rows:
-            # A statistic with fewer entries may be near by luck, so it is not compared.
-            most = max(row["entries"] for row in rows)
-            full = [row for row in rows if row["entries"] == most]
-            min(full, key=lambda row: cast(float, row["distance"]))["best"] = True
-        found += rows
+        rows = _distances(entries, manifest)
+        best = min(rows, key=_nearest, default=None)
+        found += [{"group": group, **row, "best": row is best} for row in rows]
     return pd.DataFrame(
         found, columns=["group", "statistic", "entries", "distance", "best"]
     )
@@ -334,44 +321,34 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         [f"label.{axis}" for axis in axes], sort=False
     ):
         labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
-        parts = [
-            _distance_of_group("", name, entries) for name in statistics(manifest.table)
-        ]
-        parts = [part for part in parts if part["entries"]]
-        if parts:
-            best = min(parts, key=lambda part: (-part["entries"], part["distance"]))
+        rows = _distances(entries, manifest)
+        if rows:
+            best = min(rows, key=_nearest)
             found.append(
                 {
                     "method": "" if method is None else label_text(labels.pop(method)),
                     "reading": labels_text(labels, list(labels)),
-                    **{
-                        name: best[name]
-                        for name in ("entries", "statistic", "distance")
-                    },
-                    **{
-                        f"distance.{part['statistic']}": part["distance"]
-                        for part in parts
-                    },
+                    **best,
+                    **{f"distance.{row['statistic']}": row["distance"] for row in rows},
                 }
             )
     frame = pd.DataFrame(found)
-    return (
-        frame
-        if frame.empty
-        else frame.sort_values(["method", "distance"], kind="stable")
-    )
+    if frame.empty:
+        return frame
+    return frame.sort_values(["method", "distance"], kind="stable")
 
 
-def _distance_of_group(
-    group: str, statistic: str, entries: pd.DataFrame
-) -> dict[str, Any]:
-    """Return the mean absolute difference of a statistic to the paper over some entries."""
-    gaps = entries[f"diff.{statistic}"].abs().dropna()
-    distance = float(gaps.mean()) if len(gaps) else math.nan
-    return {
-        "group": group,
-        "statistic": statistic,
-        "entries": len(gaps),
-        "distance": distance,
-        "best": False,
-    }
+def _distances(entries: pd.DataFrame, manifest: Manifest) -> list[dict[str, Any]]:
+    """Return each statistic's mean absolute difference to the paper over some entries."""
+    gaps = {n: entries[f"diff.{n}"].abs().dropna() for n in statistics(manifest.table)}
+    return [
+        {"statistic": name, "entries": len(own), "distance": float(own.mean())}
+        for name, own in gaps.items()
+        if len(own)
+    ]
+
+
+def _nearest(row: dict[str, Any]) -> tuple[int, float]:
+    """Return what is least for the statistic that is nearest to the paper."""
+    # A statistic with fewer entries may be near by luck, so it is not compared.
+    return -row["entries"], row["distance"]

@@ -1,12 +1,13 @@
 """How certain the numbers are: intervals, verdicts against the paper, paired tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from raysafl.report.analysis.baseline import baselines
 from raysafl.report.analysis.entries import (
     EVERYWHERE,
     aggregate,
@@ -14,7 +15,7 @@ from raysafl.report.analysis.entries import (
     factor,
     matches,
 )
-from raysafl.report.analysis.layout import Key, Layout, label_text
+from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.analysis.nested import nested, partitions_of
 from raysafl.report.wording import count
 from raysafl.storage.ledger import Status
@@ -243,18 +244,13 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     rows: list[dict[str, Any]] = []
     pairs: list[tuple[str, str]] = []
     if axis and len(done):
-        baseline = layout.values[axis][0]
-        baselines = {
-            _other_labels(entry.labels, axis): entry
-            for entry in manifest.entries
-            if entry.labels.get(axis) == baseline
-        }
-        for entry in manifest.entries:
-            base = baselines.get(_other_labels(entry.labels, axis))
-            if base and entry.labels.get(axis) != baseline:
+        first = layout.values[axis][0]
+        bases = baselines(manifest, {axis: first})
+        for entry, base in zip(manifest.entries, bases, strict=True):
+            if base:
                 labels = {f"label.{name}": v for name, v in entry.labels.items()}
-                rows.append(labels | {"baseline": baseline})
-                pairs.append((entry.run_id, base.run_id))
+                rows.append(labels | {"baseline": first})
+                pairs.append((entry.run_id, base))
     columns = [*(f"label.{a}" for a in manifest.axes), "baseline"]
     found = pd.DataFrame(rows, columns=columns)
     differences = _differences(pairs, done, manifest)
@@ -264,11 +260,6 @@ def paired(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> pd.DataFra
     found["holm"] = np.nan
     found.loc[tested, "holm"] = holm(found.loc[tested, "p"].to_numpy(float))
     return found
-
-
-def _other_labels(labels: Mapping[str, Label], method: str) -> Key:
-    """Return the labels on all axes but the method's."""
-    return tuple(value for axis, value in labels.items() if axis != method)
 
 
 def _differences(

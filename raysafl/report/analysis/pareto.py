@@ -97,9 +97,7 @@ def _question(config: dict[str, Any]) -> str:
 
 
 def front(
-    cost: NDArray[np.float64],
-    value: NDArray[np.float64],
-    higher_is_better: bool = True,
+    cost: NDArray[np.float64], value: NDArray[np.float64], higher_is_better: bool = True
 ) -> list[int]:
     """Find the points that no other point beats by being both cheaper and better.
 

@@ -16,21 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from raysafl.report.analysis.layout import (
-    METHOD_AXES,
-    Key,
-    Layout,
-    label_text,
-    labels_text,
-)
+from raysafl.report.analysis.layout import Key, Layout, labels_text
 from raysafl.report.analysis.part import thinned
+from raysafl.report.figures.methods import FEW, name_methods
 from raysafl.report.figures.style import (
-    CHARACTERS,
     GREY,
     LETTERS,
     colours,
     dashes,
-    legend_columns,
     literal,
     new_figure,
     style_axes,
@@ -49,10 +42,6 @@ MOST = 192
 PANEL_WIDTH = 2.5  # inches
 # Largest number of panels side by side that can be read.
 ACROSS = 4
-# Largest number of lines that a legend names one by one.
-NAMED = 48
-# Largest number of lines whose legend stands below the figure.
-FEW = 8
 ROUND = "round"
 
 
@@ -245,17 +234,17 @@ def curves(
             _panel(axes, layout, lines[panel], of_run, what, points)
         title = wrapped(manifest.title or manifest.name, figure.get_figwidth())
         count = f"page {i + 1} of {len(pages)}" if len(pages) > 1 else ""
-        notes = wrapped(
-            ", ".join(
-                filter(
-                    None,
-                    [spread, shown_points, small, note, left_out, empty, fewer, count],
-                )
-            ),
-            figure.get_figwidth(),
-        )
+        texts = [spread, shown_points, small, note, left_out, empty, fewer, count]
+        notes = wrapped(", ".join(filter(None, texts)), figure.get_figwidth())
         figure.suptitle(f"{title}\n{notes}".strip(), fontsize=LETTERS + 1)
-        _name_lines(figure, layout)
+        name_methods(
+            figure,
+            layout,
+            [
+                Line2D([], [], color=c, linewidth=2.5, linestyle=s)
+                for c, s in _looks(layout)
+            ],
+        )
         made.append(to_png(figure))
     return made
 
@@ -341,6 +330,12 @@ def _panel_grid(count: int, wide: int, what: Quantity) -> tuple[Figure, list[Axe
     return figure, panels[:count]
 
 
+def _looks(layout: Layout) -> list[tuple[str, Literal["-", "--"]]]:
+    """Return the colour and the style of each method's line."""
+    n = len(layout.methods)
+    return list(zip(colours(n), dashes(n), strict=True))
+
+
 def _panel(
     axes: Axes,
     layout: Layout,
@@ -352,8 +347,7 @@ def _panel(
     """Draw the lines and points of the entries of one panel, which all have rows."""
     method = layout.method
     values = layout.methods
-    looks = zip(colours(len(values)), dashes(len(values)), strict=True)
-    look = dict(zip(values, looks, strict=True))
+    look = dict(zip(values, _looks(layout), strict=True))
     band = 0.2 if len(values) <= 4 else 0.1 if len(values) <= FEW else 0.05
     for i, entry in enumerate(entries):
         colour, style = look[entry.labels.get(method) if method else None]
@@ -370,50 +364,6 @@ def _panel(
         axes.text(
             0.5, 0.5, "no runs yet", transform=axes.transAxes, ha="center", color=GREY
         )
-
-
-def _name_lines(figure: Figure, layout: Layout) -> None:
-    """Name the lines: below the figure, or in columns beside it if there are many."""
-    method = layout.method
-    if method is None:
-        return
-    values = layout.methods
-    # So many names would leave no room for the lines; the first and the last one are
-    # named.
-    if len(values) > NAMED:
-        ends = (values[0], values[-1])
-        legend = [f"{method} = {label_text(value)}" for value in ends]
-        lines = [
-            Line2D([], [], color=c) for c in (colours(len(values))[i] for i in (0, -1))
-        ]
-        figure.legend(
-            lines,
-            [literal(text) for text in legend],
-            loc="outside lower center",
-            ncols=2,
-        )
-        return
-    many = len(values) > FEW
-    name = "" if many or method in METHOD_AXES else f"{method} = "
-    names = [f"{name}{label_text(value)}" for value in values]
-    fitting = int(figure.get_figwidth() * CHARACTERS / (max(map(len, names)) + 8))
-    figure.legend(
-        [
-            Line2D([], [], color=colour, linewidth=2.5, linestyle=style)
-            for colour, style in zip(
-                colours(len(values)), dashes(len(values)), strict=True
-            )
-        ],
-        [literal(name) for name in names],
-        loc="outside right upper" if many else "outside lower center",
-        ncols=-(-len(values) // 24)
-        if many
-        else legend_columns(len(values), max(1, min(4, fitting))),
-        title=literal(method) if many else None,
-        fontsize=LETTERS,
-        title_fontsize=LETTERS,
-        frameon=False,
-    )
 
 
 def enforcement_curves(

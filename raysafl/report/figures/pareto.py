@@ -5,18 +5,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from raysafl.report.analysis.layout import METHOD_AXES, Layout, label_text
+from raysafl.report.analysis.layout import Layout, label_text
 from raysafl.report.analysis.pareto import COSTS, Problem, find_problems, front
+from raysafl.report.figures.methods import Look, marks_of, name_marks
 from raysafl.report.figures.style import (
     GREY,
     LETTERS,
-    MARKS,
-    colours,
-    legend_columns,
     literal,
     new_figure,
     style_axes,
@@ -31,10 +27,6 @@ ACROSS = 3
 NAMED = 4
 # Largest number of points that show their spread.
 WITH_SPREAD = 200
-# Largest number of methods that are all named below the figure.
-METHODS = 48
-# A colour and a mark.
-Look = tuple[str, str]
 
 
 def pareto(
@@ -85,13 +77,10 @@ def pareto(
     spread = "mean ± std over replicates"
     if max(map(len, drawn)) > WITH_SPREAD:
         spread = f"mean, without std if there are more than {WITH_SPREAD} points"
-    notes += [
-        spread,
-        "ringed: no other is both cheaper and better",
-    ]
+    notes += [spread, "ringed: no other is both cheaper and better"]
     title = f"{table.statistic} against what it costs: {'; '.join(notes)}"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    name_methods(figure, layout)
+    name_marks(figure, layout)
     return to_png(figure)
 
 
@@ -102,7 +91,7 @@ def _draw_problem(
     style_axes(axes)
     method = layout.method
     entries = problem.entries
-    look = looks_of(layout)
+    look = marks_of(layout)
     looks = [look[value] for value in entries[f"label.{method}"]]
     x, y, spread = (entries[c].to_numpy(float) for c in (cost, "mean", "std"))
     if len(entries) > WITH_SPREAD:
@@ -178,31 +167,3 @@ def _name_points(
             fontsize=LETTERS - 2,
             bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5},
         )
-
-
-def looks_of(layout: Layout) -> dict[Any, Look]:
-    """Give each method a colour and a mark."""
-    values = layout.methods
-    marks = [MARKS[i % len(MARKS)] for i in range(len(values))]
-    return dict(zip(values, zip(colours(len(values)), marks, strict=True), strict=True))
-
-
-def name_methods(figure: Figure, layout: Layout) -> None:
-    """Name the methods below the figure; the first and the last one if there are many."""
-    name = "" if layout.method in METHOD_AXES else f"{layout.method} = "
-    looks = looks_of(layout)
-    if len(looks) > METHODS:
-        looks = {
-            value: looks[value] for value in (layout.methods[0], layout.methods[-1])
-        }
-    figure.legend(
-        [
-            Line2D([], [], color=c, marker=m, linestyle="none")
-            for c, m in looks.values()
-        ],
-        [literal(f"{name}{label_text(value)}") for value in looks],
-        loc="outside lower center",
-        ncols=legend_columns(len(looks), 4),
-        fontsize=LETTERS - 1,
-        frameon=False,
-    )

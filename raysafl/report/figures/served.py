@@ -1,6 +1,6 @@
 """Who is served: how good the model is for a client, against how often it has trained."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from raysafl.report.analysis.layout import Key, Layout, labels_text
 from raysafl.report.analysis.part import thinned
 from raysafl.report.figures.curves import Quantity
-from raysafl.report.figures.pareto import Look, looks_of, name_methods
+from raysafl.report.figures.methods import Look, marks_of, name_marks
 from raysafl.report.figures.style import (
     LETTERS,
     new_figure,
@@ -30,28 +30,13 @@ POINTS = 20
 RATE = "rounds in which it trained (%)"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What is drawn upwards.
-
-    Attributes:
-        column: the column of `clients/`.
-        scale: the factor by which its values are multiplied.
-        label: the text at the axis.
-    """
-
-    column: str
-    scale: float
-    label: str
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> "Shown":
-        """Return the quality by which the runs of a sweep are judged."""
-        what = Quantity.judging(manifest)
-        # Runs that differ in their metric are judged by the loss, which all have.
-        column = "loss" if what.column == "test_loss" else "quality"
-        text = what.label.removeprefix("test ")
-        return cls(column, what.scale, f"client's {text}")
+def _quantity(manifest: Manifest) -> Quantity:
+    """Return the column of `clients/` that stands for what the runs are judged by."""
+    what = Quantity.judging(manifest)
+    # Runs that differ in their metric are judged by the loss, which all have.
+    column = "loss" if what.column == "test_loss" else "quality"
+    label = f"client's {what.label.removeprefix('test ')}"
+    return replace(what, column=column, label=label)
 
 
 def served(
@@ -74,7 +59,7 @@ def served(
     Returns:
         A PNG file; None if no run has evaluated its clients.
     """
-    of_run = _points(clients, runs, Shown.of(manifest))
+    of_run = _points(clients, runs, _quantity(manifest))
     entries = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not entries:
         return None
@@ -86,7 +71,7 @@ def served(
     tall = -(-len(panels) // wide)
     figure = new_figure(max(6.4, 3.1 * wide + 0.4), max(4.6, 2.5 * tall + 1.5))
     grid = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
-    looks = looks_of(layout)
+    looks = marks_of(layout)
     places = dict(zip(panels, grid.flat, strict=False))
     for panel, axes in places.items():
         style_axes(axes)
@@ -102,7 +87,7 @@ def served(
     for axes in list(places.values())[-wide:]:
         axes.set_xlabel(RATE, fontsize=LETTERS)
         axes.tick_params(labelbottom=True)
-    figure.supylabel(Shown.of(manifest).label, fontsize=LETTERS + 1)
+    figure.supylabel(_quantity(manifest).label, fontsize=LETTERS + 1)
     notes = ["mean over replicates", "last evaluation of the clients"]
     if clients["client"].max() < ONE_BY_ONE:
         notes.insert(0, "one point is a client")
@@ -113,13 +98,12 @@ def served(
         notes.append(f"{len(panels)} of {len(every):,} panels, evenly spaced")
     title = f"Who is served: {'; '.join(notes)}"
     figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=LETTERS + 1)
-    if layout.method is not None:
-        name_methods(figure, layout)
+    name_marks(figure, layout)
     return to_png(figure)
 
 
 def _points(
-    clients: pd.DataFrame, runs: pd.DataFrame, shown: Shown
+    clients: pd.DataFrame, runs: pd.DataFrame, what: Quantity
 ) -> dict[str, pd.DataFrame]:
     """Return the points of each run: `rate` in per cent, and `value`."""
     if clients.empty or runs.empty:
@@ -129,7 +113,7 @@ def _points(
     last = kept.groupby(["run_id", "replicate"])["round"].transform("max")
     kept = kept[kept["round"] == last]
     rate = 100 * kept["participations"] / (kept["round"] + 1)
-    kept = kept.assign(rate=rate, value=shown.scale * kept[shown.column])
+    kept = kept.assign(rate=rate, value=what.scale * kept[what.column])
     means = kept.groupby(["run_id", "client"], as_index=False)[["rate", "value"]].mean()
     return {
         str(run_id): _put_together(own[["rate", "value"]])

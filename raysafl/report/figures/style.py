@@ -49,11 +49,6 @@ def dashes(n: int) -> list[Literal["-", "--"]]:
     return ["--" if 4 <= i < n <= len(LINES) else "-" for i in range(n)]
 
 
-def legend_columns(n: int, most: int) -> int:
-    """Return the number of columns of a legend with n lines, at most `most`, evenly filled."""
-    return -(-n // -(-n // most))
-
-
 def literal(text: str) -> str:
     """Escape a text, so that matplotlib does not read a dollar sign as a formula."""
     return text.replace("$", r"\$")

@@ -12,16 +12,9 @@ from raysafl.report.analysis.entries import aggregate
 from raysafl.report.analysis.evidence import LEVEL, welch
 from raysafl.report.analysis.layout import labels_text
 from raysafl.report.analysis.part import MOST, thinned
-from raysafl.report.pages.html import (
-    Facts,
-    Grid,
-    Picture,
-    Pictures,
-    Section,
-    prose,
-    render,
-)
-from raysafl.report.pages.markdown import pipe_table
+from raysafl.report.pages.document import Document, Facts, Grid, Picture
+from raysafl.report.pages.html import html
+from raysafl.report.pages.markdown import markdown
 from raysafl.report.pages.origin import origin_facts
 from raysafl.report.wording import signed_spread, spread
 from raysafl.storage.files import atomic_write
@@ -90,26 +83,17 @@ def write_comparison(stores: Sequence[Store], out: Path) -> list[Path]:
     title = f"{', '.join(names[:-1])} and {names[-1]}"
     scales = {manifest.scale for manifest in manifests}
     warning = f"Scales differ: {', '.join(sorted(scales))}." if len(scales) > 1 else ""
-    sections = [
-        Section("entries", "Entries", [prose(text), Grid("Entries", head, rows)]),
-        Section(
-            "curves", "Curves", [Pictures(_curve_pictures(stores, names), beside=True)]
-        ),
-        *(
-            Section(f"made-{i}", f"How {name} was made", [Facts(origin_facts(runs, m))])
-            for i, (name, runs, m) in enumerate(
-                zip(names, frames, manifests, strict=True)
-            )
-        ),
-    ]
-    parts = [
-        f"# {title}",
-        *([f"**{warning}**"] if warning else []),
-        text,
-        pipe_table(head, rows, 1),
-    ]
-    files = {"comparison.md": "\n\n".join(parts) + "\n"}
-    files["comparison.html"] = render(title, sections, warning=warning)
+    made = zip(names, frames, manifests, strict=True)
+    document = Document(
+        title=title,
+        warning=warning,
+        sections={
+            "Entries": [text, Grid("Entries", head, rows)],
+            "Curves": _curve_pictures(stores, names),
+            **{f"How {n} was made": [Facts(origin_facts(r, m))] for n, r, m in made},
+        },
+    )
+    files = {"comparison.md": markdown(document), "comparison.html": html(document)}
     for name, content in files.items():
         atomic_write(out / name, content.encode())
     return [out / name for name in files]
@@ -178,7 +162,7 @@ def _curve_pictures(stores: Sequence[Store], names: Sequence[str]) -> list[Pictu
     files = [store.file("curves.png") for store in stores]
     alt = "Lines over rounds, one panel for each combination of labels, one line per method"
     return [
-        Picture(file.name, file.read_bytes(), f"{alt}: {name}", name)
+        Picture(file.name, file.read_bytes(), f"{alt}: {name}", name, half=True)
         for file, name in zip(files, names, strict=True)
         if file.is_file()
     ]

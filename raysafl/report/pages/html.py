@@ -1,9 +1,8 @@
-"""The parts of an HTML page, and the page: one file that loads nothing from a network."""
+"""A document as HTML: one file that loads nothing from a network."""
 
 import base64
+import re
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,153 +10,57 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from raysafl.report.figures.style import DPI
+from raysafl.report.pages.document import Block, Cell, Document, Pair, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
 
 # CSS pixels per inch.
 SCREEN = 96
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A PNG file on a page.
-
-    Attributes:
-        name: the name of the file.
-        png: its content.
-        alt: the text for readers who cannot see it.
-        caption: the text below it.
-    """
-
-    name: str
-    png: bytes
-    alt: str
-    caption: str
-
-    @property
-    def uri(self) -> str:
-        """Return the picture as a data URI, so that the page needs no other file."""
-        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-
-    @property
-    def width(self) -> int:
-        """Return the width in CSS pixels at which letters are as large as the page's."""
-        return round(self._pixels()[0] * SCREEN / DPI)
-
-    @property
-    def height(self) -> int:
-        """Return the height in CSS pixels that belongs to the width."""
-        return round(self._pixels()[1] * SCREEN / DPI)
-
-    def _pixels(self) -> tuple[int, int]:
-        # A PNG file states its size at this position of its header.
-        wide, high = struct.unpack(">II", self.png[16:24])
-        return wide, high
+def html(document: Document) -> str:
+    """Write a document as a page with all of its pictures."""
+    return _template().render(document=document)
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table on a page; the first entry of each row is its head."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    # Whether the entries are words, which are flush left.
-    text: bool = False
-    kind: str = "grid"
+def _prose(text: str) -> Markup:
+    """Turn Markdown into HTML; HTML in it is shown as text, not interpreted."""
+    return Markup(MarkdownIt("js-default").render(text))
 
 
-@dataclass(frozen=True)
-class Prose:
-    """A piece of text on a page, as HTML."""
-
-    html: Markup
-    kind: str = "prose"
-
-
-@dataclass(frozen=True)
-class Cards:
-    """The most important numbers of a page: name, value, and whether it is bad news."""
-
-    cards: Sequence[tuple[str, str, bool]]
-    kind: str = "cards"
+def _cell(cell: Cell) -> Markup:
+    """Write an entry of a table: our number above what stands beside it."""
+    if isinstance(cell, Pair):
+        lower = '<br><span class="paper">{}</span> ' if cell.beside else ""
+        beside = Markup(lower).format(cell.beside)
+        return _cell(cell.ours) + beside + _cell(cell.verdict)
+    if isinstance(cell, Verdict):
+        badge = '<span class="verdict {0}">{0}</span>' if cell else ""
+        return Markup(badge).format(cell)
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(cell))))
 
 
-@dataclass(frozen=True)
-class Facts:
-    """A list of names with their values."""
-
-    facts: Mapping[str, str]
-    kind: str = "facts"
+def _data(png: bytes) -> str:
+    """Write a picture as a data URI, so that the page needs no other file."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-@dataclass(frozen=True)
-class Lines:
-    """A list of lines with bullets."""
-
-    lines: Sequence[str]
-    kind: str = "lines"
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Figures, one below the other or side by side."""
-
-    pictures: Sequence[Picture]
-    beside: bool = False
-    kind: str = "pictures"
+def _pixels(png: bytes) -> tuple[int, int]:
+    """Return width and height in CSS pixels at which letters are as large as the page's."""
+    # A PNG file states its size at this position of its header.
+    wide, high = struct.unpack(">II", png[16:24])
+    return round(wide * SCREEN / DPI), round(high * SCREEN / DPI)
 
 
-Part = Grid | Prose | Cards | Facts | Lines | Pictures
+def _anchor(title: str) -> str:
+    """Return the id of a section."""
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of the page, with a line in the table of contents."""
-
-    id: str
-    title: str
-    parts: Sequence[Part]
-
-
-def prose(text: str) -> Prose:
-    """Turn Markdown into text of the page; HTML in it is shown as text, not interpreted."""
-    return Prose(Markup(MarkdownIt("js-default").render(text)))
-
-
-def badge(word: str) -> Markup:
-    """Write a verdict as a word with a colour of its own."""
-    return (
-        Markup('<span class="verdict {0}">{0}</span>').format(word)
-        if word
-        else Markup("")
-    )
-
-
-def stacked(upper: str, lower: str, mark: str = "") -> Markup:
-    """Write an entry of two lines: our number, and the paper's with its verdict."""
-    if not lower:
-        return escape(upper)
-    tail = Markup(" {}").format(badge(mark)) if mark else ""
-    return Markup('{}<br><span class="paper">{}</span>{}').format(upper, lower, tail)
-
-
-def render(
-    title: str, sections: Sequence[Section], subtitle: str = "", warning: str = ""
-) -> str:
-    """Write the page as HTML; sections without parts are left out.
-
-    Args:
-        title: the title of the page.
-        sections: its sections, in order.
-        subtitle: a line below the title.
-        warning: a warning at the top; empty for none.
-    """
-    shown = [section for section in sections if section.parts]
-    return _template().render(
-        title=title, subtitle=subtitle, warning=warning, sections=shown
-    )
+def _kind(block: Block) -> str:
+    return type(block).__name__
 
 
 @cache
@@ -165,6 +68,7 @@ def _template() -> "Template":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("raysafl.report")
-    return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined
-    ).get_template("page.html.jinja")
+    there = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    there.filters |= {"prose": _prose, "cell": _cell, "data": _data, "pixels": _pixels}
+    there.filters |= {"anchor": _anchor, "kind": _kind}
+    return there.get_template("page.html.jinja")

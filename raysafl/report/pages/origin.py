@@ -4,6 +4,7 @@ import shlex
 
 import pandas as pd
 
+from raysafl.core.text import format_bytes
 from raysafl.report.wording import count
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.mlflow_view import read_view
@@ -26,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
-    """Describe how a sweep was made: scale, runs, commit, versions, machines and time.
+    """Describe how a sweep was made: scale, runs, commit, versions, machines, time and work.
 
     If the sweep was continued after an update or on another machine, all values are
     named with the number of runs that have each. What is not known is left out.
@@ -43,6 +44,10 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     versions = [
         f"{name} {_values(each, name)}" for name in VERSIONS if _values(each, name)
     ]
+    totals = {
+        c: float(known[c].sum()) if c in known else 0.0
+        for c in ("total_steps", "total_bytes")
+    }
     facts = {
         "scale": manifest.scale,
         "runs": f"{len(each)} of {len(entries)}",
@@ -55,6 +60,8 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
         "total time": duration(float(each["seconds"].sum()))
         if "seconds" in each
         else "",
+        "local steps": f"{totals['total_steps']:,.0f}" if totals["total_steps"] else "",
+        "traffic": format_bytes(totals["total_bytes"]) if totals["total_bytes"] else "",
     }
     return {name: value for name, value in facts.items() if value}
 

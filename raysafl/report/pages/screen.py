@@ -1,8 +1,9 @@
 """The table of a sweep for a terminal."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 import pandas as pd
 from rich import box
@@ -12,15 +13,11 @@ from rich.text import Text
 
 from raysafl.report.analysis.baseline import improvements
 from raysafl.report.analysis.entries import aggregate, compare
-from raysafl.report.analysis.layout import (
-    Key,
-    Layout,
-    entries_by_labels,
-    head_text,
-    label_text,
-)
+from raysafl.report.analysis.layout import Layout
 from raysafl.report.analysis.part import Part
-from raysafl.report.wording import caption, ours, scale_note, theirs
+from raysafl.report.pages.document import Cell, Pair
+from raysafl.report.pages.sections import pivot
+from raysafl.report.wording import caption, scale_note
 from raysafl.storage.manifest import Manifest
 
 # Largest number of entries in a terminal.
@@ -53,58 +50,36 @@ def screen(runs: pd.DataFrame, manifest: Manifest, width: int = 100) -> Screen:
 def _fill(part: Part, width: int) -> Screen:
     """Fill the table with the axes that the layout has down and across."""
     manifest = part.manifest
-    layout = part.layout
-    table = manifest.table
-    down = layout.down
-    across = layout.across
-    found = entries_by_labels(part.entries, layout.axes)
-    columns = layout.combinations(manifest, across)
+    grid = pivot(part)
+    notes = (caption(manifest), scale_note(manifest), part.note)
     out = Screen(
         title=Text(manifest.title or manifest.name),
-        caption=Text(
-            "\n".join(
-                text.replace("`", "")
-                for text in (caption(manifest), scale_note(manifest), part.note)
-                if text
-            )
-        ),
+        caption=Text("\n".join(text.replace("`", "") for text in notes if text)),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         # There must be room for the caption and the title.
         min_width=min(width, max(60, len(manifest.title))),
     )
-    for axis in down:
-        out.add_column(Text(axis))
-    for key in columns:
-        name = head_text(key, across, table.statistic)
-        out.add_column(Text(name), justify="right", no_wrap=True)
-    last: Key = ()
-    for row in layout.combinations(manifest, down):
-        if last and len(down) > 1 and row[0] != last[0]:
+    for i, name in enumerate(grid.head):
+        number = i >= grid.heads
+        justify: Literal["right", "left"] = "right" if number else "left"
+        out.add_column(Text(name), justify=justify, no_wrap=number)
+    last: Sequence[Cell] = ()
+    for row in grid.rows:
+        if last and grid.heads > 1 and row[0] != last[0]:
             out.add_section()
-        entries_of_row = [_entry(found.get((*row, *key)), manifest) for key in columns]
-        out.add_row(*_row_heads(row, last), *entries_of_row)
+        # Labels that repeat the row above are left out.
+        repeats = sum(
+            row[: i + 1] == last[: i + 1] for i in range(grid.heads if last else 0)
+        )
+        out.add_row(*(Text("" if i < repeats else _text(c)) for i, c in enumerate(row)))
         last = row
     return out
 
 
-def _entry(entry: Any, manifest: Manifest) -> Text:
+def _text(cell: Cell) -> str:
     """Write our number, and the paper's below it."""
-    if entry is None:
-        return Text("")
-    table = manifest.table
-    lines = [ours(entry, table.statistic, table.unit), theirs(entry, table.unit)]
-    return Text("\n".join(line for line in lines if line))
-
-
-def _row_heads(row: Key, last: Key) -> list[Text]:
-    """Write the labels of a row, leaving out those that repeat the row above."""
-    heads = []
-    repeats = bool(last)
-    for i, value in enumerate(row):
-        repeats = repeats and value == last[i]
-        heads.append(Text("" if repeats else label_text(value)))
-    return heads
+    return "\n".join(filter(None, cell[:2])) if isinstance(cell, Pair) else cell
 
 
 def _width(table: Screen) -> int:

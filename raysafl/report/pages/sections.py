@@ -1,25 +1,239 @@
-"""The last sections of a page: cost, configuration, and how the sweep was made."""
+"""The sections of a report on the sweep itself: its table, entries, methods and cost."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from typing import Any
 
 import pandas as pd
 
 from raysafl.core.text import format_bytes
-from raysafl.report.analysis.layout import Layout, label_text
-from raysafl.report.analysis.part import thinned
-from raysafl.report.pages.html import Facts, Grid, Part, prose
-from raysafl.report.pages.origin import duration, origin_facts
-from raysafl.storage.manifest import Label, Manifest
+from raysafl.report.analysis.entries import statistics, unit_of
+from raysafl.report.analysis.evidence import LEVEL, paired
+from raysafl.report.analysis.layout import (
+    entries_by_labels,
+    head_text,
+    label_text,
+    labels_text,
+)
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.analysis.part import MOST, Part, thinned
+from raysafl.report.pages.document import Block, Cell, Facts, Grid, Lines, Pair, Verdict
+from raysafl.report.pages.origin import duration
+from raysafl.report.wording import (
+    NOTHING,
+    caption,
+    count,
+    number_or_dash,
+    ours,
+    signed,
+    signed_spread,
+    spread,
+    spread_note,
+    theirs,
+)
+from raysafl.storage.ledger import Status
+from raysafl.storage.manifest import Label
 
+# An adjusted p-value below this makes a method higher or lower.
+CLEAR = 0.05
+# Largest number of missing runs that are named.
+NAMED = 6
+# Largest number of lines on runs that ended badly.
+LINES = 300
 # Largest number of methods whose cost is shown.
 METHODS = 200
 # Largest number of values of a setting that are named.
-MOST = 8
+VALUES = 8
 
 
-def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
+def table(numbers: Numbers) -> list[Block]:
+    """Write the table, and what stands in its entries."""
+    minus = numbers.manifest.table.minus
+    versus = f", minus that of the same seed's {labels_text(minus, list(minus))}"
+    return [
+        f"Entries: {caption(numbers.shown)}{versus if minus else ''}.",
+        numbers.part.note,
+        pivot(numbers.part),
+        spread_note(numbers.entries, numbers.shown.table),
+    ]
+
+
+def pivot(part: Part) -> Grid:
+    """Write the table with the axes that go down and across."""
+    layout = part.layout
+    shown = part.manifest.table
+    found = entries_by_labels(part.entries, layout.axes)
+
+    def entry(key: tuple[Any, ...]) -> Cell:
+        if key not in found:
+            return ""
+        here = found[key]
+        own = ours(here, shown.statistic, shown.unit)
+        # Nothing is judged on a screen.
+        verdict = Verdict(here.get("verdict", ""))
+        return Pair(own, theirs(here, shown.unit), verdict)
+
+    columns = layout.combinations(part.manifest, layout.across)
+    heads = [head_text(key, layout.across, shown.statistic) for key in columns]
+    rows = [
+        [*map(label_text, row), *(entry((*row, *column)) for column in columns)]
+        for row in layout.combinations(part.manifest, layout.down)
+    ]
+    return Grid("The table", [*layout.down, *heads], rows, len(layout.down))
+
+
+def all_entries(numbers: Numbers) -> list[Block]:
+    """Write one line per entry: its statistics, how certain they are, and the paper's number."""
+    manifest = numbers.part.manifest
+    entries = numbers.entries
+    axes = numbers.part.layout.axes
+    unit = manifest.table.unit
+    name, *others = statistics(manifest.table)
+    others = [n for n in others if entries[f"mean.{n}"].notna().any()]
+    parts = ["between", "within"] if (entries["partitions"] > 1).any() else []
+    head = [*axes, "replicates", name, f"± {LEVEL:.0%}", *parts]
+    printed = bool(entries["paper.mean"].notna().any())
+    several = bool(entries["below"].notna().any())
+    if printed:
+        below = ["below"] if several else []
+        head += ["paper", f"Δ ± {LEVEL:.0%}", "z", *below, "verdict"]
+
+    def number(entry: Any, statistic: str) -> str:
+        mean = entry[f"mean.{statistic}"]
+        return spread(mean, entry[f"std.{statistic}"], unit_of(manifest, statistic))
+
+    found = entries_by_labels(numbers.part.entries, axes)
+    rows = list[list[Cell]]()
+    for key in numbers.part.layout.combinations(manifest, axes):
+        entry = found[key]
+        row: list[Cell] = [*map(label_text, key), str(entry["replicates"])]
+        row += [number(entry, name)]
+        row += [number_or_dash(entry[n], unit) for n in ("half.mean", *parts)]
+        if printed:
+            share = entry["below"]
+            below = [NOTHING if math.isnan(share) else f"{share:.0%}"]
+            row += [
+                spread(entry["paper.mean"], entry["paper.std"], unit),
+                signed_spread(entry[f"diff.{name}"], entry["half.diff"], unit),
+                signed(entry["z"], "%"),
+                *(below if several else []),
+                Verdict(entry["verdict"]) or NOTHING,
+            ]
+        for other in others:
+            diff = entry[f"diff.{other}"]
+            gap = "" if math.isnan(diff) else f"Δ {signed(diff, unit)}"
+            row.append(Pair(number(entry, other), gap))
+        rows.append(row)
+    delta = ", and Δ is the difference to the paper's number" if printed else ""
+    meanings = {n: manifest.meaning(n) for n in statistics(manifest.table)}
+    return [
+        Grid("All entries", [*head, *others], rows, len(axes)),
+        f"Mean ± standard deviation; ± {LEVEL:.0%} is half the width of the mean's interval "
+        f"(t){delta}.",
+        "\n".join(f"- `{n}`: {meaning}" for n, meaning in meanings.items() if meaning),
+    ]
+
+
+def methods(numbers: Numbers) -> list[Block]:
+    """Write the paired comparisons of every method with the first one."""
+    manifest = numbers.manifest
+    method = numbers.layout.method
+    pairs = paired(numbers.runs, manifest, numbers.layout)
+    if pairs.empty or method is None:
+        return []
+    axes = [*(axis for axis in numbers.layout.axes if axis != method), method]
+    unit = manifest.table.unit
+    rows = list[list[str]]()
+    shown = _of_part(pairs, numbers.part)
+    where = "shown here"
+    if len(shown) < len(pairs):
+        where = f"of the sweep, of which {len(shown):,} are shown here"
+    for _, pair in shown.iterrows():
+        clear = pair["holm"] < CLEAR
+        p = [pair[c] for c in ("p", "holm")]
+        rows.append(
+            [
+                *(label_text(pair[f"label.{axis}"]) for axis in axes),
+                str(pair["seeds"]),
+                signed_spread(pair["diff"], pair["half"], unit),
+                *(NOTHING if math.isnan(value) else f"{value:.3g}" for value in p),
+                Verdict(("higher" if pair["diff"] > 0 else "lower") if clear else ""),
+            ]
+        )
+    base = label_text(pairs["baseline"].iloc[0])
+    text = (
+        f"Each method minus {base} in `{manifest.table.statistic}`. Replicates with the same seed "
+        f"see the same cohorts, so their differences are tested (those of the means over each "
+        f"partition, where there are several partitions): paired t test, two-sided, with "
+        f"the mean difference's {LEVEL:.0%} interval. *p (Holm)* is adjusted for all "
+        f"{len(pairs)} comparisons {where}; below {CLEAR:g} the method is called higher or "
+        "lower. With few seeds and many comparisons few pass: an empty verdict is no evidence "
+        "that methods are equal."
+    )
+    head = [*axes, "seeds", f"Δ ± {LEVEL:.0%}", "p", "p (Holm)", "verdict"]
+    return [text, Grid("Paired comparisons", head, rows, len(axes))]
+
+
+def _of_part(pairs: pd.DataFrame, part: Part) -> pd.DataFrame:
+    """Return the comparisons whose labels are shown."""
+    if not part.note:
+        return pairs
+    there = pd.Series(True, index=pairs.index)
+    for axis, values in part.layout.values.items():
+        there &= pairs[f"label.{axis}"].isin(values)
+    return pairs[there].iloc[:MOST]
+
+
+def losses(numbers: Numbers) -> list[Block]:
+    """Say which replicates are not in the means, and why.
+
+    There is one line per run and reason, and one line for all runs that have not begun.
+    If there are too many, one line says how many more there would be.
+    """
+    lines = []
+    absent = []
+    begun = set[str]()
+    ends = dict[Any, list[tuple[str, int]]]()
+    manifest = numbers.shown
+    runs = numbers.versus
+    if len(runs):
+        begun = set(runs["run_id"])
+        bad = runs[runs["status"].isin([status for status in Status if status.bad])]
+        groups = bad[["run_id", "status", "reason"]].groupby("run_id")
+        ends = {run_id: _bad_ends(rows) for run_id, rows in groups}
+    missing_of = numbers.entries["missing"]
+    for missing, entry in zip(missing_of, manifest.entries, strict=True):
+        where = labels_text(entry.labels, numbers.shown_layout.axes) or manifest.name
+        found = ends.get(entry.run_id, [])
+        lines += [f"{where}: {count(rows, 'replicate')} {kind}" for kind, rows in found]
+        if missing and entry.run_id in begun:
+            lines.append(f"{where}: {count(int(missing), 'replicate')} missing")
+        elif missing:
+            absent.append(where)
+    if len(lines) > LINES:
+        more = f"and {len(lines) - LINES:,} more lines: runs.parquet has all"
+        lines = [*lines[:LINES], more]
+    if absent:
+        rest = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+        missing_runs = (
+            f"{count(len(absent), 'run')} of {len(manifest.entries)} missing: "
+        )
+        lines.append(missing_runs + "; ".join(absent[:NAMED]) + rest)
+    if not lines:
+        return ["Nothing: every replicate finished."]
+    return ["Diverged and failed replicates are not in the means.", Lines(lines)]
+
+
+def _bad_ends(bad: pd.DataFrame) -> list[tuple[str, int]]:
+    """Return how replicates of a run ended badly (`diverged: <reason>`), and how many."""
+    reasons = bad["reason"].fillna("").astype(str)
+    kinds = bad["status"].str.cat(reasons, sep=": ").str.removesuffix(": ")
+    return list(Counter(kinds).items())
+
+
+def cost(numbers: Numbers) -> list[Block]:
     """Write the mean cost of a replicate for each method, or for some of very many."""
+    runs = numbers.runs
     columns = {
         "total_steps": "local steps",
         "total_bytes_down": "to clients",
@@ -27,44 +241,36 @@ def cost(runs: pd.DataFrame, manifest: Manifest, layout: Layout) -> list[Part]:
         "total_server_rounds": "server rounds",
         "total_snapshots": "enforced rounds",
     }
-    method = layout.method
+    method = numbers.layout.method
     if runs.empty or not set(columns) <= set(runs):
         return []
-    of_entry = {e.run_id: e.labels.get(method) for e in manifest.entries if method}
     places = defaultdict[Label, list[int]](list)
+    labels = numbers.manifest.labels()
     for i, run_id in enumerate(runs["run_id"]):
-        places[of_entry.get(run_id)].append(i)
+        places[labels.get(run_id, {}).get(method) if method else None].append(i)
     spent = runs[["run_id", "seconds", *columns]]
     rows = []
-    for (value,) in thinned([(value,) for value in layout.methods], METHODS):
+    for (value,) in thinned([(value,) for value in numbers.layout.methods], METHODS):
         own = spent.iloc[places[value]]
         if own.empty:
             continue
-        means = own[list(columns)].mean()
         each = own.drop_duplicates("run_id")
-        entries = [
-            format_bytes(means[c])
-            if "bytes" in c
-            else f"{means[c]:,.{int(means[c] < 100)}f}"
-            for c in columns
+        seconds = duration(float(each["seconds"].mean()))
+        means = own[list(columns)].mean()
+        spending = [
+            format_bytes(mean) if "bytes" in str(c) else f"{mean:,.{int(mean < 100)}f}"
+            for c, mean in means.items()
         ]
-        rows.append(
-            [
-                label_text(value),
-                str(len(each)),
-                duration(float(each["seconds"].mean())),
-                *entries,
-            ]
-        )
+        rows.append([label_text(value), str(len(each)), seconds, *spending])
     head = [method or "all", "runs", "seconds of a run", *columns.values()]
     explanation = (
         "Means per replicate; the seconds of a run cover all its replicates together. Enforced "
         "rounds are those in which clients were sampled uniformly and trained."
     )
-    return [Grid("Cost", head, rows), prose(explanation)]
+    return [Grid("Cost", head, rows), explanation]
 
 
-def configuration(runs: pd.DataFrame) -> list[Part]:
+def configuration(runs: pd.DataFrame) -> list[Block]:
     """Write the settings that differ between runs, and those that are the same in all."""
     prefix = "config."
     names = [str(c) for c in runs if str(c).startswith(prefix) and c != "config.kind"]
@@ -76,15 +282,13 @@ def configuration(runs: pd.DataFrame) -> list[Part]:
         if len(values) == 1 and runs[name].notna().all():
             same[short] = values[0]
         elif values:
-            more = f", and {len(values) - MOST} more" if len(values) > MOST else ""
-            rows.append([short, ", ".join(values[:MOST]) + more])
-    parts: list[Part] = []
+            more = f", and {len(values) - VALUES} more" if len(values) > VALUES else ""
+            rows.append([short, ", ".join(values[:VALUES]) + more])
+    parts: list[Block] = []
     if rows:
-        parts += [
-            prose("What differs between runs:"),
-            Grid("Differs", ["setting", "values"], rows, text=True),
-        ]
-    return [*parts, prose("The same in all runs:"), Facts(same)] if same else parts
+        grid = Grid("Differs", ["setting", "values"], rows, words=True)
+        parts += ["What differs between runs:", grid]
+    return [*parts, "The same in all runs:", Facts(same)] if same else parts
 
 
 def _natural(value: str) -> tuple[float, str]:
@@ -93,19 +297,3 @@ def _natural(value: str) -> tuple[float, str]:
         return float(value), ""
     except ValueError:
         return math.inf, value
-
-
-def how_it_was_made(
-    runs: pd.DataFrame, manifest: Manifest, mlflow: str = ""
-) -> list[Part]:
-    """Write versions, machines and time, how to run the sweep again, and where MLflow is.
-
-    Args:
-        runs: the rows of `runs.parquet`.
-        manifest: the sweep.
-        mlflow: from `mlflow_text`.
-    """
-    command = manifest.command
-    again = [prose(f"To run it again:\n\n```sh\n{command}\n```")] if command else []
-    browse = [prose(mlflow)] if mlflow else []
-    return [Facts(origin_facts(runs, manifest)), *again, *browse]

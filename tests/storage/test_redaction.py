@@ -11,7 +11,7 @@ from sqlalchemy.exc import ArgumentError
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
-from raysafl.core.text import redacted
+from raysafl.storage.redaction import redacted
 
 # Long enough that no other part of a URI or of a text holds it.
 MARK = "hunter2hunter2"

@@ -1,0 +1,60 @@
+"""All numbers of a report, computed once from the stored rows."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from raysafl.report.analysis.baseline import improvements
+from raysafl.report.analysis.entries import aggregate
+from raysafl.report.analysis.evidence import judged
+from raysafl.report.analysis.layout import Layout
+from raysafl.report.analysis.part import Part
+from raysafl.storage.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a sweep's report is made from.
+
+    Attributes:
+        runs: the rows of `runs.parquet`.
+        manifest: the sweep.
+        layout: the layout of its axes.
+        own: its entries.
+        versus: the runs of the table: the sweep's, or their improvements over a baseline.
+        shown: the manifest of the table.
+        shown_layout: the layout of its axes.
+        entries: the entries of the table with their verdicts.
+        part: the entries of the table that are shown one by one.
+    """
+
+    runs: pd.DataFrame
+    manifest: Manifest
+    layout: Layout
+    own: pd.DataFrame
+    versus: pd.DataFrame
+    shown: Manifest
+    shown_layout: Layout
+    entries: pd.DataFrame
+    part: Part
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame, manifest: Manifest) -> "Numbers":
+        """Compute the numbers of a sweep, of which only a part may have run.
+
+        Args:
+            runs: the rows of `runs.parquet`.
+            manifest: the sweep.
+
+        Raises:
+            ValueError: the table names an unknown axis or statistic.
+        """
+        layout = Layout.of(manifest)
+        versus, shown = improvements(runs, manifest)
+        shown_layout = Layout.of(shown)
+        entries = judged(versus, shown)
+        own = entries if versus is runs else aggregate(runs, manifest)
+        part = Part.of(entries, shown, shown_layout)
+        return cls(
+            runs, manifest, layout, own, versus, shown, shown_layout, entries, part
+        )

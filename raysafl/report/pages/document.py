@@ -1,0 +1,106 @@
+"""The document of a report, before `html` and `markdown` write it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Verdict(str):
+    """A judgement in one word, such as `inside`, which has a colour on the page."""
+
+
+class Pair(NamedTuple):
+    """Our number, what stands beside it, such as the paper's, and the verdict on both.
+
+    The last two may be empty.
+    """
+
+    ours: str
+    beside: str
+    verdict: Verdict = Verdict("")
+
+
+# Parts between backticks are code.
+Cell = str | Pair
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        caption: what it shows, for readers who cannot see it.
+        head: the names of the columns.
+        rows: the entries of each row.
+        heads: how many columns, from the left, tell the rows apart.
+        words: whether the other columns are words, which are flush left.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    heads: int = 1
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A list of names with their values."""
+
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A list of lines, which are shown as they are."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file, which only a page shows.
+
+    Attributes:
+        name: the name of the file.
+        png: its content.
+        alt: the text for readers who cannot see it.
+        caption: the text below it.
+        half: whether it has half of the width, so that two stand side by side.
+    """
+
+    name: str
+    png: bytes
+    alt: str
+    caption: str
+    half: bool = False
+
+
+# A text is Markdown.
+Block = str | Grid | Facts | Lines | Picture
+
+
+@dataclass(frozen=True)
+class Document:
+    """A title and sections, which are made once and written in several formats.
+
+    Attributes:
+        title: the title.
+        sections: the blocks of each section, by its title. Empty texts are left out, and
+            so are sections without blocks.
+        warning: what must not be overlooked; may be empty.
+        lead: the text below the title, as Markdown.
+    """
+
+    title: str
+    sections: Mapping[str, Sequence[Block]]
+    warning: str = ""
+    lead: str = ""
+
+    def __post_init__(self) -> None:
+        """Leave out what is empty."""
+        kept = {
+            name: [b for b in blocks if b] for name, blocks in self.sections.items()
+        }
+        some = {name: blocks for name, blocks in kept.items() if blocks}
+        object.__setattr__(self, "sections", some)

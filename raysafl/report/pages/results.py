@@ -1,0 +1,67 @@
+"""The document on a sweep: its results, how certain they are, their cost and origin."""
+
+from collections.abc import Mapping, Sequence
+
+from raysafl.report.analysis.numbers import Numbers
+from raysafl.report.pages import paper, sections
+from raysafl.report.pages.document import Document, Facts, Picture
+from raysafl.report.pages.origin import origin_facts
+from raysafl.report.wording import LOST, scale_note, search_note
+
+
+def results_document(
+    numbers: Numbers,
+    pictures: Mapping[str, Sequence[Picture]] | None = None,
+    mlflow: str = "",
+) -> Document:
+    """Put the sections of a sweep's report together.
+
+    Args:
+        numbers: from the stored rows.
+        pictures: the figures by the titles of their sections.
+        mlflow: where MLflow shows the sweep, as Markdown; empty if that is not known.
+    """
+    manifest = numbers.manifest
+    command = manifest.command
+    return Document(
+        title=manifest.title or manifest.name,
+        warning=scale_note(manifest),
+        lead=f"{_ends(numbers)} {search_note(manifest)}".strip(),
+        sections={
+            "Table": sections.table(numbers),
+            "Compared with the paper": paper.compared(numbers),
+            "Claims": paper.claims(numbers),
+            "All entries": sections.all_entries(numbers),
+            "Statistic that matches best": paper.nearest_statistics(numbers),
+            "Readings": paper.nearest_readings(numbers),
+            "Other printed numbers": paper.more_printed(numbers),
+            "Methods, seed by seed": sections.methods(numbers),
+            **(pictures or {}),
+            "Missing, diverged, failed": sections.losses(numbers),
+            "Cost": sections.cost(numbers),
+            "Notes": [manifest.notes.strip()],
+            "Configuration": sections.configuration(numbers.runs),
+            "How it was made": [
+                Facts(origin_facts(numbers.runs, manifest)),
+                f"To run it again:\n\n```sh\n{command}\n```" if command else "",
+                mlflow,
+            ],
+        },
+    )
+
+
+def _ends(numbers: Numbers) -> str:
+    """Say how many runs there are, how their replicates ended, and what they are laid beside."""
+    manifest = numbers.manifest
+    # These count what was run, which improvements over a baseline do not.
+    sums = {name: int(numbers.own[name].sum()) for name in ("replicates", *LOST)}
+    done = sums.pop("replicates")
+    ends = [f"{done:,} replicate{'s' if done != 1 else ''} finished"]
+    ends += [f"**{n:,} {name}**" for name, n in sums.items() if n]
+    ids = {entry.run_id for entry in manifest.entries}
+    begun = ids & set(numbers.runs["run_id"]) if len(numbers.runs) else set()
+    source = f" Paper: {manifest.table.source}." if manifest.table.source else ""
+    return (
+        f"Sweep {manifest.name}, {len(begun)} of {len(ids)} runs: {', '.join(ends)}."
+        f"{source}"
+    )
