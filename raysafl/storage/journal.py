@@ -288,10 +288,10 @@ class Journal:
         except ValueError:
             # The rows are lost with the file.
             saved = None
-        rows, clients = ROUNDS.empty_table(), CLIENTS.empty_table()
-        if saved is not None:
-            rows, clients = saved.rows, saved.clients
-        self.commit(rows, {run_id: entry}, clients)
+        if saved is None:
+            self.commit(ROUNDS.empty_table(), {run_id: entry})
+        else:
+            self.commit(saved.rows, {run_id: entry}, saved.clients)
 
     def _new_name(self) -> str:
         """Return the name of a commit that is later than all others.
@@ -438,7 +438,8 @@ class Journal:
         rows = joined(tables["rounds"])
         clients = pa.concat_tables([CLIENTS.empty_table(), *tables["clients"]])
         if wrong:
-            rows, clients = without_runs(rows, wrong), without_runs(clients, wrong)
+            rows = without_runs(rows, wrong)
+            clients = without_runs(clients, wrong)
         return Checked(ledger, rows, clients, wrong)
 
     def _tables_of(
