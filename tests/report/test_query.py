@@ -5,7 +5,9 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from raysafl import Run
 from raysafl.cli import app as cli
 from raysafl.report.query import results
+from raysafl.storage.ledger import ReplicateEnd, Status
 from raysafl.storage.store import Store
 
 DOC = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
@@ -196,14 +199,27 @@ def test_a_query_reaches_no_file_and_no_variable(
     assert file.read_text() == "a,b\n1,2\n" and len(list(tmp_path.iterdir())) == 1
 
 
+def copy_of(real_results: Path, folder: Path) -> Store:
+    """A copy of the sweep."""
+    shutil.copytree(real_results / "quickstart", folder)
+    return Store(folder)
+
+
+def relabel(store: Store, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the labels of each run in the manifest."""
+    file = store.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for entry in manifest["entries"]:
+        change(entry["labels"])
+    file.write_text(json.dumps(manifest))
+
+
 def test_what_a_terminal_would_obey_is_not_printed(
     real_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "evil")
-    store.create()
-    store.write_manifest(Store(real_results / "quickstart").manifest())
-    runs = Store(real_results / "quickstart").runs()
-    store.write_runs(runs.assign(**{"label.p": "\x1b]0;owned\x07\x1b[2J\u202elabel"}))
+    store = copy_of(real_results, tmp_path / "evil")
+    evil = "\x1b]0;owned\x07\x1b[2J\u202elabel"
+    relabel(store, lambda labels: labels.update(p=f"{evil} {labels['p']}"))
     table = call(monkeypatch, "", str(store.path))
     csv = call(monkeypatch, "", str(store.path), "--csv")
     for said in (table, csv):
@@ -214,11 +230,8 @@ def test_what_a_terminal_would_obey_is_not_printed(
 def test_a_run_without_an_axis_has_its_setting_there(
     real_results: Path, tmp_path: Path
 ) -> None:
-    other = Store(tmp_path / "other")
-    other.create()
-    other.write_manifest(Store(real_results / "quickstart").manifest())
-    runs = Store(real_results / "quickstart").runs()
-    other.write_runs(runs.drop(columns="label.algorithm").assign(sweep="other"))
+    other = copy_of(real_results, tmp_path / "other")
+    relabel(other, lambda labels: labels.pop("algorithm"))
     both = [other.path, real_results]
     assert len(results(both, "algorithm == 'FedAvg'")) == 8
     assert results(both, "algorithm != 'SAFARI'")["sweep"].value_counts().to_dict() == {
@@ -240,18 +253,16 @@ def test_a_folder_in_the_query_s_place_and_one_without_a_sweep_are_told(
 def test_a_diverged_replicate_is_counted_and_not_averaged(
     real_results: Path, tmp_path: Path
 ) -> None:
-    other = Store(tmp_path / "other")
-    other.create()
-    other.write_manifest(Store(real_results / "quickstart").manifest())
+    other = copy_of(real_results, tmp_path / "other")
+    run_id, entry = next(iter(other.ledger().items()))
+    end = ReplicateEnd(replicate=2, status=Status.DIVERGED, reason="NaN")
+    diverged = {"status": Status.DIVERGED, "replicates": [*entry.replicates[:2], end]}
+    other.commit(
+        other.read({run_id}).rows, {run_id: entry.model_copy(update=diverged)}
+    )
     runs = Store(real_results / "quickstart").runs()
-    one = runs[runs["run_id"] == runs["run_id"].iloc[0]].assign(sweep="other")
-    one.loc[one["replicate"] == 2, ["status", "reason", "best"]] = [
-        "diverged",
-        "NaN",
-        0.0,
-    ]
-    other.write_runs(one)
-    found = results([tmp_path, real_results], f"run_id == '{one['run_id'].iloc[0]}'")
+    one = runs[runs["run_id"] == run_id].sort_values("replicate")
+    found = results([tmp_path, real_results], f"run_id == '{run_id}'")
     assert found["sweep"].tolist() == ["other", "quickstart"]
     assert found["status"].tolist() == ["diverged", "finished"]
     assert found["replicates"].tolist() == [2, 3]

@@ -1,10 +1,30 @@
 """Ledger entries: what is stored, and what is read again."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from raysafl.storage.journal import Journal
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
+from raysafl.storage.sealed import sealed, unsealed
+
+
+def stored(journal: Journal) -> dict[str, object]:
+    """The JSON of the only entry in the folder."""
+    (file,) = journal.path.glob("ledger/*.jsonl")
+    _, line = file.read_bytes().splitlines()
+    fields: dict[str, object] = json.loads(unsealed(line))
+    return fields
+
+
+def planted(journal: Journal, text: str) -> None:
+    """Write the entry of run `a`, after the fields that say whose it is."""
+    journal.commit_end("a", LedgerEntry(status=Status.FAILED))
+    (file,) = journal.path.glob("ledger/*.jsonl")
+    head, _ = file.read_bytes().splitlines()
+    line = sealed({"run_id": "a", **json.loads(text)})
+    file.write_bytes(head + b"\n" + line + b"\n")
 
 
 def test_a_status_says_whether_another_attempt_is_made_and_whether_something_went_wrong() -> (
@@ -19,7 +39,10 @@ def test_a_status_says_whether_another_attempt_is_made_and_whether_something_wen
     }
 
 
-def test_an_entry_is_stored_as_plain_json_in_the_order_of_its_fields() -> None:
+def test_an_entry_is_stored_as_plain_json_in_the_order_of_its_fields(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
     ends = [ReplicateEnd(replicate=0, status=Status.DIVERGED, reason="round 3")]
     entry = LedgerEntry.now(
         {"seed": 1},
@@ -29,25 +52,34 @@ def test_an_entry_is_stored_as_plain_json_in_the_order_of_its_fields() -> None:
         seconds=2.5,
         host="box",
     )
-    stored = json.loads(entry.to_json())
-    assert stored.pop("ended") == entry.ended
-    assert list(stored.items()) == [
+    journal.commit_end("a", entry)
+    fields = stored(journal)
+    assert fields.pop("ended") == entry.ended
+    assert list(fields.items()) == [
+        ("run_id", "a"),
         ("status", "diverged"),
         ("reason", "round 3"),
         ("config", {"seed": 1}),
         ("replicates", [{"replicate": 0, "status": "diverged", "reason": "round 3"}]),
         ("seconds", 2.5),
+        ("sums", {}),
         ("host", "box"),
     ]
-    assert LedgerEntry.from_json(entry.to_json()) == entry
+    assert journal.ledger() == {"a": entry.model_copy(update={"sums": {}})}
 
 
-def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added() -> None:
+def test_fields_that_are_not_known_survive_and_missing_ones_are_not_added(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
     text = '{"status": "finished", "cluster": {"nodes": 2}, "replicates": [{"replicate": 1, '
     text += '"status": "finished", "reason": "", "note": "x"}]}'
-    entry = LedgerEntry.from_json(text)
+    planted(journal, text)
+    entry = journal.ledger()["a"]
     assert (entry.reason, entry.seconds, entry.seeds.replicates) == ("", None, 1)
-    assert json.loads(entry.to_json()) == json.loads(text)
+    journal.forget({"b"})
+    journal.rewrite({commit.name for commit in journal.commits()})
+    assert stored(journal) == {"run_id": "a", **json.loads(text)}
 
 
 def test_a_reason_with_credentials_is_stored_without_them() -> None:
@@ -60,7 +92,6 @@ def test_a_reason_with_credentials_is_stored_without_them() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[]",
         "{}",
         '{"status": "ended"}',
         '{"status": "finished", "config": {"replicates": -1}}',
@@ -68,6 +99,8 @@ def test_a_reason_with_credentials_is_stored_without_them() -> None:
         '{"status": "finished", "reason": "\\ud800"}',
     ],
 )
-def test_what_is_no_entry_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError):
-        LedgerEntry.from_json(text)
+def test_what_is_no_entry_is_left_out_by_name(text: str, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    planted(journal, text)
+    with pytest.warns(UserWarning, match="the ledger entry of run a in commit"):
+        assert journal.ledger() == {}

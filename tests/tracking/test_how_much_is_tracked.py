@@ -246,8 +246,8 @@ def test_a_failed_run_without_curves_is_shown_as_running_and_then_as_finished(
     assert failed.info.status == "FAILED"
     assert failed.data.metrics["final"] == pytest.approx(0.2)
 
-    (store.path / "ledger" / f"{A}.json").unlink()
-    save(store, A, rows(2, 4), 2)
+    store.forget({A})
+    save(store, A, rows(0, 4))
     log(store, A, Tracking.SUMMARY)
     running = view().children[A]
     assert running.info.status == "RUNNING" and running.data.tags["status"] == "running"
