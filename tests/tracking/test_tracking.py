@@ -17,6 +17,7 @@ import alembic.command
 import mlflow
 import pandas as pd
 import pytest
+from helpers.patience import PATIENCE
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
 from raysafl.storage.ledger import LedgerEntry, Status
@@ -36,7 +37,7 @@ from raysafl.tracking.tracker import Tracker
 
 def first_view(view: Any, run_id: str) -> View:
     """MLflow as soon as another thread has logged rounds of a run."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             now: View = view()
