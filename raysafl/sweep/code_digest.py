@@ -7,7 +7,7 @@ Covered are the statement that defines the class, and all statements at the top 
 of the user's modules that bind a name to which a covered statement refers, also by
 imports. Of a module that is imported as a whole, all statements are covered. Comments,
 formatting and docstrings are no part of them. A class that a function makes is covered
-by that function, or by the sweep's `make` if that makes the runs.
+by that function.
 
 A class without a source file (of a notebook, or made by `exec`) is covered by its
 methods as Python compiles them, and by the functions, classes and plain constants to
@@ -35,7 +35,6 @@ from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from raysafl.core.component import Component
 from raysafl.core.users_code import is_users_module
 from raysafl.simulation.run import Run
 
@@ -43,8 +42,6 @@ from raysafl.simulation.run import Run
 Place = tuple[str, str]
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 METHODS = staticmethod | classmethod | property  # type: ignore[type-arg]
-# The place of a sweep's `make` among those of classes.
-MAKE = "make"
 
 
 class Statement(NamedTuple):
@@ -60,16 +57,9 @@ class CodeDigests:
     """Computes the digests of the user's classes.
 
     Each source is read once, so take a new one whenever the code may have changed.
-
-    Args:
-        known: what `found` was in the driver. A trial is given it, because the sources
-            may not exist where it runs.
     """
 
-    def __init__(self, known: Mapping[str, str] | None = None) -> None:
-        self.known = known or {}
-        # The digests that were asked for, by the class's module and qualified name.
-        self.found = dict(self.known)
+    def __init__(self) -> None:
         self._digests: dict[Any, str] = {}
         # The statements of each module that was read, by the names that they bind.
         self._modules: dict[str, Mapping[str, list[Statement]]] = {}
@@ -88,39 +78,10 @@ class CodeDigests:
                 digests[name] = self.of(owner)
         return digests
 
-    def of_defined(self, make: Any = None) -> dict[str, set[str]]:
-        """Return the digests of all classes of the user that are defined, by `kind`.
-
-        Of a class that was defined again, as in a notebook, the last definition counts.
-
-        Args:
-            make: makes the runs of a sweep, if anything does. Classes that are not
-                defined before have its digest from now on, and so have classes inside
-                functions: `make` or what it calls defines them.
-        """
-        last = {
-            (owner.__module__, owner.__qualname__): owner
-            for owner in _subclasses(Component)
-            if is_users_module(owner.__module__)
-        }
-        digests: dict[str, set[str]] = defaultdict(set)
-        for owner in last.values():
-            if make is None or "<locals>" not in owner.__qualname__:
-                digests[owner.__name__].add(self.of(owner))
-        # Of a partial function, and of a method, the function.
-        make = inspect.unwrap(getattr(make, "func", getattr(make, "__func__", make)))
-        maker = make if isinstance(make, FunctionType | type) else type(make)
-        if make is not None and is_users_module(maker.__module__):
-            self.found[MAKE] = self.of(maker)
-        return digests
-
     def of(self, owner: type | FunctionType) -> str:
         """Return the digest of a class or a function of the user."""
         if owner not in self._digests:
-            place = f"{owner.__module__}.{owner.__qualname__}"
-            known = self.found if MAKE in self.found else self.known
-            digest = known.get(place) or known.get(MAKE) or self._compute(owner)
-            self.found[place] = self._digests[owner] = digest
+            self._digests[owner] = self._compute(owner)
         return self._digests[owner]
 
     def _compute(self, owner: type | FunctionType) -> str:
@@ -163,12 +124,6 @@ class CodeDigests:
                     package = sys.modules[module].__package__ or ""
                     self._modules[module] = _by_name(tree, package)
         return self._modules[module]
-
-
-def _subclasses(owner: type[Component]) -> Iterator[type[Component]]:
-    for subclass in owner.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)
 
 
 def _by_name(tree: ast.Module, package: str) -> Mapping[str, list[Statement]]:

@@ -5,9 +5,8 @@ client actors, so a sweep starts its processes once. Each trial has an `OpenPack
 own; a test compares a reused trial with a new one.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,15 +14,14 @@ import torch
 from ray import tune
 from ray.tune.result import TIMESTEPS_TOTAL
 
-from raysafl.core.held import hold_elsewhere
 from raysafl.core.problem import Dataset
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.messages import PackSetup
 from raysafl.runtime.on_actors import host_pack, start_actors
 from raysafl.runtime.ray_private import is_own_exit
 from raysafl.simulation.run import Run
-from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.open_pack import Hosted, OpenPack, Terms
+from raysafl.sweep.packs import PACK_KEY, Pack
 
 # The field of a report that is for the driver alone (`News`). It is neither a number nor
 # a list, so that loggers of Tune's pass over it.
@@ -31,27 +29,22 @@ NEWS = "raysafl"
 
 
 @dataclass(frozen=True)
-class Context:
-    """What all trials of a sweep share.
+class Given:
+    """What a trial is given, in Ray's object store.
 
     Args:
-        terms: what holds for all packs of the sweep.
-        hardware: what a trial runs on.
-        datasets: the loaded datasets in Ray's object store, by the `source_key` of the
-            data that load them.
-        held: datasets that exist in the memory of the driver only, in Ray's object
-            store, by the digests of their contents.
+        id: the id of its pack.
+        content: the pack, and the digests of the user's classes in each of its runs.
+        dataset: its dataset.
     """
 
-    terms: Terms
-    hardware: Hardware
-    datasets: "Mapping[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
-    held: "Mapping[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
+    id: str
+    content: "ray.ObjectRef[tuple[Pack, dict[str, dict[str, str]]]]"
+    dataset: "ray.ObjectRef[Dataset]"
 
-
-def _fetch(reference: "ray.ObjectRef[Dataset]") -> Dataset:
-    """Return a dataset that is in Ray's object store; its arrays are not copied."""
-    return ray.get(reference)
+    def __str__(self) -> str:
+        # Loggers of Tune's write it.
+        return self.id
 
 
 class Coordinator(tune.Trainable):
@@ -62,20 +55,22 @@ class Coordinator(tune.Trainable):
     checkpoints.
     """
 
-    def setup(self, config: dict[str, Any], context: Context | None = None) -> None:
+    def setup(
+        self,
+        config: dict[str, Any],
+        terms: Terms | None = None,
+        hardware: Hardware | None = None,
+    ) -> None:
         """Start the client actors.
 
         The runs are begun later, in `step`: Tune may set up one coordinator for a trial
         and then give the trial to another, and only one of them may touch the rows of
         the runs.
         """
-        assert context is not None
+        assert terms is not None and hardware is not None
         torch.set_num_threads(1)
-        self.context = context
-        for content, reference in context.held.items():
-            hold_elsewhere(content, partial(_fetch, reference))
-        self.digests = CodeDigests(context.terms.code)
-        self.actors = start_actors(context.hardware)
+        self.terms = terms
+        self.actors = start_actors(hardware)
         self.open = self._opened(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -86,25 +81,26 @@ class Coordinator(tune.Trainable):
 
     def _opened(self, config: dict[str, Any]) -> OpenPack:
         """Return the pack of a trial; it is begun when it is advanced."""
-        terms = self.context.terms
-        return OpenPack(config, terms, self._host, self.digests, is_own_exit)
+        given: Given = config[PACK_KEY]
+        self.dataset = given.dataset
+        pack, code = ray.get(given.content)
+        return OpenPack(pack, code, self.terms, self._host, is_own_exit)
 
     def _host(self, runs: Sequence[Run]) -> Hosted:
         """Let the client actors host the cells of runs."""
         first = runs[0]
-        dataset = self.context.datasets.get(first.data.source_key)
         setup = PackSetup(
             cells=[cell for run in runs for cell in run.cells],
-            dataset=dataset or ray.put(first.data.load()),
+            dataset=self.dataset,
             model=first.model,
-            engine=self.context.terms.engine,
+            engine=self.terms.engine,
             objective=first.objective,
         )
         return Hosted(*host_pack(self.actors, setup))
 
     def step(self) -> dict[str, Any]:
         """Run rounds for `report_seconds` and report what has become of the runs."""
-        news = self.open.advance(self.context.terms.report_seconds)
+        news = self.open.advance(self.terms.report_seconds)
         return {
             **news.metrics,
             # TensorBoard draws curves over Tune's number of time steps.

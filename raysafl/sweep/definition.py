@@ -1,8 +1,6 @@
 """The definition of a sweep: labelled runs, or a search space to make runs from."""
 
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,17 +46,6 @@ SMOKE_ROUNDS = 2
 MOST_ALSO = 8
 
 
-def sample_key(config: Mapping[str, Any]) -> str:
-    """Return a name for a sampled configuration of which no run could be made.
-
-    Equal configurations have equal names.
-    """
-    text = json.dumps(
-        {name: str(value) for name, value in config.items()}, sort_keys=True
-    )
-    return f"sample-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
 def smoke(run: Run) -> Run:
     """Shorten a run to two rounds of a few small steps, to see that it works.
 
@@ -92,8 +79,8 @@ class Sweep:
 
     The runs are given by `runs`, or they are made from a search space of Ray Tune:
     `space` with `base` or `make`. A space of `tune.grid_search` alone is expanded into
-    labelled runs before anything runs; runs of any other space are known when Tune has
-    sampled them.
+    labelled runs. The configurations of any other space are drawn at random before anything
+    runs, or a search algorithm asks for one after the other.
 
     Example:
         >>> import raysafl as fl
@@ -292,10 +279,10 @@ class Sweep:
 
     @property
     def is_grid(self) -> bool:
-        """Whether all runs are known before anything is sampled."""
+        """Whether all runs are known before anything is drawn."""
         return bool(self.runs) or (
-            self.num_samples == 1
-            and self.search_alg is None
+            not self.is_searched
+            and self.num_samples == 1
             and all(
                 isinstance(v, dict) and set(v) == {"grid_search"}
                 for v in self.space.values()
@@ -303,10 +290,12 @@ class Sweep:
         )
 
     @property
-    def is_random(self) -> bool:
-        """Whether runs are sampled at random, without regard to the results of others."""
-        decides = self.search_alg is not None or self.scheduler is not None
-        return not self.is_grid and not decides
+    def is_searched(self) -> bool:
+        """Whether a search algorithm asks for one run after the other.
+
+        All other runs are known before anything runs.
+        """
+        return self.search_alg is not None
 
     def labelled(self) -> dict[tuple[Label, ...], Run]:
         """Return the runs by their labels, which have one value for each axis.
@@ -396,7 +385,7 @@ class Sweep:
         return table.replace(paper=self._printed(self.paper), more=more)
 
     def continuing(self, manifest: Manifest, earlier: Manifest | None) -> Manifest:
-        """Return the manifest with the runs that Tune has sampled before.
+        """Return the manifest with the runs that were asked for in an earlier attempt.
 
         Args:
             manifest: the manifest of this sweep.
@@ -410,12 +399,12 @@ class Sweep:
         return both.replace(table=self._table(own))
 
     def measuring(self, manifest: Manifest, runs: Iterable[Run]) -> Manifest:
-        """Return the manifest with what some runs measure that Tune has sampled.
+        """Return the manifest with what some runs measure that were drawn or asked for.
 
         Args:
             manifest: the manifest so far. If it has no runs yet, the runs decide by
                 what all are judged, and what the table shows where it does not say.
-            runs: the sampled runs, which may be none.
+            runs: the runs, which may be none.
         """
         new = list(runs)
         if not new:
@@ -431,7 +420,7 @@ class Sweep:
     def manifest(self) -> Manifest:
         """Return what is stored of the sweep beside its results.
 
-        It does not hold the runs that Tune will sample, as they are not known yet.
+        It does not hold runs that are drawn, or that a search algorithm will ask for.
 
         Raises:
             ValueError: two labels name the same run, or a run cannot be made.

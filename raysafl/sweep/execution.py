@@ -6,7 +6,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,18 +16,15 @@ from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.provenance import commit, provenance
 from raysafl.simulation.run import Run
 from raysafl.storage.locks import lock
-from raysafl.storage.manifest import Entry, Label
 from raysafl.storage.paths import Location, StorageError, local_folder
 from raysafl.storage.store import Store
 from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.definition import Sweep, sample_key
-from raysafl.sweep.open_pack import PackOf, Terms
+from raysafl.sweep.definition import Sweep
+from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.packs import Pack, form_packs, memory_note
-from raysafl.sweep.prepare import dataset_of
-from raysafl.sweep.progress import Display, run_name
-from raysafl.sweep.session import failure
+from raysafl.sweep.progress import Display
 from raysafl.sweep.stop_rules import StopRule
-from raysafl.sweep.watch import Watch, labels_of
+from raysafl.sweep.watch import Watch
 
 if TYPE_CHECKING:
     from ray import tune
@@ -79,12 +76,16 @@ class Executor(Protocol):
             watch: takes the news.
         """
 
-    def search(self, job: "Job", watch: Watch) -> None:
-        """Carry out the runs that the sweep's search algorithm or scheduler asks for.
+    def search(self, job: "Job", datasets: Datasets, watch: Watch) -> None:
+        """Carry out the runs that the sweep's search algorithm asks for, one a pack.
 
         Args:
             job: the sweep, and how it is carried out.
+            datasets: see `carry_out`; further runs may have others.
             watch: takes the news.
+
+        Raises:
+            ValueError: the search algorithm takes no search space.
         """
 
 
@@ -94,7 +95,7 @@ class Job:
 
     Args:
         sweep: the sweep.
-        todo: the runs to do, by id; empty if the sweep samples its runs.
+        todo: the runs to do, by id; empty if a search algorithm asks for them.
         store: the sweep's folder.
         hardware: what a trial runs on, and the largest size of a pack.
         engine: the engine that computes gradients.
@@ -128,54 +129,31 @@ class Job:
         """
         return bool(self.sweep.scheduler or self.callbacks or self.rules)
 
-    def terms(self, pack_of: PackOf) -> Terms:
-        """Return what holds for all packs.
-
-        Args:
-            pack_of: returns the pack of a configuration.
-        """
+    @property
+    def terms(self) -> Terms:
+        """What holds for all packs."""
         return Terms(
             store=self.store.path,
-            pack_of=pack_of,
             origin={**provenance(), "commit": commit()},
             report_seconds=0.0 if self.is_one_by_one else REPORT_SECONDS,
             flush_seconds=self.flush_seconds,
             engine=self.engine,
-            code=self.digests.found,
             metric=self.sweep.goal[0],
         )
 
-    def sampled_pack_of(self) -> PackOf:
-        """Return a function that makes a pack of the run of a sampled configuration.
-
-        It may be sent to other processes, which do without the scheduler and the search
-        algorithm of the sweep.
-        """
-        build = replace(self.sweep, scheduler=None, search_alg=None).build
-        return lambda config: Pack((build(config),))
+    def code_of(self, pack: Pack) -> dict[str, dict[str, str]]:
+        """Return, for each run of a pack, the digests of the user's classes in it."""
+        return {run.id: self.digests.of_run(run) for run in pack.runs}
 
     def watch(self) -> Watch:
         """Return what follows the packs."""
-        labels = self.store.manifest().labels()
-
-        def sampled(run_id: str, values: dict[str, Label], run: Run | None) -> None:
-            manifest = self.store.manifest()
-            entry = Entry(run_id=run_id, labels=values)
-            try:
-                manifest = self.sweep.measuring(manifest, [run] if run else [])
-            except ValueError as error:
-                # Nothing but what its columns mean is then unknown.
-                self.say(str(error))
-            self.store.write_manifest(manifest.extended([entry]))
-
         stopped_by = ["the scheduler"] if self.sweep.scheduler else []
         stopped_by += ["`stop`"] if self.rules else []
         return Watch(
             self.store,
             self.display,
             self.tracker,
-            labels,
-            sampled,
+            self.store.manifest().labels(),
             self.digests.of_run,
             " or ".join(stopped_by),
         )
@@ -197,16 +175,12 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
             run.
         KeyboardInterrupt: Ctrl-C was pressed. The packs have written where they were.
     """
-    if not job.sweep.is_grid and not job.sweep.is_random:
+    if job.sweep.is_searched:
         watch = job.watch()
         with _reported(watch):
-            executor.search(job, watch)
+            executor.search(job, datasets, watch)
         return
-    runs = _drawn(job) if job.sweep.is_random else job.todo
-    datasets = dict(datasets)
-    for run in runs.values():
-        dataset_of(run, datasets)
-    packs = _packs(job, executor.room(), runs.values(), datasets)
+    packs = _packs(job, executor.room(), datasets)
     while packs:
         watch = job.watch()
         with _reported(watch):
@@ -224,47 +198,9 @@ def _reported(watch: Watch) -> Iterator[None]:
         raise StorageError(watch.lost)
 
 
-def _drawn(job: Job) -> dict[str, Run]:
-    """Draw the runs of a sweep that samples at random, and label them.
-
-    A configuration of which no run can be made is recorded as failed.
-
-    Returns:
-        The runs that have not ended, by id.
-    """
-    # Imported here, because it imports Tune, whose import takes a second.
-    from raysafl.sweep.sampling import draw
-
-    sweep = job.sweep
-    manifest = job.store.manifest()
-    ledger = job.store.ledger()
-    entries: dict[str, Entry] = {}
-    runs: dict[str, Run] = {}
-    for config in draw(sweep.space, sweep.num_samples):
-        labels = labels_of(config)
-        try:
-            run = sweep.build(config)
-        # The user's own function may raise anything.
-        except Exception as error:
-            run_id = sample_key(config)
-            failed = failure(error, None, provenance())
-            job.store.commit_end(run_id, failed)
-            name = run_name(labels, run_id)
-            job.display.add_run(name, failed.status, failed.reason, "")
-        else:
-            run_id = run.id
-            if run_id not in ledger or not ledger[run_id].status.decided:
-                runs[run_id] = run
-        entries.setdefault(run_id, Entry(run_id=run_id, labels=labels))
-    known = manifest.labels()
-    new = [entry for run_id, entry in entries.items() if run_id not in known]
-    manifest = sweep.measuring(manifest, runs.values())
-    job.store.write_manifest(manifest.extended(new))
-    return runs
-
-
-def _packs(job: Job, room: Room, runs: Iterable[Run], datasets: Datasets) -> list[Pack]:
+def _packs(job: Job, room: Room, datasets: Datasets) -> list[Pack]:
     """Form packs that an executor has room for."""
+    runs = job.todo.values()
     if job.is_one_by_one:
         return [Pack((run,)) for run in runs]
     packs = form_packs(runs, datasets, job.hardware, room.packs, room.memory)

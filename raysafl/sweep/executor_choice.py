@@ -1,17 +1,13 @@
 """Who carries out a sweep: this process, or trials on Ray."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysafl.core.needs import is_installed, need
-from raysafl.core.problem import Dataset
 from raysafl.runtime.hardware import Hardware
-from raysafl.simulation.run import Run
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.executor_name import ExecutorName
-from raysafl.sweep.packs import seconds_of
-from raysafl.sweep.prepare import dataset_of
 
 # The seconds that Ray and the processes of the first trial take to start and to end on
 # two cores.
@@ -82,10 +78,6 @@ class Asked:
             return "a cluster that adds nodes is asked for"
         if self.sweep.scheduler is not None:
             return "the scheduler of Tune's compares trials that run at the same time"
-        searcher = self.sweep.search_alg
-        searcher = getattr(searcher, "searcher", searcher)
-        if searcher is not None and not hasattr(searcher, "suggest"):
-            return f"search_alg is {searcher!r}, which only Tune itself can ask"
         return ""
 
     @property
@@ -98,34 +90,3 @@ class Asked:
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             return "this program has started Ray"
         return ""
-
-
-def seconds_of_work(
-    sweep: Sweep, runs: Mapping[str, Run], datasets: dict[str, Dataset]
-) -> float:
-    """Estimate how long the work of a sweep takes on one core.
-
-    Where runs are sampled, one of them is drawn, and stands for all.
-
-    Args:
-        sweep: the sweep.
-        runs: the runs to do, as far as they are known.
-        datasets: the loaded datasets, by the `source_key` of the data that load them.
-            That of a drawn run is added.
-    """
-    if sweep.is_grid:
-        return seconds_of(runs.values(), datasets)
-    # Imported here, because it imports Tune, whose import takes a second.
-    from raysafl.sweep.sampling import draw
-
-    configs = draw(sweep.space, 1)
-    for config in configs:
-        try:
-            run = sweep.build(config)
-            dataset_of(run, datasets)
-            return seconds_of([run], datasets) * len(configs) * sweep.num_samples
-        # The user's own function may raise anything. The attempt to carry out the run
-        # will record it.
-        except Exception:
-            continue
-    return 0.0

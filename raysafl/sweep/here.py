@@ -85,42 +85,31 @@ class Here:
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Carry out packs one after the other; see `Executor.carry_out`."""
-        by_id = {pack.id: pack for pack in packs}
-        labels = labels_of_packs(job, packs)
         host = _Host(self, job, dict(datasets))
-        terms = job.terms(lambda config: by_id[config[PACK_KEY]])
-        with _telling(job, watch, labels) as tell:
-            for pack_id in by_id:
+        with _telling(job, watch, host, labels_of_packs(job, packs)) as tell:
+            for pack in packs:
                 if watch.ends_early:
                     return
-                config = {PACK_KEY: pack_id}
-                pack = OpenPack(config, terms, host, job.digests, is_interrupt)
-                tell(pack, pack_id, lambda result: None)
+                tell(pack, pack.id, lambda result: None)
 
-    def search(self, job: Job, watch: Watch) -> None:
-        """Carry out one run after the other, each asked of the search algorithm.
-
-        Raises:
-            ValueError: the search algorithm takes no search space.
-        """
+    def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
+        """Carry out one run after the other; see `Executor.search`."""
         # Imported here, because it imports Tune, whose import takes a second.
-        from raysafl.sweep.sampling import searcher_of
+        from raysafl.sweep.sampler import Sampler
 
-        searcher = searcher_of(job.sweep)
-        host = _Host(self, job, {})
-        terms = job.terms(job.sampled_pack_of())
-        with _telling(job, watch, {}) as tell:
+        host = _Host(self, job, dict(datasets))
+        sampler = Sampler(job, host.datasets, watch, lambda pack, dataset: pack)
+        with _telling(job, watch, host, sampler.labels) as tell:
             for number in range(job.sweep.num_samples):
                 trial_id = f"{number:05d}"
-                config = None if watch.ends_early else searcher.suggest(trial_id)
+                config = None if watch.ends_early else sampler.suggest(trial_id)
                 # It returns a text when it has no more to suggest.
                 if not isinstance(config, Mapping):
                     return
-                pack = OpenPack(dict(config), terms, host, job.digests, is_interrupt)
-                heard = partial(searcher.on_trial_result, trial_id)
-                result = tell(pack, trial_id, heard)
+                heard = partial(sampler.on_trial_result, trial_id)
+                result = tell(config[PACK_KEY], trial_id, heard)
                 if not watch.ends_early:
-                    searcher.on_trial_complete(trial_id, result=result)
+                    sampler.on_trial_complete(trial_id, result=result)
 
 
 @dataclass(frozen=True)
@@ -155,39 +144,42 @@ class _Host:
 # Carries out a pack, of a trial with an id, calls a function with each of its reports,
 # and returns the last of them.
 Tell: TypeAlias = Callable[
-    [OpenPack, str, Callable[[dict[str, Any]], None]], dict[str, Any]
+    [Pack, str, Callable[[dict[str, Any]], None]], dict[str, Any]
 ]
 
 
 @contextmanager
 def _telling(
-    job: Job, watch: Watch, labels: Mapping[str, Mapping[str, Any]]
+    job: Job, watch: Watch, host: "_Host", labels: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Tell]:
     """Provide a function that carries out a pack, and tells everybody what becomes of it.
 
     Args:
         job: the sweep, and how it is carried out.
         watch: takes the news.
+        host: trains and evaluates.
         labels: the labels of each pack's run, by the pack's id, for the callbacks.
     """
     halt = Halt(watch, job.rules)
+    terms = job.terms
     with scratch(job.store) as folder, _callbacks_told(job, labels, folder) as told:
 
         def tell(
-            pack: OpenPack, trial_id: str, heard: Callable[[dict[str, Any]], None]
+            pack: Pack, trial_id: str, heard: Callable[[dict[str, Any]], None]
         ) -> dict[str, Any]:
+            opened = OpenPack(pack, job.code_of(pack), terms, host, is_interrupt)
             if told is not None:
-                told.started(trial_id, pack.config)
+                told.started(trial_id, {PACK_KEY: pack})
             reports = Reports(trial_id)
             result: dict[str, Any] = {}
             news = News()
             stopped = False
             try:
                 while not (news.done or stopped or halt.stop_all()):
-                    news = pack.advance(
-                        pack.terms.report_seconds, lambda: watch.ends_early
+                    news = opened.advance(
+                        terms.report_seconds, lambda: watch.ends_early
                     )
-                    watch.take(news, pack.known, pack.config)
+                    watch.take(news)
                     watch.show([news])
                     result = reports.of(news)
                     heard(result)
@@ -195,8 +187,8 @@ def _telling(
                         told.reported(trial_id, result)
                     stopped = not news.done and halt(trial_id, result)
             finally:
-                pack.stop()
-            watch.complete(news, pack.known)
+                opened.stop()
+            watch.complete(news, pack)
             watch.show([])
             if told is not None:
                 told.ended(trial_id)

@@ -7,8 +7,7 @@ from typing import Any
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import MAKE, CodeDigests
-from raysafl.sweep.definition import Sweep
+from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.stale import Stale, changed_classes
 from raysafl.version import __version__
 
@@ -53,31 +52,32 @@ def stored_makers(store: Store, ledger: Mapping[str, LedgerEntry]) -> dict[str, 
     return makers
 
 
-def todays_code(sweep: Sweep, runs: Mapping[str, Run], digests: CodeDigests) -> CodeOf:
+def todays_code(
+    runs: Mapping[str, Run], ledger: Mapping[str, LedgerEntry], digests: CodeDigests
+) -> CodeOf:
     """Return a function from a run's id and stored digests to its digests today.
 
-    Where Tune samples the runs, a class counts as unchanged if a class of its name, or
-    what makes the runs, has the stored digest.
+    A run that a search algorithm asked for is made again from its stored configuration. If
+    that is not to be had, or has a class that is not defined any more, its stored digests
+    count as those of today only if it has not ended: it begins anew when it is asked for again.
 
     Args:
-        sweep: the sweep.
         runs: the runs of the sweep, as far as they are known, by id.
-        digests: computes the digests. It is asked for all that trials may need.
+        ledger: the runs that have ended.
+        digests: computes the digests.
     """
-    if sweep.is_grid:
-        today = {run_id: digests.of_run(run) for run_id, run in runs.items()}
-        return lambda run_id, stored: today[run_id]
-    defined = digests.of_defined(sweep.make)
-    made = digests.found.get(MAKE)
 
-    def sampled(run_id: str, stored: Mapping[str, str]) -> Mapping[str, str]:
-        def is_same(name: str, digest: str) -> bool:
-            nobody_knows = [] if made else [digest]
-            return digest == made or digest in defined.get(name, nobody_knows)
+    def today(run_id: str, stored: Mapping[str, str]) -> Mapping[str, str]:
+        if run_id in runs:
+            return digests.of_run(runs[run_id])
+        if run_id not in ledger:
+            return stored
+        try:
+            return digests.of_run(Run.model_validate(ledger[run_id].config))
+        except ValueError:
+            return {}
 
-        return {n: digest if is_same(n, digest) else "" for n, digest in stored.items()}
-
-    return sampled
+    return today
 
 
 def runs_to_forget(

@@ -20,13 +20,8 @@ from raysafl.storage.locks import RemoteLock
 from raysafl.storage.paths import Location, StorageError
 from raysafl.storage.statistics import ACCURACY
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.definition import sample_key
-from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import FLUSH_SECONDS, End, Session, failure, judged_by
-
-# From a configuration to the pack that it stands for.
-PackOf: TypeAlias = Callable[[dict[str, Any]], Pack]
 
 
 class Hosted(NamedTuple):
@@ -83,23 +78,18 @@ class Terms:
 
     Args:
         store: the sweep's folder.
-        pack_of: returns the pack of a configuration. Where a search algorithm samples,
-            it makes the run, which may raise an error of the user's.
         origin: versions, host and commit, for the ledger entries.
         report_seconds: the time between two reports; 0 reports every evaluated round.
         flush_seconds: the time between two checkpoints.
         engine: the engine that computes gradients.
-        code: digests of the user's classes that the driver has computed.
         metric: what the scheduler and the search algorithm go by.
     """
 
     store: Location
-    pack_of: PackOf
     origin: Mapping[str, str]
     report_seconds: float
     flush_seconds: float = FLUSH_SECONDS
     engine: str = "auto"
-    code: Mapping[str, str] = field(default_factory=dict)
     metric: str = ACCURACY
 
     @property
@@ -123,34 +113,31 @@ class OpenPack:
     Nothing is touched before the first `advance`.
 
     Args:
-        config: the configuration of the pack, for `terms.pack_of`.
+        pack: the pack.
+        code: for each run, by its id, a digest of each of the user's own classes.
         terms: what holds for all packs of the sweep.
         host: lets a machine host the cells of the runs.
-        digests: computes the digests of the user's classes.
         ends_process: whether an error is meant to end this process, and is no failure
             of a run.
     """
 
     def __init__(
         self,
-        config: dict[str, Any],
+        pack: Pack,
+        code: Mapping[str, Mapping[str, str]],
         terms: Terms,
         host: Host,
-        digests: CodeDigests,
         ends_process: Callable[[BaseException], bool],
     ) -> None:
-        self.config = config
+        self.pack = pack
+        self.code = code
         self.terms = terms
         self.host = host
-        self.digests = digests
         self.ends_process = ends_process
         self.store = Store(terms.store)
         self.session: Session | None = None
-        self.pack = Pack(())
         self._lock: FileLock | RemoteLock | None = None
         self._begun = False
-        # Names the pack, or the sampled configuration of which no run could be made.
-        self._key = str(config.get(PACK_KEY, "")) or sample_key(config)
         # The entries of runs that an earlier attempt has ended.
         self._ended: dict[str, LedgerEntry] = {}
 
@@ -168,11 +155,6 @@ class OpenPack:
         except StorageError as error:
             self._close()
             return News(self.terms.no_metrics, done=True, lost=str(error))
-
-    @property
-    def known(self) -> Pack | None:
-        """The pack; None as long as it is not known, or if no run could be made."""
-        return self.pack if self.pack.runs else None
 
     def _advance(self, seconds: float, halted: Callable[[], bool]) -> News:
         try:
@@ -199,15 +181,12 @@ class OpenPack:
     def _begin(self) -> None:
         """Get the runs ready that no earlier attempt has ended.
 
-        It waits for another attempt at the same pack to end, because two sampled
-        configurations may give equal runs.
+        It waits for another attempt at the same pack to end, because a search algorithm
+        may ask for the same run twice.
         """
         self._begun = True
-        self.pack = self.terms.pack_of(self.config)
-        self._key = self.pack.id
-        self._lock = self.store.run_lock(self._key)
+        self._lock = self.store.run_lock(self.pack.id)
         self._lock.acquire()
-        code = {run.id: self.digests.of_run(run) for run in self.pack.runs}
         self._ended = self._ended_before()
         runs = [run for run in self.pack.runs if run.id not in self._ended]
         if not runs:
@@ -219,7 +198,7 @@ class OpenPack:
             work,
             {**self.terms.origin, "device": device, "engine": engine},
             self.terms.flush_seconds,
-            code,
+            self.code,
             self.ends_process,
         )
 
@@ -258,11 +237,10 @@ class OpenPack:
         nothing = self.terms.no_metrics
         if len(self.pack.runs) > 1:
             return News(nothing, done=True, halve=True)
-        run = self.pack.runs[0] if self.pack.runs else None
-        run_id = run.id if run else self._key
+        (run,) = self.pack.runs
         entry = failure(error, run, self.terms.origin)
-        self.store.commit_end(run_id, entry)
-        return News(nothing, done=True, ends=[End.of(run_id, entry)])
+        self.store.commit_end(run.id, entry)
+        return News(nothing, done=True, ends=[End.of(run.id, entry)])
 
     def stop(self) -> None:
         """Write where the runs are that have not ended, and release the pack."""

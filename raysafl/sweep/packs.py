@@ -75,6 +75,10 @@ class Pack:
         text = " ".join(run.id for run in self.runs)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def __str__(self) -> str:
+        # Loggers of Tune's write it.
+        return self.id
+
     def halves(self, ended: Iterable[str] = ()) -> list["Pack"]:
         """Return the two halves of the runs that have not ended, if there are several.
 

@@ -38,14 +38,16 @@ from raysafl.sweep.execution import (
     execute,
     wait_for_earlier_trials,
 )
-from raysafl.sweep.executor_choice import Asked, seconds_of_work
+from raysafl.sweep.executor_choice import Asked
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.keeping import keeping_note
-from raysafl.sweep.old_code import CodeOf, runs_to_forget, stored_makers, todays_code
+from raysafl.sweep.old_code import runs_to_forget, stored_makers, todays_code
 from raysafl.sweep.outcome import Outcome
+from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
 from raysafl.sweep.progress import choose_display, plain_console, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
+from raysafl.sweep.sampling import Known
 from raysafl.sweep.session import FLUSH_SECONDS
 from raysafl.sweep.shown import print_outcome
 from raysafl.sweep.stale import Stale
@@ -166,6 +168,10 @@ class Runner:
         self._asked.check()
         if Tracking(self.track) in (Tracking.SUMMARY, Tracking.CURVES):
             need("mlflow", f"track '{self.track}'")
+        if self.only and not self.sweep.is_grid:
+            raise ValueError(
+                f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
+            )
         outcome = self._run()
         if not self.quiet:
             print_outcome(outcome, self.console)
@@ -175,25 +181,21 @@ class Runner:
         """Run the sweep, and write its table and its report."""
         began = time.monotonic()
         store = self.store
-        runs = {run.id: run for run in self.sweep.labelled().values()}
-        manifest = self.sweep.manifest().replace(command=self.command)
+        manifest, runs, example = Known.of(self.sweep)
+        manifest = manifest.replace(command=self.command)
         digests = CodeDigests()
-        code_of = todays_code(self.sweep, runs, digests)
-        if self.only and not self.sweep.is_grid:
-            raise ValueError(
-                f"sweep '{self.sweep.name}' samples its runs, so there are no labels to choose by"
-            )
         chosen = manifest.select(self.only)
         made = store.create()
         with explain_full_disk(store.path), store.lock(), ExitStack() as refusal:
             refusal.callback(_remove, made)
             # What they write counts, and half of a commit must not be deleted.
             wait_for_earlier_trials(store)
-            attempt = self._plan(manifest, chosen, code_of)
+            attempt = self._plan(manifest, chosen, runs, digests)
             todo = {i: runs[i] for i in chosen if i not in attempt.kept}
-            tried = self._try(todo, manifest)
+            looked_at = example or todo
+            tried = self._try(looked_at, manifest)
             loading = _in_thread(
-                partial(prepare, todo.values(), self.engine)
+                partial(prepare, looked_at.values(), self.engine)
                 if tried is None
                 else lambda: tried
             )
@@ -203,18 +205,20 @@ class Runner:
             def ready() -> Datasets:
                 """Wait for the data, before anything is deleted or written."""
                 datasets = loading.result()
-                self._say_what_is_kept(todo.values(), datasets)
+                copies = self.sweep.num_samples if example else 1
+                if note := keeping_note(looked_at.values(), datasets, copies):
+                    self._note(note)
                 # All checks have passed, and what was made is kept.
                 refusal.pop_all()
                 store.forget(attempt.forgotten)
-                earlier = None if self.sweep.is_grid else attempt.earlier
+                earlier = attempt.earlier if self.sweep.is_searched else None
                 store.write_manifest(self.sweep.continuing(manifest, earlier))
                 return datasets
 
             skipped = len(chosen) - len(todo)
             tracked = None
-            if todo or not self.sweep.is_grid:
-                tracked = self._fit(todo, loading, ready, skipped, digests)
+            if todo or self.sweep.is_searched:
+                tracked = self._fit(todo, example, loading, ready, skipped, digests)
             else:
                 ready()
             frame = write_runs_table(store) if tracked is None else store.runs()
@@ -234,29 +238,12 @@ class Runner:
                 missing=len(set(chosen) - ended),
                 tracked=tracked,
                 seconds=time.monotonic() - began,
-                shown=frozenset(todo if self.sweep.is_grid else ended - attempt.kept)
+                shown=frozenset(
+                    ended - attempt.kept if self.sweep.is_searched else todo
+                )
                 if not self.quiet
                 else frozenset(),
             )
-
-    def _say_what_is_kept(self, runs: Iterable[Run], datasets: Datasets) -> None:
-        """Say what the models take that the runs will keep.
-
-        Of runs that are sampled, `base` tells, unless a function makes them.
-
-        Raises:
-            ValueError: a model cannot be written.
-        """
-        note = ""
-        base = self.sweep.base
-        if self.sweep.is_grid:
-            note = keeping_note(runs, datasets)
-        elif base is not None and self.sweep.make is None and base.keep:
-            base = self.sweep.build({})
-            data = {base.data.source_key: base.data.load()}
-            note = keeping_note([base], data, self.sweep.num_samples)
-        if note:
-            self._note(note)
 
     def _try(
         self, runs: Mapping[str, Run], manifest: Manifest
@@ -264,38 +251,34 @@ class Runner:
         """Try a cheap round of runs that hold code of the user's own, see `rehearse`.
 
         Args:
-            runs: the runs to do, by id. If they are only known when they are sampled,
-                `base` is tried instead.
+            runs: the runs to do, by id, or the one that stands for them.
             manifest: has the labels of the runs.
 
         Returns:
-            The datasets of the runs to do, or None if they were not loaded for this.
+            The datasets of the runs, or None if they were not loaded for this.
         """
-        if not self.try_first:
-            return None
-        if not self.sweep.is_grid:
-            if self.sweep.base is not None and self.sweep.make is None:
-                base = self.sweep.build({})
-                if needs_rehearsal(base):
-                    rehearse({"base": base}, prepare([base], self.engine), self.engine)
-            return None
-        if not any(map(needs_rehearsal, runs.values())):
+        if not self.try_first or not any(map(needs_rehearsal, runs.values())):
             return None
         labels = manifest.labels()
         datasets = prepare(runs.values(), self.engine)
-        named = {run_name(labels[i], i): run for i, run in runs.items()}
+        named = {run_name(labels.get(i, {}), i): run for i, run in runs.items()}
         rehearse(named, datasets, self.engine)
         return datasets
 
     def _plan(
-        self, manifest: Manifest, chosen: list[str], code_of: CodeOf
+        self,
+        manifest: Manifest,
+        chosen: list[str],
+        runs: Mapping[str, Run],
+        digests: CodeDigests,
     ) -> "_Attempt":
         """Find out which results this attempt keeps, and which it forgets.
 
         Args:
             manifest: what the sweep is.
             chosen: the ids of the runs to do, as far as they are known.
-            code_of: from `todays_code`.
+            runs: the runs that are known, by id.
+            digests: computes the digests of the user's classes.
 
         Raises:
             ValueError: the folder holds another sweep; or there are runs of other code,
@@ -304,18 +287,19 @@ class Runner:
         stale = Stale(self.stale)
         earlier = self._earlier_manifest(manifest)
         if not self.resume:
-            return _Attempt(earlier, chosen if self.sweep.is_grid else None, set())
+            return _Attempt(earlier, None if self.sweep.is_searched else chosen, set())
         ledger = self.store.read().ledger
         known = manifest.extended(earlier.entries) if earlier else manifest
         labels = known.labels()
         makers = stored_makers(self.store, ledger)
         damaged = {i for i, entry in ledger.items() if entry.status is Status.DAMAGED}
-        if self.sweep.is_grid:
+        if not self.sweep.is_searched:
             damaged &= set(chosen)
             # A run that the sweep no longer has is in no table.
             own = {entry.run_id for entry in manifest.entries}
             makers = {i: maker for i, maker in makers.items() if i in own}
-        of_chosen = chosen if self.sweep.is_grid else None
+        of_chosen = None if self.sweep.is_searched else chosen
+        code_of = todays_code(runs, ledger, digests)
         old = runs_to_forget(makers, code_of, stale, of_chosen, labels, self._note)
         for run_id in sorted(damaged):
             name = run_name(labels.get(run_id, {}), run_id)
@@ -355,17 +339,26 @@ class Runner:
         return Asked(name, self.sweep, self.hardware, self.address)
 
     def _executor(
-        self, todo: Mapping[str, Run], datasets: Callable[[], dict[str, Dataset]]
+        self,
+        todo: Mapping[str, Run],
+        example: Mapping[str, Run],
+        datasets: Callable[[], dict[str, Dataset]],
     ) -> Executor:
         """Choose who carries out the runs, and say so unless it was asked for.
 
         Args:
             todo: the runs to do, as far as they are known.
+            example: see `Known`.
             datasets: returns their datasets.
         """
-        name, why = self._asked.choose(
-            lambda: seconds_of_work(self.sweep, todo, datasets())
-        )
+
+        def seconds() -> float:
+            if example:
+                each = seconds_of(example.values(), datasets())
+                return each * self.sweep.num_samples
+            return seconds_of(todo.values(), datasets())
+
+        name, why = self._asked.choose(seconds)
         if self.executor == ExecutorName.AUTO and not self.quiet:
             where = "in this process" if name is ExecutorName.HERE else "on Ray"
             self.console.print(f"Runs {where}: {why}", soft_wrap=True)
@@ -395,6 +388,7 @@ class Runner:
     def _fit(
         self,
         todo: Mapping[str, Run],
+        example: Mapping[str, Run],
         loading: "Future[dict[str, Dataset]]",
         ready: Callable[[], Datasets],
         skipped: int,
@@ -410,7 +404,7 @@ class Runner:
         """
         tracker = None
         conclude: Callable[[], None] = _nothing
-        executor = self._executor(todo, loading.result)
+        executor = self._executor(todo, example, loading.result)
         try:
             with executor.started():
                 datasets = ready()

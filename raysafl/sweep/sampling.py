@@ -1,22 +1,75 @@
-"""Draws the configurations of a search space: at random, or by a search algorithm.
+"""The runs of a sweep that are known before anything runs: given, or drawn at random."""
 
-Where neither a search algorithm nor a scheduler decides run by run, all configurations
-can be drawn beforehand, and their runs advance in packs as those of a grid do.
-"""
-
+import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from raysafl.core.needs import need
+from raysafl.simulation.run import Run
+from raysafl.storage.manifest import Entry, Label, Manifest
 from raysafl.sweep.definition import Sweep
-
-if TYPE_CHECKING:
-    from ray.tune.search import Searcher
+from raysafl.sweep.user_errors import describe_error
 
 # The same command draws the same configurations, whose results are then recognised.
 SEED = 0
+
+
+class Known(NamedTuple):
+    """What is known of a sweep before anything runs.
+
+    Args:
+        manifest: what the sweep is, with an entry for each run that is known.
+        runs: these runs, by id; none if a search algorithm asks for them one by one.
+        example: the run of a configuration that was drawn at random, by its id, if a
+            search algorithm asks for the runs. It stands for all of them where something is
+            tried or estimated beforehand.
+    """
+
+    manifest: Manifest
+    runs: dict[str, Run]
+    example: dict[str, Run]
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> "Known":
+        """Return what is known of a sweep.
+
+        Raises:
+            ValueError: a run cannot be made, two labels name the same run, or Ray is not
+                installed, which draws the configurations of a search space.
+        """
+        manifest = sweep.manifest()
+        if sweep.is_grid:
+            return cls(manifest, {run.id: run for run in sweep.labelled().values()}, {})
+        if sweep.is_searched:
+            run = _made(sweep, draw(sweep.space, 1)[0])
+            return cls(manifest, {}, {run.id: run})
+        runs: dict[str, Run] = {}
+        entries: dict[str, Entry] = {}
+        for config in draw(sweep.space, sweep.num_samples):
+            run = _made(sweep, config)
+            runs[run.id] = run
+            entry = Entry(run_id=run.id, labels=labels_of(config))
+            entries.setdefault(run.id, entry)
+        manifest = sweep.measuring(manifest, runs.values())
+        return cls(manifest.extended(entries.values()), runs, {})
+
+
+def _made(sweep: Sweep, config: dict[str, Any]) -> Run:
+    """Return the run of a configuration.
+
+    Raises:
+        ValueError: none can be made; the message names the line of the user's code.
+    """
+    try:
+        return sweep.build(config)
+    # The user's own function may raise anything.
+    except Exception as error:
+        raise ValueError(
+            f"sweep '{sweep.name}': no run can be made of the configuration {config}: "
+            f"{describe_error(error, [])}"
+        ) from error
 
 
 def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
@@ -50,26 +103,13 @@ def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
     ]
 
 
-def searcher_of(sweep: Sweep) -> "Searcher":
-    """Return the search algorithm of a sweep, ready to suggest configurations.
+def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
+    """Return the labels of a run that was made of a configuration."""
+    return {name: _label(value) for name, value in config.items()}
 
-    Args:
-        sweep: a sweep with a search algorithm that is a `Searcher`.
 
-    Raises:
-        ValueError: it takes no search space.
-    """
-    # Imported here, because a grid needs no Ray, whose import takes a second.
-    from ray.tune.search import Searcher, SearchGenerator
-
-    searcher = sweep.search_alg
-    if isinstance(searcher, SearchGenerator):
-        searcher = searcher.searcher
-    assert isinstance(searcher, Searcher), "only Tune itself can ask it"
-    metric, mode = sweep.goal
-    if not searcher.set_search_properties(metric, mode, dict(sweep.space)):
-        raise ValueError(
-            f"search_alg has a search space of its own, so it does not take that of sweep "
-            f"'{sweep.name}'; make {type(searcher).__name__}(...) without one"
-        )
-    return searcher
+def _label(value: Any) -> Label:
+    """Return a value as a label: plain values stay, others become JSON text."""
+    value = value.item() if hasattr(value, "item") else value
+    plain = isinstance(value, str | int | float | bool) or value is None
+    return value if plain else json.dumps(value, default=str)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from raysafl.core.needs import need
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_run
-from raysafl.sweep.definition import Sweep
 from raysafl.sweep.prepare import prepare
 from raysafl.sweep.user_code import ship_user_code
 
@@ -59,7 +58,7 @@ def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
     from raysafl.sweep.run_trainable import RunTrainable
 
     check_run(base, "the first argument of trainable")
-    ship_user_code(Sweep("trainable", [base]), [base])
+    ship_user_code(base.components())
     (dataset,) = prepare([base], engine).values()
     made: type[tune.Trainable] = tune.with_parameters(
         RunTrainable, base=base, dataset=dataset, engine=engine

@@ -1,7 +1,7 @@
 """Carries out packs on Ray: each is a trial of Ray Tune."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from raysafl.core.held import held_in_process
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
 from raysafl.runtime.gpus import idle_note
@@ -25,9 +24,10 @@ from raysafl.runtime.ray_session import (
     resources_of_nodes,
     watched_head,
 )
-from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.coordinator import Coordinator, Given
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
 from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
+from raysafl.sweep.sampler import Sampler
 from raysafl.sweep.tune_callback import HaltTrials, WatchTrials
 from raysafl.sweep.tune_hooks import Shown, keep_logs
 from raysafl.sweep.user_code import ship_user_code
@@ -87,48 +87,53 @@ class OnRay:
         self, job: Job, packs: Sequence[Pack], datasets: Datasets, watch: Watch
     ) -> None:
         """Run a trial for each pack; see `Executor.carry_out`."""
-        _ship(job, packs)
-        by_id = {pack.id: pack for pack in packs}
-        refs = {pack_id: ray.put(pack) for pack_id, pack in by_id.items()}
-        context = Context(
-            terms=job.terms(lambda config: ray.get(refs[config[PACK_KEY]])),
-            hardware=self.hardware,
-            datasets=_put_datasets(datasets),
-        )
-        follow = WatchTrials(
-            watch, lambda config: by_id[config[PACK_KEY]], self.hardware
-        )
-        space = {PACK_KEY: tune.grid_search(list(by_id))}
-        self._fit(job, context, follow, space, 1, Shown(labels_of_packs(job, packs)))
+        _ship(packs)
+        references = _put_datasets(datasets)
+        given = [
+            _given(job, pack, references[pack.runs[0].data.source_key])
+            for pack in packs
+        ]
+        follow = WatchTrials(watch, {pack.id: pack for pack in packs}, self.hardware)
+        space = {PACK_KEY: tune.grid_search(given)}
+        shown = Shown(labels_of_packs(job, packs))
+        # Tune ignores `max_concurrent_trials` for a generator that is given to it.
+        most = self.hardware.trials or 0
+        sampler = BasicVariantGenerator(random_state=0, max_concurrent=most)
+        self._fit(job, follow, shown, space, tune.TuneConfig(search_alg=sampler))
 
-    def search(self, job: Job, watch: Watch) -> None:
-        """Let Tune sample the runs one by one, each in a trial of its own."""
-        _ship(job, [])
-        pack_of = job.sampled_pack_of()
-        # The data of a sampled run are not known before it is made in its trial.
-        context = Context(
-            terms=job.terms(pack_of),
-            hardware=self.hardware,
-            held=_put_datasets(held_in_process()),
+    def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
+        """Let Tune ask for the runs one by one; see `Executor.search`."""
+        references = _put_datasets(datasets)
+
+        def given(pack: Pack, dataset: Dataset) -> Given:
+            _ship([pack])
+            source = pack.runs[0].data.source_key
+            if source not in references:
+                references.update(_put_datasets({source: dataset}))
+            return _given(job, pack, references[source])
+
+        sampler = Sampler(job, dict(datasets), watch, given)
+        follow = WatchTrials(watch, sampler.packs, self.hardware)
+        config = tune.TuneConfig(
+            search_alg=sampler,
+            num_samples=job.sweep.num_samples,
+            max_concurrent_trials=self.hardware.trials,
         )
-        follow = WatchTrials(watch, pack_of, self.hardware)
-        space = dict(job.sweep.space)
-        self._fit(job, context, follow, space, job.sweep.num_samples, Shown({}))
+        self._fit(job, follow, Shown(sampler.labels), {}, config)
 
     def _fit(
         self,
         job: Job,
-        context: Context,
         follow: WatchTrials,
-        space: dict[str, Any],
-        num_samples: int,
         shown: Shown,
+        space: dict[str, Any],
+        config: tune.TuneConfig,
     ) -> None:
         """Run the trials of a search space."""
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         with environment(**QUIET), scratch(job.store) as folder:
-            tuner = self._tuner(job, context, folder, follow, space, num_samples, shown)
+            tuner = self._tuner(job, folder, follow, shown, space, config)
             try:
                 with watched_head(follow.watch.interrupt):
                     tuner.fit()
@@ -139,41 +144,31 @@ class OnRay:
     def _tuner(
         self,
         job: Job,
-        context: Context,
         folder: Path,
         follow: WatchTrials,
-        space: dict[str, Any],
-        num_samples: int,
         shown: Shown,
+        space: dict[str, Any],
+        config: tune.TuneConfig,
     ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
         trainable = tune.with_resources(
-            tune.with_parameters(Coordinator, context=context),
+            tune.with_parameters(Coordinator, terms=job.terms, hardware=self.hardware),
             tune.PlacementGroupFactory(bundles),
         )
-        # Tune ignores `max_concurrent_trials` for a generator that is given to it.
-        most = self.hardware.trials
-        sampler = BasicVariantGenerator(random_state=0, max_concurrent=most or 0)
         sweep = job.sweep
-        metric, mode = sweep.goal
-        chooses = bool(sweep.scheduler or sweep.search_alg)
+        goal = sweep.goal if sweep.scheduler or sweep.is_searched else (None, None)
+        config.metric, config.mode = goal
+        config.scheduler = sweep.scheduler
+        config.reuse_actors = True
         # Callbacks show a person the names of trials, and write into their folders.
         seen = bool(job.callbacks)
+        config.trial_name_creator = shown.name if seen else None
+        config.trial_dirname_creator = shown.folder if seen else _trial_id
         return tune.Tuner(
             trainable,
             param_space=space,
-            tune_config=tune.TuneConfig(
-                metric=metric if chooses else None,
-                mode=mode if chooses else None,
-                num_samples=num_samples,
-                search_alg=sweep.search_alg or sampler,
-                scheduler=sweep.scheduler,
-                max_concurrent_trials=most if sweep.search_alg else None,
-                reuse_actors=True,
-                trial_name_creator=shown.name if seen else None,
-                trial_dirname_creator=shown.folder if seen else _trial_id,
-            ),
+            tune_config=config,
             run_config=tune.RunConfig(
                 name=sweep.name,
                 storage_path=str(folder),
@@ -189,10 +184,15 @@ def _trial_id(trial: Trial) -> str:
     return str(trial.trial_id)
 
 
-def _ship(job: Job, packs: Sequence[Pack]) -> None:
-    """Send the user's code to the workers, with that of components in a search space."""
-    runs = [run for pack in packs for run in pack.runs]
-    ship_user_code(job.sweep, [*runs, *([job.sweep.base] if job.sweep.base else [])])
+def _ship(packs: Iterable[Pack]) -> None:
+    """Send the user's code to the workers."""
+    runs = (run for pack in packs for run in pack.runs)
+    ship_user_code(part for run in runs for part in run.components())
+
+
+def _given(job: Job, pack: Pack, dataset: "ray.ObjectRef[Dataset]") -> Given:
+    """Return what a trial is given of a pack."""
+    return Given(pack.id, ray.put((pack, job.code_of(pack))), dataset)
 
 
 def _put_datasets(

@@ -12,8 +12,8 @@ from ray.tune.stopper import NoopStopper
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
 from raysafl.sweep.coordinator import NEWS
-from raysafl.sweep.open_pack import News, PackOf
-from raysafl.sweep.packs import Pack
+from raysafl.sweep.open_pack import News
+from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.stop_rules import Halt
 from raysafl.sweep.watch import Watch
 
@@ -29,17 +29,16 @@ class WatchTrials(tune.Callback):
 
     Args:
         watch: takes the news.
-        pack_of: returns the pack of the configuration of a trial. It raises the user's
-            error if no run can be made of a sampled configuration.
+        packs: the packs of the trials, by id; a search algorithm adds to them.
         hardware: what a trial needs, for a warning if there is no room for it.
     """
 
-    def __init__(self, watch: Watch, pack_of: PackOf, hardware: Hardware) -> None:
+    def __init__(
+        self, watch: Watch, packs: Mapping[str, Pack], hardware: Hardware
+    ) -> None:
         self.watch = watch
-        self.pack_of = pack_of
+        self.packs = packs
         self.hardware = hardware
-        # The packs of the trials that have begun and not ended, by the trials' ids.
-        self._packs: dict[str, Pack | None] = {}
         # When a trial was last seen to run; None after the warning that none does.
         self.last_ran: float | None = time.monotonic()
 
@@ -83,7 +82,7 @@ class WatchTrials(tune.Callback):
         **info: Any,
     ) -> None:
         """Take a report."""
-        self.watch.take(_news(result), self._pack(trial), trial.config)
+        self.watch.take(_news(result))
         self._show(trials)
 
     def on_trial_complete(
@@ -98,22 +97,15 @@ class WatchTrials(tune.Callback):
     ) -> None:
         """Take a trial whose process was lost again and again."""
         last = str(trial.get_pickled_error() or "its process was lost").strip()
-        self.watch.lose(last.splitlines()[-1], self._pack(trial), trial.config)
+        self.watch.lose(last.splitlines()[-1], self._pack(trial))
         self._ended(trial, trials)
 
-    def _pack(self, trial: Trial) -> Pack | None:
-        """Return the pack of a trial; None if no run can be made of its configuration."""
-        if trial.trial_id not in self._packs:
-            try:
-                self._packs[trial.trial_id] = self.pack_of(trial.config)
-            except Exception:
-                # The user's own function has raised, and the trial has recorded it.
-                self._packs[trial.trial_id] = None
-        return self._packs[trial.trial_id]
+    def _pack(self, trial: Trial) -> Pack:
+        """Return the pack of a trial."""
+        return self.packs[trial.config[PACK_KEY].id]
 
     def _ended(self, trial: Trial, trials: list[Trial]) -> None:
         """Forget a trial that has ended."""
-        self._packs.pop(trial.trial_id, None)
         forget_metric_history(trial)
         self._show(trials)
 

@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 
 from raysafl.runtime.ray_private import storage_of
 from raysafl.storage.manifest import Label
-from raysafl.sweep.definition import Sweep, sample_key
+from raysafl.sweep.definition import Sweep
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.progress import run_name
 
@@ -100,18 +100,16 @@ class Shown(tune.Callback):
     It stands before them in the list of callbacks.
 
     Args:
-        labels: the labels of the one run of each pack, by the id of the pack. A trial
-            that is sampled has its labels in its configuration.
+        labels: the labels of the one run of each pack, by the id of the pack; a search
+            algorithm adds to them.
     """
 
     def __init__(self, labels: Mapping[str, Mapping[str, Label]]) -> None:
-        self.labels = {pack_id: dict(own) for pack_id, own in labels.items()}
+        self.labels = labels
 
     def of(self, trial: Trial) -> dict[str, Any]:
         """Return the labels of a trial's run."""
-        if PACK_KEY in trial.config:
-            return self.labels.get(trial.config[PACK_KEY], {})
-        return dict(trial.config)
+        return dict(self.labels[trial.config[PACK_KEY].id])
 
     def name(self, trial: Trial) -> str:
         """Name a trial by its run's labels."""
@@ -120,8 +118,7 @@ class Shown(tune.Callback):
     def folder(self, trial: Trial) -> str:
         """Name the folder of a trial, the same whenever its run goes on."""
         text = re.sub(r"[^\w=,.+-]+", "_", self.name(trial).replace(", ", ","))
-        key = str(trial.config.get(PACK_KEY, "")) or sample_key(trial.config)
-        key = key.removeprefix("sample-")[:6]
+        key = trial.config[PACK_KEY].id[:6]
         return f"{text[:MOST_CHARACTERS].lstrip('.')}_{key}"
 
     def on_trial_start(

@@ -1,11 +1,10 @@
 """What the driver does on the news of a pack: display, track, record lost runs."""
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysafl.core.record import COLUMNS, Column
 from raysafl.simulation.run import Run
@@ -13,10 +12,9 @@ from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label
 from raysafl.storage.paths import StorageError
 from raysafl.storage.store import Store
-from raysafl.sweep.definition import sample_key
 from raysafl.sweep.measures import score_text
 from raysafl.sweep.open_pack import News
-from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.progress import Display, run_name
 from raysafl.sweep.session import End
 from raysafl.version import __version__
@@ -35,8 +33,6 @@ class Watch:
         display: shows the progress.
         tracker: logs to MLflow; None for a sweep that is not tracked.
         labels: the labels of the runs that are known beforehand, by run id.
-        sampled: is called with the id and the labels of each run that a search
-            algorithm has sampled, and the run, or None if none could be made.
         code_of: returns the digests of a run's classes that are the user's.
         stopped_by: what may stop a run early, for the reason in its ledger entry.
     """
@@ -47,7 +43,6 @@ class Watch:
         display: Display,
         tracker: "Tracker | None",
         labels: Mapping[str, Mapping[str, Label]],
-        sampled: Callable[[str, dict[str, Label], Run | None], None],
         code_of: Callable[[Run], dict[str, str]],
         stopped_by: str = "the scheduler",
     ) -> None:
@@ -55,7 +50,6 @@ class Watch:
         self.display = display
         self.tracker = tracker
         self.labels = dict(labels)
-        self.sampled = sampled
         self.code_of = code_of
         self.stopped_by = stopped_by
         # What is known about further columns; read when it is needed.
@@ -81,68 +75,56 @@ class Watch:
         """Let the sweep end: each pack saves where it is, and goes on later."""
         self.interrupted = True
 
-    def take(
-        self,
-        news: News,
-        pack: Pack | None,
-        config: Mapping[str, Any],
-    ) -> None:
-        """Take the news of a pack: show the runs that have ended, and track new rows.
-
-        Args:
-            news: what has become of its runs.
-            pack: the pack; None if no run can be made of its configuration.
-            config: its configuration, whose values label a run that was sampled.
-        """
+    def take(self, news: News) -> None:
+        """Take the news of a pack: show the runs that have ended, and track new rows."""
         for begun_anew in filter(None, news.begun_anew.splitlines()):
             if begun_anew not in self.told:
                 self.told.add(begun_anew)
                 log.warning(begun_anew)
-        with self._recording(news.lost):
-            if PACK_KEY not in config:
-                self._label(pack, config, news.ends)
+        with self.recording(news.lost):
             for end in news.ends:
                 self._show_end(end)
             self._track([*(end.run_id for end in news.ends), *news.written])
 
-    def complete(self, news: News, pack: Pack | None) -> None:
+    def complete(self, news: News, pack: Pack) -> None:
         """Record a run that a scheduler or a rule stopped, or note a pack to be halved.
 
         Args:
             news: the last news of a pack that has been carried out, or was stopped.
-            pack: the pack; None if no run can be made of its configuration.
+            pack: the pack.
         """
-        if pack is None:
-            return
         if news.halve:
             self._halve(pack)
         elif len(pack.runs) == 1 and not self.ends_early:
-            with self._recording():
+            with self.recording():
                 self._record_if_stopped(pack.runs[0], news)
 
-    def lose(self, reason: str, pack: Pack | None, config: Mapping[str, Any]) -> None:
+    def lose(self, reason: str, pack: Pack) -> None:
         """Take a pack whose process was lost again and again.
 
         A pack of several runs is tried in halves. A single run is recorded as failed.
 
         Args:
             reason: how its process was lost.
-            pack: the pack; None if no run can be made of its configuration.
-            config: its configuration.
+            pack: the pack.
         """
-        if pack is not None and len(pack.runs) > 1:
+        if len(pack.runs) > 1:
             self._halve(pack)
             return
-        with self._recording():
-            run = pack.runs[0] if pack else None
-            run_id = run.id if run else sample_key(config)
-            stored = run.model_dump(mode="json") if run else None
-            entry = LedgerEntry.now(stored, Status.FAILED, reason)
-            self.store.commit_end(run_id, entry)
-            end = End(run_id, entry.status, entry.reason)
-            if PACK_KEY not in config:
-                self._label(pack, config, [end])
-            self._show_end(end)
+        (run,) = pack.runs
+        stored = run.model_dump(mode="json")
+        self.refuse(run.id, LedgerEntry.now(stored, Status.FAILED, reason))
+
+    def refuse(self, run_id: str, failed: LedgerEntry) -> None:
+        """Record that a run could not be carried out.
+
+        Args:
+            run_id: its id, or a name for it if it could not be made.
+            failed: its ledger entry.
+        """
+        with self.recording():
+            self.store.commit_end(run_id, failed)
+            self._show_end(End(run_id, failed.status, failed.reason))
             self._track([run_id])
 
     def show(self, running: Iterable[News]) -> None:
@@ -196,7 +178,7 @@ class Watch:
         It may have ended without news of the runs that it had ended.
         """
         self.unfinished.append(pack)
-        with self._recording():
+        with self.recording():
             ended = self.store.ledger({run.id for run in pack.runs})
             ends = [End.of(i, e) for i, e in ended.items() if e.status.decided]
             new = [end for end in ends if end.run_id not in self.shown]
@@ -210,23 +192,13 @@ class Watch:
             self.tracker.submit(run_ids)
 
     @contextmanager
-    def _recording(self, lost: str = "") -> Iterator[None]:
+    def recording(self, lost: str = "") -> Iterator[None]:
         """Keep the reason if results cannot be written, instead of raising an error."""
         self.lost = self.lost or lost
         try:
             yield
         except StorageError as error:
             self.lost = self.lost or str(error)
-
-    def _label(
-        self, pack: Pack | None, config: Mapping[str, Any], ends: Sequence[End]
-    ) -> None:
-        """Label a sampled run by the values that were sampled for it, once it is known."""
-        runs = {run.id: run for run in pack.runs} if pack else {}
-        for run_id in runs or [end.run_id for end in ends]:
-            if run_id not in self.labels:
-                self.labels[run_id] = labels_of(config)
-                self.sampled(run_id, dict(self.labels[run_id]), runs.get(run_id))
 
     def _show_end(self, end: End) -> None:
         """Show how a run ended, unless an earlier try of its pack has reported it."""
@@ -245,15 +217,3 @@ class Watch:
             with suppress(ValueError, StorageError):
                 self._columns = self.store.manifest().columns
         return score_text(quality, value, self._columns, digits)
-
-
-def labels_of(config: Mapping[str, Any]) -> dict[str, Label]:
-    """Return the labels of a run that was made of a sampled configuration."""
-    return {name: _label(value) for name, value in config.items()}
-
-
-def _label(value: Any) -> Label:
-    """Return a sampled value as a label: plain values stay, others become JSON text."""
-    value = value.item() if hasattr(value, "item") else value
-    plain = isinstance(value, str | int | float | bool) or value is None
-    return value if plain else json.dumps(value, default=str)
