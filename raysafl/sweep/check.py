@@ -130,11 +130,6 @@ def check_search(
     for name, part in (("search_alg", search_alg), ("scheduler", scheduler)):
         if isinstance(part, type):
             raise ValueError(f"{name} is {_described(part)}; give {part.__name__}(...)")
-    if search_alg is not None and not hasattr(search_alg, "suggest"):
-        raise ValueError(
-            f"search_alg is {_described(search_alg)}, which suggests no configurations; give a "
-            "Searcher of Tune's, such as OptunaSearch(), or none to draw them at random"
-        )
     taken = getattr(scheduler, "metric", None)
     if taken is not None:
         raise ValueError(
@@ -144,6 +139,11 @@ def check_search(
     for given in (metric, getattr(search_alg, "metric", None)):
         if isinstance(given, str) and given:
             _check_metric(given, measures)
+    if search_alg is not None and not hasattr(search_alg, "suggest"):
+        raise ValueError(
+            f"search_alg is {_described(search_alg)}, which suggests no configurations; give a "
+            "Searcher of Tune's, such as OptunaSearch(), or none to draw them at random"
+        )
     if mode not in ("", "max", "min"):
         raise ValueError(f"mode is '{mode}'; give 'max' or 'min', or leave it out")
     if num_samples < 1:

@@ -1,7 +1,7 @@
 """The runs of a sweep that are known before anything runs: given, or drawn at random."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,34 +42,42 @@ class Known(NamedTuple):
         manifest = sweep.manifest()
         if sweep.is_grid:
             return cls(manifest, {run.id: run for run in sweep.labelled().values()}, {})
+        drawn = draw(sweep.space, 1 if sweep.is_searched else sweep.num_samples)
+        made = _made(sweep, drawn)
         if sweep.is_searched:
-            run = _made(sweep, draw(sweep.space, 1)[0])
+            run, _ = made[0]
             return cls(manifest, {}, {run.id: run})
-        runs: dict[str, Run] = {}
-        entries: dict[str, Entry] = {}
-        for config in draw(sweep.space, sweep.num_samples):
-            run = _made(sweep, config)
-            runs[run.id] = run
-            entry = Entry(run_id=run.id, labels=labels_of(config))
-            entries.setdefault(run.id, entry)
+        # A run that was drawn twice bears the labels of the first draw.
+        labels = {run.id: labels_of(config) for run, config in reversed(made)}
+        runs = {run.id: run for run, _ in made}
+        entries = [Entry(run_id=run_id, labels=labels[run_id]) for run_id in runs]
         manifest = sweep.measuring(manifest, runs.values())
-        return cls(manifest.extended(entries.values()), runs, {})
+        return cls(manifest.extended(entries), runs, {})
 
 
-def _made(sweep: Sweep, config: dict[str, Any]) -> Run:
-    """Return the run of a configuration.
+def _made(
+    sweep: Sweep, drawn: Sequence[dict[str, Any]]
+) -> list[tuple[Run, dict[str, Any]]]:
+    """Return the runs of some configurations, each with its configuration.
 
     Raises:
-        ValueError: none can be made; the message names the line of the user's code.
+        ValueError: one cannot be made; the message names the line of the user's code.
     """
-    try:
-        return sweep.build(config)
-    # The user's own function may raise anything.
-    except Exception as error:
+    made: list[tuple[Run, dict[str, Any]]] = []
+    wrong: list[tuple[Exception, dict[str, Any]]] = []
+    for config in drawn:
+        try:
+            made.append((sweep.build(config), config))
+        # The user's own function may raise anything.
+        except Exception as error:
+            wrong.append((error, config))
+    if wrong:
+        error, config = wrong[0]
         raise ValueError(
-            f"sweep '{sweep.name}': no run can be made of the configuration {config}: "
-            f"{describe_error(error, [])}"
+            f"sweep '{sweep.name}': of {len(drawn)} configurations that were drawn, "
+            f"{len(wrong)} give no run. The first is {config}: {describe_error(error, [])}"
         ) from error
+    return made
 
 
 def draw(space: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:

@@ -244,6 +244,10 @@ SPACES: dict[str, tuple[dict[str, Any], str]] = {
         {"search_alg": SimpleNamespace(metric="acc")},
         "no run reports the metric 'acc'",
     ),
+    "a searcher that cannot be asked": (
+        {"search_alg": tune.search.basic_variant.BasicVariantGenerator()},
+        "search_alg is .*, which suggests no configurations; give a Searcher",
+    ),
     "class of a searcher": (
         {"search_alg": tune.search.ConcurrencyLimiter},
         "search_alg is the class ConcurrencyLimiter; give ConcurrencyLimiter",

@@ -18,9 +18,9 @@ from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import NEWS, Context, Coordinator
+from raysafl.sweep.coordinator import NEWS, Coordinator, Given
 from raysafl.sweep.open_pack import Terms
-from raysafl.sweep.packs import Pack
+from raysafl.sweep.packs import PACK_KEY, Pack
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -45,34 +45,34 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def start(store: Store, tiny: Run) -> Iterator[Any]:
-    """Start a coordinator for runs by name; it is cleaned up in the end."""
-    made: list[Coordinator] = []
+def configs(tiny: Run) -> dict[str, dict[str, Any]]:
+    """Configurations of trials of one run each, by name."""
     runs = {
         "tiny": tiny,
         "other": tiny.replace(seed=9),
         "broken": tiny.replace(algorithm=Broken()),
         "chains": tiny.replace(participation=CHAINS),
     }
-
-    def pack_of(config: dict[str, Any]) -> Pack:
-        return Pack((runs[config["run"]],))
-
     dataset = ray.put(tiny.data.load())
-    context = Context(
-        Terms(store.path, pack_of, origin={}, report_seconds=0.0),
-        Hardware(cpus=0.5),
-        {tiny.data.source_key: dataset},
-    )
+    packs = {name: Pack((run,)) for name, run in runs.items()}
+    return {
+        name: {PACK_KEY: Given(pack.id, ray.put((pack, {runs[name].id: {}})), dataset)}
+        for name, pack in packs.items()
+    }
+
+
+@pytest.fixture
+def start(store: Store, configs: dict[str, dict[str, Any]]) -> Iterator[Any]:
+    """Start a coordinator for runs by name; it is cleaned up in the end."""
+    made: list[Coordinator] = []
+    terms = Terms(store.path, origin={}, report_seconds=0.0)
 
     class Here(Coordinator):
-        def setup(
-            self, config: dict[str, Any], context_: Context | None = None
-        ) -> None:
-            super().setup(config, context)
+        def setup(self, config: dict[str, Any], *_: Any) -> None:
+            super().setup(config, terms, Hardware(cpus=0.5))
 
     def begin(name: str) -> Coordinator:
-        made.append(Here({"run": name}))
+        made.append(Here(configs[name]))
         return made[-1]
 
     yield begin
@@ -111,12 +111,12 @@ def test_a_report_that_results_cannot_be_written_has_the_metrics_that_tune_deman
 
 
 def test_reset_for_another_run_equals_a_fresh_start(
-    start: Any, store: Store, tiny: Run
+    start: Any, configs: Any, store: Store, tiny: Run
 ) -> None:
     trial = start("tiny")
     to_the_end(trial)
-    assert trial.reset_config({"run": "other"})
-    trial.config = {"run": "other"}
+    assert trial.reset_config(configs["other"])
+    trial.config = configs["other"]
     to_the_end(trial)
     other = tiny.replace(seed=9)
     reference = Store(store.path.parent / "reference")
@@ -169,11 +169,11 @@ def test_setting_up_a_trial_touches_nothing_of_its_run(
 
 @pytest.mark.acceptance
 def test_a_stopped_trial_goes_on_from_where_it_was(
-    start: Any, store: Store, tiny: Run
+    start: Any, configs: Any, store: Store, tiny: Run
 ) -> None:
     first = start("tiny")
     first.train()
-    first.reset_config({"run": "other"})
+    first.reset_config(configs["other"])
     assert store.open_runs() == [tiny.id]
     results = to_the_end(start("tiny"))
     assert [r["round"] for r in results] == [2, 3, 4]

@@ -16,9 +16,9 @@ from torch import nn
 from raysafl import Hardware, Model, Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import Context, Coordinator
+from raysafl.sweep.coordinator import Coordinator, Given
 from raysafl.sweep.open_pack import Terms
-from raysafl.sweep.packs import Pack
+from raysafl.sweep.packs import PACK_KEY, Pack
 
 
 class PerProcess(Model):
@@ -48,20 +48,19 @@ def test_all_client_actors_compute_with_the_coordinators_frozen_parameters(
 
     terms = Terms(
         store=stores[0].path,
-        pack_of=lambda config: Pack((run,)),
         origin={},
         report_seconds=0.0,
         engine="loop",
     )
-    context = Context(terms, Hardware(actors=2, cpus=0.5))
+    pack = Pack((run,))
+    content = ray.put((pack, {run.id: {}}))
+    given = Given(pack.id, content, ray.put(run.data.load()))
 
     class Here(Coordinator):
-        def setup(
-            self, config: dict[str, Any], context_: Context | None = None
-        ) -> None:
-            super().setup(config, context)
+        def setup(self, config: dict[str, Any], *_: Any) -> None:
+            super().setup(config, terms, Hardware(actors=2, cpus=0.5))
 
-    trial = Here({"run": "frozen"})
+    trial = Here({PACK_KEY: given})
     while not trial.train()["done"]:
         pass
     trial.stop()

@@ -12,7 +12,6 @@ import pytest
 from helpers.emulated_cuda import GIB, emulated_cuda
 from ray import tune
 from ray.tune.search import Searcher
-from ray.tune.search.basic_variant import BasicVariantGenerator
 from rich.console import Console
 
 from raysafl import (
@@ -33,7 +32,7 @@ from raysafl import (
 from raysafl.storage.ledger import Status
 from raysafl.storage.store import Store
 from raysafl.sweep import here
-from raysafl.sweep.executor_choice import Asked, seconds_of_work
+from raysafl.sweep.executor_choice import Asked
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.packs import MEMORY_OF_PACK
 
@@ -101,6 +100,7 @@ class Halving(Searcher):
         self.by: str | None = None
         self.heard: list[tuple[str, int]] = []
         self.told: dict[str, float] = {}
+        self.failed: list[str] = []
         self.space: dict[str, Any] = {}
 
     def set_search_properties(
@@ -120,6 +120,9 @@ class Halving(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
+        if error:
+            self.failed.append(trial_id)
+            return
         assert result is not None and self.by
         self.told[trial_id] = result[self.by]
 
@@ -151,6 +154,22 @@ def test_a_search_algorithm_is_asked_run_by_run_and_told_every_result(
     again, _ = go(searched(tiny, second := Halving()), tmp_path / "s")
     assert list(second.told.values()) == list(searcher.told.values())
     pd.testing.assert_frame_equal(again.store.rounds(), outcome.store.rounds())
+
+
+def test_a_suggestion_of_which_no_run_can_be_made_fails_alone_and_the_searcher_hears_of_it(
+    tiny: Run, tmp_path: Path
+) -> None:
+    def make(config: dict[str, Any]) -> Run:
+        if config["local.lr"] == 0.1:
+            raise RuntimeError("no such rate")
+        return tiny.replace(config)
+
+    searcher = Halving()
+    outcome, _ = go(searched(tiny, searcher, make=make), tmp_path / "s")
+    bad = outcome.runs[outcome.runs.status == "failed"]
+    assert list(bad["label.local.lr"]) == [0.1] and "no such rate" in bad.reason.item()
+    assert set(outcome.runs["label.local.lr"]) == {0.2, 0.1, 0.05}
+    assert list(searcher.told) == ["00000", "00002"] and searcher.failed == ["00001"]
 
 
 def test_a_random_space_gives_the_runs_that_tune_would_draw(
@@ -295,7 +314,6 @@ def test_a_pack_that_cannot_be_hosted_is_tried_in_halves(
         ({"hardware": Hardware(actors=2)}, {}, "2 client actors are asked for"),
         ({"hardware": Hardware(autoscale=True)}, {}, "a cluster that adds nodes"),
         ({}, {"scheduler": tune.schedulers.ASHAScheduler()}, "the scheduler"),
-        ({}, {"search_alg": BasicVariantGenerator()}, "search_alg is .* only Tune"),
     ],
 )
 def test_what_only_ray_has_is_refused_before_the_folder_is_made(
@@ -345,14 +363,16 @@ def test_auto_takes_the_ray_that_this_program_has_started(
     assert asked(tiny).choose(lambda: 0.0)[1] == "this program has started Ray"
 
 
-def test_the_estimate_of_sampled_runs_is_that_of_one_times_their_number(
-    tiny: Run,
+def test_the_work_of_a_search_is_that_of_one_run_times_their_number(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    datasets = {tiny.data.source_key: tiny.data.load()}
-    runs = {i: tiny.replace(seed=i) for i in range(3)}
-    grid_ = Sweep("g", list(runs.values()))
-    expected = seconds_of_work(grid_, {run.id: run for run in runs.values()}, datasets)
-    assert seconds_of_work(searched(tiny, None), {}, {}) == pytest.approx(expected)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    each = "raysafl.sweep.runner.seconds_of"
+    monkeypatch.setattr(each, lambda runs, datasets: 3.0 * len(runs))
+    console = Console(file=io.StringIO(), width=200)
+    runner = Runner(searched(tiny, Halving(), num_samples=5), console=console)
+    runner._executor({}, {tiny.id: tiny}, dict)
+    assert console.file.getvalue() == "Runs on Ray: about 15 s of work on one core\n"  # type: ignore[attr-defined]
 
 
 def test_a_sweep_says_in_one_line_who_carries_it_out(

@@ -10,9 +10,8 @@ from helpers.patience import PATIENCE
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
 from raysafl.sweep.open_pack import Hosted, OpenPack, Terms
-from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.session import is_interrupt
 
 
@@ -29,9 +28,8 @@ def test_a_second_attempt_at_a_pack_waits_for_the_first_and_takes_over_what_it_e
         return Hosted(work, "cpu", work.trainer.engine_name)
 
     def attempt() -> OpenPack:
-        terms = Terms(store.path, lambda config: pack, origin={}, report_seconds=0.0)
-        config = {PACK_KEY: pack.id}
-        return OpenPack(config, terms, host, CodeDigests(), is_interrupt)
+        terms = Terms(store.path, origin={}, report_seconds=0.0)
+        return OpenPack(pack, {tiny.id: {}}, terms, host, is_interrupt)
 
     first = attempt()
     assert not first.advance(0).done

@@ -179,7 +179,7 @@ def test_runs_of_raysafls_own_components_are_not_tried(
         go(load(tmp_path, RAISES, "algorithm=Mine()"), tmp_path / "t")
 
 
-def test_a_sampled_sweep_is_tried_by_its_base(tmp_path: Path) -> None:
+def test_a_drawn_run_is_tried_before_anything_runs(tmp_path: Path) -> None:
     code = policy("return state, Cohort([99])")
     file = write(tmp_path, code, "participation=Mine()")
     file.write_text(
@@ -189,7 +189,9 @@ def test_a_sampled_sweep_is_tried_by_its_base(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="which does not exist") as error:
         go(load_sweep(file), tmp_path / "s")
-    assert "of the run base" in str(error.value) and not (tmp_path / "s").exists()
+    assert (
+        "of the run local.lr=0." in str(error.value) and not (tmp_path / "s").exists()
+    )
 
 
 def test_a_sampled_sweep_of_raysafls_own_components_is_not_tried(

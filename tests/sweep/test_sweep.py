@@ -345,18 +345,17 @@ def test_sampled_runs_are_named_recorded_and_recognised_when_sampled_again(
     assert all(p.stat().st_mtime_ns == then for p, then in stamps.items())
 
 
-@pytest.mark.acceptance
-def test_a_sampled_configuration_that_is_wrong_fails_alone(
+def test_drawn_configurations_that_are_wrong_are_told_before_anything_runs(
     tiny: Run, tmp_path: Path
 ) -> None:
     space = {"participation.m": tune.grid_search([3, 9])}
     sweep = Sweep("wrong", space=space, make=lambda c: tiny.replace(c), num_samples=2)
-    outcome, _ = go(sweep, tmp_path / "s")
-    reasons = set(outcome.runs[outcome.runs.status == "failed"]["reason"])
-    assert any(
-        "m = 9 clients a round cannot come from N - s = 10 - 4" in r for r in reasons
-    )
-    assert "finished" in set(outcome.runs.status)
+    with pytest.raises(
+        ValueError, match=r"of 4 .*, 2 give no run\. The first is"
+    ) as wrong:
+        go(sweep, tmp_path / "s")
+    assert "m = 9 clients a round cannot come from N - s = 10 - 4" in str(wrong.value)
+    assert not (tmp_path / "s").exists()
 
 
 @on_ray

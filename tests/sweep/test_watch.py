@@ -10,7 +10,7 @@ from raysafl.quickstart import BASE
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.store import Store
 from raysafl.sweep.open_pack import News
-from raysafl.sweep.packs import PACK_KEY, Pack
+from raysafl.sweep.packs import Pack
 from raysafl.sweep.progress import Display
 from raysafl.sweep.session import End
 from raysafl.sweep.watch import Watch
@@ -49,7 +49,7 @@ def halved(watch: Watch, pack: Pack) -> None:
 
 def lost(watch: Watch, pack: Pack) -> None:
     """The pack's process was lost again and again."""
-    watch.lose("its process was lost", pack, {PACK_KEY: pack.id})
+    watch.lose("its process was lost", pack)
 
 
 def watch_of(folder: Path) -> tuple[Watch, Shown, Submitted]:
@@ -63,7 +63,6 @@ def watch_of(folder: Path) -> tuple[Watch, Shown, Submitted]:
         shown,
         tracker,
         {},
-        lambda run_id, labels, run: None,
         lambda run: {},
     )
     return watch, shown, tracked
@@ -77,7 +76,7 @@ def test_runs_that_ended_in_a_pack_that_is_to_be_halved_are_shown_and_tracked_on
     watch, shown, tracked = watch_of(tmp_path)
     watch.store.commit(*ended(RUNS[:2]))
     first = End(RUNS[0].id, Status.FINISHED, "", "test_accuracy", 0.5)
-    watch.take(News(ends=[first]), PACK, {PACK_KEY: PACK.id})
+    watch.take(News(ends=[first]))
     end(watch, PACK)
     finished = [(run.id, Status.FINISHED) for run in RUNS[:2]]
     assert sorted(shown.ends) == sorted(finished)
