@@ -1,8 +1,8 @@
-"""Asks a search algorithm of Tune's for configurations, and makes their runs."""
+"""What gives Tune's trials their packs: the known ones, or those that are asked for."""
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ray.tune.search import Searcher
@@ -19,7 +19,45 @@ from raysafl.sweep.session import failure
 from raysafl.sweep.watch import Watch
 
 
-class Sampler(Searcher):
+class Packs(Searcher):
+    """A search algorithm of Tune's whose configurations are packs."""
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        """Accept what Tune says, as the driver knows more."""
+        return True
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Take no note of the end of a trial."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write nothing: the same command asks anew."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Read nothing, as nothing is written."""
+
+
+class InOrder(Packs):
+    """Gives trials packs that are known, one after the other.
+
+    Args:
+        given: what a trial is given of each pack.
+    """
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        super().__init__()
+        self.left = iter(given)
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the configuration of a trial, or that no pack is left."""
+        found = next(self.left, None)
+        return Searcher.FINISHED if found is None else {PACK_KEY: found}
+
+
+class Sampler(Packs):
     """A search algorithm whose configurations are packs of one run each, in the driver.
 
     A configuration of which no run can be made, or whose data cannot be loaded, is recorded
@@ -65,12 +103,6 @@ class Sampler(Searcher):
                 f"'{job.sweep.name}'; make {type(self.searcher).__name__}(...) without one"
             )
 
-    def set_search_properties(
-        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
-    ) -> bool:
-        """Accept what Tune says: the search algorithm was told before."""
-        return True
-
     def suggest(self, trial_id: str) -> Any:
         """Return the configuration of a trial: its pack.
 
@@ -98,12 +130,6 @@ class Sampler(Searcher):
         """Tell the algorithm that a trial has ended."""
         name = self._names.pop(trial_id)
         self.searcher.on_trial_complete(name, result=result, error=error)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Write nothing: the same command asks a new search algorithm again."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Read nothing, as nothing is written."""
 
     def _made(self, config: dict[str, Any]) -> Any:
         """Return what a trial is given of the run of a configuration; None if none is made."""

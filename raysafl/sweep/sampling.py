@@ -72,11 +72,11 @@ def _made(
         except Exception as error:
             wrong.append((error, config))
     if wrong:
-        error, config = wrong[0]
+        first, config = wrong[0]
         raise ValueError(
             f"sweep '{sweep.name}': of {len(drawn)} configurations that were drawn, "
-            f"{len(wrong)} give no run. The first is {config}: {describe_error(error, [])}"
-        ) from error
+            f"{len(wrong)} give no run. The first is {config}: {describe_error(first, [])}"
+        ) from first
     return made
 
 

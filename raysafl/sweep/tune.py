@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import ray
 import ray.cloudpickle
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysafl.core.problem import Dataset
 from raysafl.core.text import format_bytes
@@ -26,8 +24,8 @@ from raysafl.runtime.ray_session import (
 )
 from raysafl.sweep.coordinator import Coordinator, Given
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
-from raysafl.sweep.packs import MEMORY_OF_PACK, PACK_KEY, Pack
-from raysafl.sweep.sampler import Sampler
+from raysafl.sweep.packs import MEMORY_OF_PACK, Pack
+from raysafl.sweep.sampler import InOrder, Packs, Sampler
 from raysafl.sweep.tune_callback import HaltTrials, WatchTrials
 from raysafl.sweep.tune_hooks import Shown, keep_logs
 from raysafl.sweep.user_code import ship_user_code
@@ -35,6 +33,9 @@ from raysafl.sweep.watch import Watch
 
 # How often a trial whose process was lost is started again.
 TRIAL_RETRIES = 2
+# At least so many trials may wait for room at the same time, as Tune's own grids do: a
+# cluster that adds nodes adds them for these.
+LEAST_PENDING = 16
 # With these settings Tune prints no tables and writes neither logs nor snapshots, as the
 # results are in Parquet, and leaves Ctrl-C to `execute`.
 QUIET = {
@@ -94,12 +95,11 @@ class OnRay:
             for pack in packs
         ]
         follow = WatchTrials(watch, {pack.id: pack for pack in packs}, self.hardware)
-        space = {PACK_KEY: tune.grid_search(given)}
         shown = Shown(labels_of_packs(job, packs))
-        # Tune ignores `max_concurrent_trials` for a generator that is given to it.
-        most = self.hardware.trials or 0
-        sampler = BasicVariantGenerator(random_state=0, max_concurrent=most)
-        self._fit(job, follow, shown, space, tune.TuneConfig(search_alg=sampler))
+        # Nothing is learnt from a trial, so others need not wait until it has begun.
+        pending = str(max(LEAST_PENDING, self.room().packs))
+        with environment(TUNE_MAX_PENDING_TRIALS_PG=pending):
+            self._fit(job, follow, shown, InOrder(given), len(given))
 
     def search(self, job: Job, datasets: Datasets, watch: Watch) -> None:
         """Let Tune ask for the runs one by one; see `Executor.search`."""
@@ -114,26 +114,22 @@ class OnRay:
 
         sampler = Sampler(job, dict(datasets), watch, given)
         follow = WatchTrials(watch, sampler.packs, self.hardware)
-        config = tune.TuneConfig(
-            search_alg=sampler,
-            num_samples=job.sweep.num_samples,
-            max_concurrent_trials=self.hardware.trials,
-        )
-        self._fit(job, follow, Shown(sampler.labels), {}, config)
+        shown = Shown(sampler.labels)
+        self._fit(job, follow, shown, sampler, job.sweep.num_samples)
 
     def _fit(
         self,
         job: Job,
         follow: WatchTrials,
         shown: Shown,
-        space: dict[str, Any],
-        config: tune.TuneConfig,
+        packs: Packs,
+        most: int,
     ) -> None:
-        """Run the trials of a search space."""
+        """Run a trial for each pack, of which there are so many at most."""
         # The reasons of failed runs are in the ledger, so Tune need not log them.
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         with environment(**QUIET), scratch(job.store) as folder:
-            tuner = self._tuner(job, folder, follow, shown, space, config)
+            tuner = self._tuner(job, folder, follow, shown, packs, most)
             try:
                 with watched_head(follow.watch.interrupt):
                     tuner.fit()
@@ -147,8 +143,8 @@ class OnRay:
         folder: Path,
         follow: WatchTrials,
         shown: Shown,
-        space: dict[str, Any],
-        config: tune.TuneConfig,
+        packs: Packs,
+        most: int,
     ) -> tune.Tuner:
         # The coordinator needs no core of its own, so its bundle is empty.
         bundles = [{}, *[self.hardware.bundle() for _ in range(self.hardware.actors)]]
@@ -157,18 +153,23 @@ class OnRay:
             tune.PlacementGroupFactory(bundles),
         )
         sweep = job.sweep
-        goal = sweep.goal if sweep.scheduler or sweep.is_searched else (None, None)
-        config.metric, config.mode = goal
-        config.scheduler = sweep.scheduler
-        config.reuse_actors = True
+        decides = sweep.scheduler or sweep.is_searched
+        metric, mode = sweep.goal if decides else (None, None)
         # Callbacks show a person the names of trials, and write into their folders.
         seen = bool(job.callbacks)
-        config.trial_name_creator = shown.name if seen else None
-        config.trial_dirname_creator = shown.folder if seen else _trial_id
         return tune.Tuner(
             trainable,
-            param_space=space,
-            tune_config=config,
+            tune_config=tune.TuneConfig(
+                metric=metric,
+                mode=mode,
+                num_samples=most,
+                search_alg=packs,
+                scheduler=sweep.scheduler,
+                max_concurrent_trials=self.hardware.trials,
+                reuse_actors=True,
+                trial_name_creator=shown.name if seen else None,
+                trial_dirname_creator=shown.folder if seen else _trial_id,
+            ),
             run_config=tune.RunConfig(
                 name=sweep.name,
                 storage_path=str(folder),
