@@ -20,9 +20,9 @@ from raysafl.cli.signals import working
 from raysafl.core.text import printable
 from raysafl.storage.paths import parse_location
 from raysafl.storage.redaction import redacted
+from raysafl.sweep.code.stale import Stale
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.progress import plain_console, short
-from raysafl.sweep.stale import Stale
 from raysafl.tracking.choice import Tracking
 
 if TYPE_CHECKING:
@@ -506,7 +506,6 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
     The exit code is 1 if a run failed, diverged or is missing.
     """
     from raysafl.sweep.runner import Runner
-    from raysafl.sweep.shown import print_outcome
 
     # The manifest names the command, so that the report can say how to run it again.
     # An argument that is a URI is recognized best on its own.
@@ -515,7 +514,7 @@ def _run_sweep(sweep: Any, **options: Any) -> None:
         outcome = Runner(sweep, console=console, command=command, **options).run()
     # `--quiet` hides the progress only, and `Runner` is silent then.
     if options.get("quiet"):
-        print_outcome(outcome, console)
+        outcome.print_to(console)
     if not outcome.ok:
         raise typer.Exit(1)
 

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any
 
 from raysafl.core.algorithm import LocalTraining
@@ -34,6 +35,7 @@ from raysafl.sweep.check import (
     check_search,
     check_space,
 )
+from raysafl.sweep.html import html_table
 from raysafl.sweep.measures import LOSS, Measures
 
 # A printed mean, and its standard deviation or None.
@@ -42,6 +44,8 @@ MeanAndStd = tuple[float, float | None]
 Make = Callable[[dict[str, Any]], Run]
 SMOKE = "smoke"
 SMOKE_ROUNDS = 2
+# Largest number of labels of an axis that a notebook shows.
+MOST_LABELS = 12
 # Largest number of further statistics that a table shows by default.
 MOST_ALSO = 8
 
@@ -177,16 +181,26 @@ class Sweep:
             raise ValueError(f"sweep '{self.name}': {error}") from None
 
     def __repr__(self) -> str:
-        # Imported here, as it imports this module's callers.
-        from raysafl.sweep.shown import sweep_text
-
-        return sweep_text(self)
+        keys = self._keys
+        size = f"{len(keys)} runs" if keys else f"{self.num_samples} sampled runs"
+        scale = "" if self.scale == PAPER else f", scale {self.scale}"
+        return f"Sweep '{self.name}': {size} over {', '.join(self.axis_names)}{scale}"
 
     def _repr_html_(self) -> str:
-        """Write the axes and their labels for a notebook."""
-        from raysafl.sweep.shown import sweep_html
-
-        return sweep_html(self)
+        """Write the axes and their labels, or how they are sampled, for a notebook."""
+        keys = self._keys
+        if keys:
+            labels = {
+                axis: list(dict.fromkeys(key[i] for key in keys))
+                for i, axis in enumerate(self.axis_names)
+            }
+        else:
+            labels = {axis: _domain(values) for axis, values in self.space.items()}
+        rows = [[axis, _listed(values)] for axis, values in labels.items()]
+        title = f"<b>{escape(self.title)}</b><br>" if self.title else ""
+        notes = f"<p>{escape(self.notes)}</p>" if self.notes else ""
+        table = html_table(["axis", "labels"], rows, left=2)
+        return f"<p>{title}{escape(repr(self))}</p>\n{table}{notes}"
 
     def _check(self) -> None:
         """Check what the sweep says of its runs, as far as they are known."""
@@ -455,6 +469,19 @@ class Sweep:
             claims=list(self.claims),
             notes=self.notes,
         )
+
+
+def _domain(values: Any) -> list[Any]:
+    """Return the values of an axis of a search space, or the one domain of them."""
+    grid = values.get("grid_search") if isinstance(values, dict) else None
+    return [values] if grid is None else list(grid)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """List labels, and domains of Tune's as they were written."""
+    shown = [str(getattr(v, "domain_str", v)) for v in values[:MOST_LABELS]]
+    more = len(values) - MOST_LABELS
+    return ", ".join(shown) + (f", and {more} more" if more > 0 else "")
 
 
 def with_defaults(table: Table, measures: Measures) -> Table:

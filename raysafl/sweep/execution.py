@@ -18,7 +18,7 @@ from raysafl.simulation.run import Run
 from raysafl.storage.locks import lock
 from raysafl.storage.paths import Location, StorageError, local_folder
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.packs import Pack, form_packs, memory_note

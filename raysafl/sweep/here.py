@@ -41,7 +41,7 @@ from raysafl.training.device import keep_to_share
 from raysafl.training.resident import Resident
 
 if TYPE_CHECKING:
-    from raysafl.sweep.tune_hooks import CallbacksTold
+    from raysafl.sweep.callbacks import CallbacksTold
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _callbacks_told(
         yield None
         return
     # Imported here, because it imports Tune, whose import takes a second.
-    from raysafl.sweep.tune_hooks import CallbacksTold, Shown, keep_logs
+    from raysafl.sweep.callbacks import CallbacksTold, Shown, keep_logs
 
     told = CallbacksTold(job.callbacks, Shown(labels), folder, job.sweep)
     try:

@@ -22,8 +22,8 @@ from raysafl.storage.rows import ROUNDS, joined, table_of
 from raysafl.storage.sealed import OpenState
 from raysafl.storage.store import Store
 from raysafl.sweep.client_rows import client_rows
+from raysafl.sweep.code.stale import changed_classes
 from raysafl.sweep.measures import quality_of
-from raysafl.sweep.stale import changed_classes
 from raysafl.version import __version__
 
 

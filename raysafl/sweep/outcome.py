@@ -1,15 +1,26 @@
 """What a sweep has come to."""
 
+import base64
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as Screen
 
 from raysafl.storage.ledger import Status
 from raysafl.storage.manifest import Manifest
 from raysafl.storage.store import Store
-from raysafl.sweep.shown import outcome_html, outcome_text
+from raysafl.sweep.html import html_table
+from raysafl.sweep.progress import run_name, short
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Columns of a table that never has to be folded.
+ANY_WIDTH = 10_000
+# The figures of a sweep of which a notebook shows the first that there is.
+FIGURES = ("curves.png", "heatmap.png")
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,8 +60,81 @@ class Outcome:
         return self.bad.empty and not self.missing
 
     def __repr__(self) -> str:
-        return outcome_text(self)
+        statuses = self.runs.drop_duplicates("run_id")["status"].value_counts()
+        ends = [f"{number} {status}" for status, number in statuses.items()]
+        ends += [f"{self.missing} missing"] if self.missing else []
+        name = self.manifest.name
+        return f"Outcome of '{name}': {', '.join(ends)}; in {short(self.store.path)}"
 
     def _repr_html_(self) -> str:
-        """Write the table and the figure for a notebook."""
-        return outcome_html(self)
+        """Write the table and the main figure for a notebook."""
+        from raysafl.report.pages.screen import screen
+
+        parts = [f"<p>{escape(repr(self))}</p>"]
+        if not self.runs.empty:
+            parts.append(_html_of(screen(self.runs, self.manifest, ANY_WIDTH)))
+        for name in FIGURES:
+            file = self.store.file(name)
+            if file.is_file():
+                data = base64.b64encode(file.read_bytes()).decode()
+                parts.append(
+                    f'<img alt="{name}" style="max-width: 100%" '
+                    f'src="data:image/png;base64,{data}">'
+                )
+                break
+        return "\n".join(parts)
+
+    def print_to(self, console: Console) -> None:
+        """Print the table, what failed, and where the results are."""
+        from raysafl.report.pages.screen import screen
+
+        if not self.runs.empty:
+            console.print(screen(self.runs, self.manifest, console.width))
+        self._print_bad_runs(console)
+        if self.missing:
+            console.print(
+                f"{self.missing} runs are not finished: running the sweep again continues "
+                "them"
+            )
+        skipped = f"{self.skipped} runs were finished before; "
+        lines = [
+            f"{skipped if self.skipped else ''}{self.seconds:.0f} s. "
+            f"Results, table and curves: {short(self.store.path)}",
+            f"Browse them: raysafl ui {short(self.store.path.parent)}",
+        ]
+        logs = self.store.logs
+        if logs.is_dir():
+            lines.append(f"Files of the callbacks: {short(logs)}")
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+    def _print_bad_runs(self, console: Console) -> None:
+        """Print each run that failed or diverged once, unless that was printed before."""
+        labels = self.manifest.labels()
+        for run_id, replicates in self.bad.groupby("run_id", sort=False):
+            if run_id in self.shown:
+                continue
+            first = replicates.iloc[0]
+            name = run_name(labels[str(run_id)], str(run_id))
+            console.print(
+                f"{name}: {first['status']}, {first['reason']}",
+                style="red",
+                soft_wrap=True,
+            )
+        if any(self.bad["status"] == Status.FAILED):
+            console.print(
+                "The traceback of each failed run is in the field `traceback` of its entry in "
+                f"{short(self.store.path / 'ledger')}, and in MLflow",
+                soft_wrap=True,
+            )
+
+
+def _html_of(screen: Screen) -> str:
+    """Write a table for a terminal as a table in HTML."""
+    head = [str(column.header) for column in screen.columns]
+    left = sum(column.justify == "left" for column in screen.columns)
+    rows = zip(*(column.cells for column in screen.columns), strict=True)
+    table = html_table(head, [list(map(str, row)) for row in rows], left)
+    title = f"<p><b>{escape(str(screen.title))}</b></p>"
+    caption = escape(str(screen.caption)).replace("\n", "<br>")
+    return f"{title}\n{table}\n<p><small>{caption}</small></p>"

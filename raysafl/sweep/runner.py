@@ -29,7 +29,9 @@ from raysafl.storage.paths import (
 from raysafl.storage.redaction import redacted
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code.old_results import runs_to_forget, stored_makers, todays_code
+from raysafl.sweep.code.stale import Stale
 from raysafl.sweep.definition import Sweep
 from raysafl.sweep.execution import (
     Datasets,
@@ -41,7 +43,6 @@ from raysafl.sweep.execution import (
 from raysafl.sweep.executor_choice import Asked
 from raysafl.sweep.executor_name import ExecutorName
 from raysafl.sweep.keeping import keeping_note
-from raysafl.sweep.old_code import runs_to_forget, stored_makers, todays_code
 from raysafl.sweep.outcome import Outcome
 from raysafl.sweep.packs import seconds_of
 from raysafl.sweep.prepare import prepare
@@ -49,8 +50,6 @@ from raysafl.sweep.progress import choose_display, plain_console, run_name
 from raysafl.sweep.rehearsal import needs_rehearsal, rehearse
 from raysafl.sweep.sampling import Known
 from raysafl.sweep.session import FLUSH_SECONDS
-from raysafl.sweep.shown import print_outcome
-from raysafl.sweep.stale import Stale
 from raysafl.sweep.stop_rules import rules_of
 from raysafl.tracking.choice import Tracking
 
@@ -174,7 +173,7 @@ class Runner:
             )
         outcome = self._run()
         if not self.quiet:
-            print_outcome(outcome, self.console)
+            outcome.print_to(self.console)
         return outcome
 
     def _run(self) -> Outcome:
@@ -367,7 +366,7 @@ class Runner:
             from raysafl.sweep.here import Here
 
             return Here(self.hardware)
-        from raysafl.sweep.tune import OnRay
+        from raysafl.sweep.on_ray.tuning import OnRay
 
         return OnRay(self.hardware, self.address, self._note)
 
@@ -381,7 +380,7 @@ class Runner:
             return []
         # Imported here, because it imports Tune, whose import takes a second.
         need("ray", "a callback of Tune's")
-        from raysafl.sweep.tune_hooks import check_callbacks
+        from raysafl.sweep.callbacks import check_callbacks
 
         return check_callbacks(self.callbacks)
 

@@ -23,7 +23,7 @@ from raysafl import (
     Uniform,
 )
 from raysafl.runtime.ray_session import ray_session
-from raysafl.sweep.tune_callback import WatchTrials
+from raysafl.sweep.on_ray.watching import WatchTrials
 
 TRIALS = 150
 SECONDS = 0.5

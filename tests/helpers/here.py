@@ -6,7 +6,7 @@ from raysafl import Run
 from raysafl.core.work import Work
 from raysafl.runtime.provenance import provenance
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.session import Session
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from raysafl import FedAvg, Run, Sweep
 from raysafl.cli.catalogue import FAMILIES, catalogue, catalogue_table
+from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.experiment_file import load_sweep
-from raysafl.sweep.user_code import ship_user_code
 
 HEAD = """
     from raysafl import SAFARI, FedAvg, Federation, LocalTraining, Logistic, Run, Sweep, Uniform

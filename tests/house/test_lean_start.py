@@ -34,7 +34,7 @@ STARTS = {
     "client actor": ("import raysafl.runtime.client_actor", WORKER | {"ray"}),
     # Tune itself imports pandas.
     "coordinator": (
-        "import raysafl.sweep.coordinator",
+        "import raysafl.sweep.on_ray.coordinator",
         WORKER | {"pandas", "pyarrow", "ray", "ray.tune"},
     ),
 }

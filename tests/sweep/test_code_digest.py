@@ -13,7 +13,7 @@ import pytest
 import raysafl
 from raysafl import FedAvg, Run
 from raysafl.quickstart import BASE
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 
 ROOT = Path(raysafl.__file__).parents[1]
@@ -283,7 +283,7 @@ def test_every_process_finds_the_same_digest(tmp_path: Path) -> None:
     before = digest(tmp_path)
     script = f"""
 from pathlib import Path
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 run = next(iter(load_sweep(Path({str(tmp_path / "digest_file.py")!r})).labelled().values()))
 print(CodeDigests().of_run(run)["Mine"])
@@ -358,7 +358,7 @@ def test_a_class_without_a_source_is_covered_under_python_m_of_an_installed_prog
     program.write_text(
         "import sys\n"
         "from raysafl.quickstart import BASE\n"
-        "from raysafl.sweep.code_digest import CodeDigests\n"
+        "from raysafl.sweep.code.digest import CodeDigests\n"
         "for text in sys.argv[1:]:\n"
         "    exec(text)\n"
         "    print(CodeDigests().of_run(BASE.replace(algorithm=Made()))['Made'])\n"

@@ -18,7 +18,7 @@ from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import NEWS, Coordinator, Given
+from raysafl.sweep.on_ray.coordinator import NEWS, Coordinator, Given
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.packs import PACK_KEY, Pack
 

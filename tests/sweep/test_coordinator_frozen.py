@@ -16,7 +16,7 @@ from torch import nn
 from raysafl import Hardware, Model, Run
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
-from raysafl.sweep.coordinator import Coordinator, Given
+from raysafl.sweep.on_ray.coordinator import Coordinator, Given
 from raysafl.sweep.open_pack import Terms
 from raysafl.sweep.packs import PACK_KEY, Pack
 

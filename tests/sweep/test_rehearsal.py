@@ -38,7 +38,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(address: object, preload: str) -> NoReturn:
         raise NoRay
 
-    monkeypatch.setattr("raysafl.sweep.tune.ray_session", start)
+    monkeypatch.setattr("raysafl.sweep.on_ray.tuning.ray_session", start)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -10,8 +10,8 @@ import torch
 
 import raysafl as fl
 from raysafl.sweep.definition import smoke
+from raysafl.sweep.on_ray.run_trainable import RunTrainable
 from raysafl.sweep.open_run import metrics_of
-from raysafl.sweep.run_trainable import RunTrainable
 
 RUN = fl.Run(
     data=fl.Federation(clients=6, validation=fl.Validation(server=0.1)),

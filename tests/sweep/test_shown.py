@@ -10,7 +10,6 @@ from raysafl import Outcome, Run, Sweep
 from raysafl.quickstart import BASE, SWEEP
 from raysafl.storage.store import Store
 from raysafl.sweep.progress import plain_console
-from raysafl.sweep.shown import print_outcome
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_the_end_of_a_sweep_says_where_the_results_are(
 ) -> None:
     monkeypatch.chdir(outcome.store.path.parents[1])
     console = Console(record=True, width=120)
-    print_outcome(outcome, console)
+    outcome.print_to(console)
     *_, first, second = console.export_text().splitlines()
     assert first == (
         "3 runs were finished before; 2 s. Results, table and curves: results/quickstart"

@@ -17,8 +17,8 @@ from raysafl import Hardware, Outcome, Runner, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
-from raysafl.sweep import old_code
-from raysafl.sweep.code_digest import CodeDigests
+from raysafl.sweep.code import old_results
+from raysafl.sweep.code.digest import CodeDigests
 from raysafl.sweep.experiment_file import load_sweep
 from raysafl.sweep.session import Session
 
@@ -229,7 +229,7 @@ def test_another_version_of_raysafl_is_one_warning_and_results_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(written(tmp_path), tmp_path / "s")
-    monkeypatch.setattr(old_code, "__version__", "9.9")
+    monkeypatch.setattr(old_results, "__version__", "9.9")
     outcome, said = go(written(tmp_path), tmp_path / "s")
     assert outcome.skipped == 3 and said.count("9.9") == 1
     assert "3 runs were computed with raysafl" in said and "this is raysafl 9.9" in said

@@ -40,8 +40,8 @@ from raysafl.storage.paths import StorageError, SweepBusyError
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
 from raysafl.sweep import runner as driver
-from raysafl.sweep import tune as tune_of_sweep
-from raysafl.sweep import tune_callback
+from raysafl.sweep.on_ray import tuning as tune_of_sweep
+from raysafl.sweep.on_ray import watching
 from raysafl.sweep.session import Session
 
 # Tests whose subject is Ray share one; all others carry out their sweeps in this process.
@@ -442,9 +442,9 @@ class Frees(logging.Handler):
 def test_a_sweep_that_waits_for_room_says_once_for_what(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune_callback, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(watching, "WAIT_SECONDS", 0.5)
     frees = Frees()  # without its word there would be no room, ever
-    monkeypatch.setattr(tune_callback.log, "handlers", [frees])
+    monkeypatch.setattr(watching.log, "handlers", [frees])
     outcome, _ = go_on_ray(
         grid(tiny), tmp_path / "s", hardware=Hardware(cpus=0.5, actors=2)
     )

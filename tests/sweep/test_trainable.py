@@ -7,7 +7,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from raysafl import Run, simulate, trainable
-from raysafl.sweep.run_trainable import RunTrainable
+from raysafl.sweep.on_ray.run_trainable import RunTrainable
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

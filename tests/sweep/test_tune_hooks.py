@@ -14,9 +14,9 @@ from rich.console import Console
 
 from raysafl import Hardware, Run, Runner, Sweep, simulate
 from raysafl.storage.ledger import Status
+from raysafl.sweep.callbacks import Shown, check_callbacks
 from raysafl.sweep.packs import PACK_KEY
 from raysafl.sweep.stop_rules import Halt, rules_of
-from raysafl.sweep.tune_hooks import Shown, check_callbacks
 
 
 class Seen(tune.Callback):

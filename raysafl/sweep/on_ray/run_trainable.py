@@ -1,4 +1,4 @@
-"""The trainable of Ray Tune that `raysafl.sweep.trainable` returns."""
+"""The trainable of Ray Tune that `raysafl.sweep.on_ray.trainable` returns."""
 
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from raysafl.core.needs import need
 from raysafl.simulation.run import Run
 from raysafl.sweep.check import check_run
+from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.prepare import prepare
-from raysafl.sweep.user_code import ship_user_code
 
 if TYPE_CHECKING:
     from ray import tune
@@ -55,7 +55,7 @@ def trainable(base: Run, *, engine: str = "auto") -> "type[tune.Trainable]":
     # Imported here, because whoever does not call this may have no Ray.
     from ray import tune
 
-    from raysafl.sweep.run_trainable import RunTrainable
+    from raysafl.sweep.on_ray.run_trainable import RunTrainable
 
     check_run(base, "the first argument of trainable")
     ship_user_code(base.components())

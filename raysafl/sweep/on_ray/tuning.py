@@ -22,13 +22,13 @@ from raysafl.runtime.ray_session import (
     resources_of_nodes,
     watched_head,
 )
-from raysafl.sweep.coordinator import Coordinator, Given
+from raysafl.sweep.callbacks import Shown, keep_logs
+from raysafl.sweep.code.shipping import ship_user_code
 from raysafl.sweep.execution import Datasets, Job, Room, labels_of_packs, scratch
+from raysafl.sweep.on_ray.coordinator import Coordinator, Given
+from raysafl.sweep.on_ray.watching import HaltTrials, WatchTrials
 from raysafl.sweep.packs import MEMORY_OF_PACK, Pack
 from raysafl.sweep.sampler import InOrder, Packs, Sampler
-from raysafl.sweep.tune_callback import HaltTrials, WatchTrials
-from raysafl.sweep.tune_hooks import Shown, keep_logs
-from raysafl.sweep.user_code import ship_user_code
 from raysafl.sweep.watch import Watch
 
 # How often a trial whose process was lost is started again.

@@ -7,8 +7,8 @@ from typing import Any
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.store import Store
-from raysafl.sweep.code_digest import CodeDigests
-from raysafl.sweep.stale import Stale, changed_classes
+from raysafl.sweep.code.digest import CodeDigests
+from raysafl.sweep.code.stale import Stale, changed_classes
 from raysafl.version import __version__
 
 # How many runs a message names.

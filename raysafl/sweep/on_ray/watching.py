@@ -11,7 +11,7 @@ from ray.tune.stopper import NoopStopper
 
 from raysafl.runtime.hardware import Hardware
 from raysafl.runtime.ray_private import forget_metric_history
-from raysafl.sweep.coordinator import NEWS
+from raysafl.sweep.on_ray.coordinator import NEWS
 from raysafl.sweep.open_pack import News
 from raysafl.sweep.packs import PACK_KEY, Pack
 from raysafl.sweep.stop_rules import Halt

@@ -1,0 +1,1 @@
+"""Carries out packs on Ray, each as a trial of Ray Tune."""
