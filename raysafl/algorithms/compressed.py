@@ -159,7 +159,7 @@ class Quantised(Compression):
 
 
 @dataclass(frozen=True)
-class _Clients:
+class _DividedVectors:
     """A state's vectors of clients, taken apart into the wrapper's and the inner ones.
 
     Args:
@@ -174,7 +174,7 @@ class _Clients:
     inner: dict[int, Tensor]
 
     @classmethod
-    def of(cls, packed: Mapping[int, Tensor], num_parameters: int) -> "_Clients":
+    def of(cls, packed: Mapping[int, Tensor], num_parameters: int) -> "_DividedVectors":
         """Take the vectors of a state apart."""
         both = {i: row for i, row in packed.items() if len(row) > num_parameters}
         residuals = dict(packed) | {i: row[:num_parameters] for i, row in both.items()}
@@ -288,12 +288,12 @@ class Compressed(Algorithm):
     def init(self, w_P: Tensor, num_clients: int) -> State:
         """Return the initial state of the inner algorithm."""
         state = self.inner.init(w_P, num_clients)
-        clients = _Clients({}, {}, {}).packed_with({}, state.clients)
+        clients = _DividedVectors({}, {}, {}).packed_with({}, state.clients)
         return replace(state, clients=clients)
 
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         """Run the inner round, and compress what its clients send."""
-        clients = _Clients.of(state.clients, len(state.w_P))
+        clients = _DividedVectors.of(state.clients, len(state.w_P))
         inner_state = replace(state, clients=clients.inner)
         inner_round = self.inner.round(inner_state, ids, key)
         # New residuals, of clients that send something in this round, hide the old ones.

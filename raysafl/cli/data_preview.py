@@ -209,7 +209,7 @@ def _range(values: NDArray[np.int64]) -> str:
     return f"{low}" if low == high else f"{low} / {np.median(values):g} / {high}"
 
 
-def _clients(item: DataCounts) -> str:
+def _clients_text(item: DataCounts) -> str:
     """Write the number of clients, and the names of the first ones if they have names."""
     number = str(len(item.clients))
     if not item.names:
@@ -238,7 +238,7 @@ def _data_table(counted: Sequence[DataCounts]) -> Table:
         table.add_row(
             item.name,
             str(item.runs),
-            _clients(item),
+            _clients_text(item),
             _range(item.clients.sum(axis=1)),
             _range((item.clients > 0).sum(axis=1)) if item.has_labels else NO_CLASSES,
             f"{entropy(item.clients).mean():.2f} ({most:.2f})"

@@ -33,7 +33,7 @@ def explain(error: BaseException, say: Callable[[str], None]) -> int:
         error: what the command raised.
         say: prints a message among the errors.
     """
-    if _is_interrupt(error) or signals.first() is not None:
+    if _was_interrupted(error) or signals.first() is not None:
         number = signal.Signals(signals.first() or signal.SIGINT)
         # A command that is meant to run until Ctrl-C has said that it ends.
         if not isinstance(error, SystemExit) or error.code:
@@ -43,7 +43,7 @@ def explain(error: BaseException, say: Callable[[str], None]) -> int:
     if isinstance(error, SystemExit):
         return _code_of(error, say)
     if isinstance(error, MISTAKES):
-        say(f"Error: {_reason(error)}")
+        say(f"Error: {_reason_in_words(error)}")
         return MISTAKE
     theirs = next((t for t in _steps(error.__traceback__) if _is_theirs(t)), None)
     lines = traceback.format_exception(
@@ -71,7 +71,7 @@ def _code_of(end: SystemExit, say: Callable[[str], None]) -> int:
     return MISTAKE
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
+def _was_interrupted(error: BaseException | None) -> bool:
     """Whether an error is KeyboardInterrupt, or what typer makes of it."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
@@ -91,7 +91,7 @@ def _is_theirs(step: TracebackType) -> bool:
     return is_users_file(step.tb_frame.f_code.co_filename)
 
 
-def _reason(error: Exception) -> str:
+def _reason_in_words(error: Exception) -> str:
     """Return what an error says, with the file that it is about."""
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""

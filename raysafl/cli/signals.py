@@ -32,7 +32,7 @@ def end_at_once() -> None:
     job) stays ignored.
     """
     for number in _heeded():
-        signal.signal(number, _end)
+        signal.signal(number, _on_signal)
 
 
 @contextmanager
@@ -42,14 +42,14 @@ def working() -> Iterator[None]:
     Handlers are changed only where `end_at_once` has set its own, and not in a program
     that calls a command as a function.
     """
-    numbers = [n for n in NAMES if signal.getsignal(n) is _end]
+    numbers = [n for n in NAMES if signal.getsignal(n) is _on_signal]
     for number in numbers:
         signal.signal(number, _interrupt)
     try:
         yield
     finally:
         for number in numbers:
-            signal.signal(number, _end)
+            signal.signal(number, _on_signal)
 
 
 def first() -> int | None:
@@ -88,7 +88,7 @@ def _heeded() -> list[signal.Signals]:
     return [n for n in NAMES if signal.getsignal(n) is not signal.SIG_IGN]
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
+def _on_signal(number: int, frame: FrameType | None) -> NoReturn:
     """Say which signal came, and end the process."""
     # A buffered stream may be in the middle of a write, so it is passed by.
     with suppress(OSError):

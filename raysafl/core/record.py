@@ -43,7 +43,7 @@ class Summary(StrEnum):
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnDescription:
     """What is known about one column of the rows.
 
     Args:
@@ -79,22 +79,27 @@ class Record:
     """
 
     replicate: Annotated[
-        int, Column("int32", "number of the replicate, from 0", Summary.KEY)
+        int, ColumnDescription("int32", "number of the replicate, from 0", Summary.KEY)
     ]
     seed: Annotated[
-        int, Column("int64", "the run's seed plus the replicate's number", Summary.KEY)
+        int,
+        ColumnDescription(
+            "int64", "the run's seed plus the replicate's number", Summary.KEY
+        ),
     ]
-    round: Annotated[int, Column("int32", "number of the round, from 0", Summary.KEY)]
+    round: Annotated[
+        int, ColumnDescription("int32", "number of the round, from 0", Summary.KEY)
+    ]
     kind: Annotated[
         str,
-        Column(
+        ColumnDescription(
             "string",
             "who trained in the round: client, server, client+server, central or nobody",
         ),
     ]
     cohorts: Annotated[
         list[list[int]],
-        Column(
+        ColumnDescription(
             "list of lists of int32",
             "who came in each round since the replicate's last row, this round last: the "
             "ids of the clients that the policy picked, an empty list if nobody came",
@@ -102,7 +107,7 @@ class Record:
     ]
     enforced: Annotated[
         list[bool],
-        Column(
+        ColumnDescription(
             "list of bool",
             "whether each of these rounds was enforced; under uniform or full "
             "participation all of them are",
@@ -110,7 +115,7 @@ class Record:
     ]
     trained: Annotated[
         list[bool],
-        Column(
+        ColumnDescription(
             "list of bool",
             "whether clients trained in each of these rounds, which they did not if "
             "nobody came or the server trained alone",
@@ -118,7 +123,7 @@ class Record:
     ]
     test_accuracy: Annotated[
         float | None,
-        Column(
+        ColumnDescription(
             "float64",
             "test accuracy of the global model after the round, a fraction in [0, 1]; "
             "empty if the objective has no accuracy",
@@ -128,7 +133,7 @@ class Record:
     ]
     test_loss: Annotated[
         float,
-        Column(
+        ColumnDescription(
             "float64",
             "mean test loss of the global model after the round",
             Summary.MEAN,
@@ -137,7 +142,7 @@ class Record:
     ]
     train_accuracy: Annotated[
         float | None,
-        Column(
+        ColumnDescription(
             "float64",
             "mean accuracy over the samples that the last client round's cohort trained "
             "on, measured while it trained; under an adaptive policy the accuracy that the "
@@ -148,7 +153,7 @@ class Record:
     ]
     train_loss: Annotated[
         float | None,
-        Column(
+        ColumnDescription(
             "float64",
             "mean loss over the samples that the last client round's cohort trained on",
             Summary.MEAN,
@@ -157,7 +162,7 @@ class Record:
     ]
     enforce_prob: Annotated[
         float | None,
-        Column(
+        ColumnDescription(
             "float64",
             "probability with which this round was enforced (FAST's q); empty for every "
             "policy but `Snapshot`",
@@ -166,7 +171,7 @@ class Record:
     ]
     snapshots: Annotated[
         int,
-        Column(
+        ColumnDescription(
             "int32",
             "enforced rounds in which clients trained, since the replicate's last row; "
             "under uniform or full participation every client round counts",
@@ -176,7 +181,7 @@ class Record:
     ]
     server_rounds: Annotated[
         int,
-        Column(
+        ColumnDescription(
             "int32",
             "rounds in which the server trained, since the replicate's last row",
             Summary.SUM,
@@ -185,7 +190,7 @@ class Record:
     ]
     steps: Annotated[
         int,
-        Column(
+        ColumnDescription(
             "int64",
             "local steps of clients and server since the replicate's last row",
             Summary.SUM,
@@ -194,7 +199,7 @@ class Record:
     ]
     bytes_down: Annotated[
         int,
-        Column(
+        ColumnDescription(
             "int64",
             "bytes sent to clients since the replicate's last row: 4 per parameter, and "
             "under data sharing the samples of D0 for each client that trains for the "
@@ -205,7 +210,7 @@ class Record:
     ]
     bytes_up: Annotated[
         int,
-        Column(
+        ColumnDescription(
             "int64",
             "bytes received from clients since the replicate's last row: 4 per parameter, "
             "unless the algorithm declares that its updates are smaller",
@@ -215,7 +220,7 @@ class Record:
     ]
     seconds: Annotated[
         float,
-        Column(
+        ColumnDescription(
             "float64",
             "wall time since the last evaluated round, of all replicates together; runs "
             "that advance together share it equally",
@@ -225,7 +230,7 @@ class Record:
     metrics: Mapping[str, float | list[float]] = field(default_factory=dict)
 
 
-COLUMNS: Mapping[str, Column] = {
+COLUMNS: Mapping[str, ColumnDescription] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Record, include_extras=True).items()
     # `metrics` is no column: it holds the further ones.
@@ -247,7 +252,7 @@ def further_column(
         higher_is_better: whether a higher value is better than a lower one.
         is_list: whether a value is a list of numbers, which has no statistics.
     """
-    return Column(
+    return ColumnDescription(
         type="list of float64" if is_list else "float64",
         meaning=meaning,
         summary=Summary.NONE if is_list else Summary.MEAN,
@@ -256,7 +261,9 @@ def further_column(
     )
 
 
-def further_of(columns: Mapping[str, Column]) -> dict[str, Column]:
+def further_of(
+    columns: Mapping[str, ColumnDescription],
+) -> dict[str, ColumnDescription]:
     """Return those of a run's columns that not every run has.
 
     Raises:

@@ -221,10 +221,12 @@ class Mergeable:
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
         """Return one request for several, which are of different cells."""
-        return cls(*map(_joined, zip(*(vars(p).values() for p in parts), strict=True)))
+        return cls(
+            *map(_joined_fields, zip(*(vars(p).values() for p in parts), strict=True))
+        )
 
 
-def _joined(fields: Sequence[Any]) -> Any:
+def _joined_fields(fields: Sequence[Any]) -> Any:
     """Join what several requests say: mappings by their cells, tasks one after another."""
     if isinstance(fields[0], Mapping):
         return {cell: own for field in fields for cell, own in field.items()}

@@ -96,7 +96,7 @@ def _as_numbers(part: Array, what: str) -> Array:
     """Return numbers to predict as float32 [n], or [n, K] with K > 1."""
     if part.dtype.kind not in "fiub":
         raise ValueError(
-            f"{what} holds {_kind(part)}, which cannot be predicted as a number; give "
+            f"{what} holds {_kind_of_array(part)}, which cannot be predicted as a number; give "
             "target='class'"
         )
     if part.ndim > 2:
@@ -120,7 +120,7 @@ def _as_positions(parts: Sequence[Array], what: str, names: Sequence[str]) -> Ta
     for part in parts:
         if part.dtype.kind not in "iu":
             raise ValueError(
-                f"{what} holds {_kind(part)}; with names=, labels are whole numbers "
+                f"{what} holds {_kind_of_array(part)}; with names=, labels are whole numbers "
                 f"from 0 to {len(texts) - 1}. Leave names= out if the labels are the "
                 "names"
             )
@@ -159,7 +159,7 @@ def encode(
                 f"is row {missing[0]}); {advice}"
             )
     whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    kinds = sorted({_kind(part) for part in parts})
+    kinds = sorted({_kind_of_array(part) for part in parts})
     if len(kinds) > 1 or kinds[0].startswith("mixed"):
         types = sorted({type(v).__name__ for part in parts for v in part.tolist()})
         raise ValueError(
@@ -188,7 +188,7 @@ def _as_texts(values: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _kind(part: Array) -> str:
+def _kind_of_array(part: Array) -> str:
     """Name the type of the values of an array."""
     import pandas as pd
 

@@ -63,7 +63,7 @@ def load_model(
     entry = store.read(run_id).ledger.get(run_id)
     if entry is None:
         raise ValueError(_why_unknown(store, run_id))
-    content = _content(store, run_id, entry)
+    content = _bytes_of_models(store, run_id, entry)
     try:
         return module_of(content, replicate)
     except ValueError as error:
@@ -157,7 +157,7 @@ def _why_unknown(store: Store, run_id: str) -> str:
     )
 
 
-def _content(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
+def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
     """Read a run's file of models, which must be the one that it wrote."""
     where = f"run {run_id} of {store.path}"
     if not entry.config.get("keep"):

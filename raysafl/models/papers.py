@@ -238,10 +238,10 @@ class CharLSTM(Model):
             raise ValueError(
                 f"CharLSTM needs text, [length] tokens; the data is {list(input_shape)}"
             )
-        return _CharLSTM(self, num_classes)
+        return _CharLSTMModule(self, num_classes)
 
 
-class _CharLSTM(nn.Module):
+class _CharLSTMModule(nn.Module):
     """The module of `CharLSTM`: [B, length] int64 tokens to [B, vocabulary] logits."""
 
     def __init__(self, recipe: CharLSTM, vocabulary: int) -> None:

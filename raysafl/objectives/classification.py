@@ -112,7 +112,7 @@ class Classification(Objective):
             )
         }
         for name in self.metrics:
-            found |= _further(name, num_outputs)
+            found |= _further_metrics(name, num_outputs)
         return found
 
     def check(self, dataset: Dataset) -> None:
@@ -191,15 +191,17 @@ def _on_device(weights: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(weights, dtype=torch.float32, device=device)
 
 
-def _further(name: str, classes: int) -> dict[str, Metric]:
+def _further_metrics(name: str, classes: int) -> dict[str, Metric]:
     """Return the metrics that a name in `Classification.metrics` stands for."""
     match name:
         case "f1":
-            metric = Metric("macro F1 score", _counts(classes), _f1, is_fraction=True)
+            metric = Metric(
+                "macro F1 score", _counter_of_classes(classes), _f1, is_fraction=True
+            )
         case "balanced_accuracy":
             metric = Metric(
                 "mean over classes of the share classified correctly",
-                _counts(classes),
+                _counter_of_classes(classes),
                 _balanced,
                 is_fraction=True,
             )
@@ -252,7 +254,7 @@ def _confusion(outputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     return torch.bincount(cell_B, minlength=classes * classes)
 
 
-def _counts(classes: int) -> "functools.partial[Tensor]":
+def _counter_of_classes(classes: int) -> "functools.partial[Tensor]":
     return functools.partial(_class_counts, classes=classes)
 
 

@@ -34,7 +34,7 @@ class Intervals(NamedTuple):
     names: tuple[str, ...]
 
 
-def _content(file: str) -> bytes:
+def _bytes_of_trace(file: str) -> bytes:
     """Read the file, or raise a ValueError that says which columns it should have."""
     try:
         return Path(file).expanduser().read_bytes()
@@ -61,7 +61,7 @@ def intervals(file: str, sha256: str) -> Intervals:
     # Imported here, because pandas takes some tenths of a second to import.
     import pandas as pd
 
-    content = _content(file)
+    content = _bytes_of_trace(file)
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
         raise ValueError(
             f"the trace {file} has changed: its SHA-256 is {found}, but the run was made "
@@ -153,7 +153,7 @@ class Trace(Participation):
             return {
                 **value,
                 "file": file,
-                "sha256": hashlib.sha256(_content(file)).hexdigest(),
+                "sha256": hashlib.sha256(_bytes_of_trace(file)).hexdigest(),
             }
         return value
 

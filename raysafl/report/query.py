@@ -71,7 +71,7 @@ def results(
         ValueError: a folder holds no sweep, DuckDB cannot answer the query, or a name is
             no column (the message has the nearest) or could be one of several.
     """
-    frame, judged_by = _read(paths)
+    frame, judged_by = _read_folders(paths)
     found, named = _answer(query, frame)
     by = [_column_of(sort, found)] if sort else []
     shown = [_column_of(name, found) for name in columns] or [*map(str, found)]
@@ -92,20 +92,20 @@ def why_nothing(paths: Iterable[Location], query: str) -> str:
     Returns:
         One sentence; empty if there is no condition, or there are no runs.
     """
-    frame, _ = _read(paths)
+    frame, _ = _read_folders(paths)
     if frame.empty or not query.strip() or _is_whole(query):
         return ""
     _, named = _answer(query, frame)
     there = [
-        f"{name.removeprefix('config.')} is {_values(frame[name])}"
+        f"{name.removeprefix('config.')} is {_values_of_column(frame[name])}"
         for name in dict.fromkeys(named)
     ]
     return "; ".join(["no run meets the condition", *there])
 
 
-def _values(column: "pd.Series[Any]") -> str:
+def _values_of_column(column: "pd.Series[Any]") -> str:
     """Write the values of a column: all of them, or the first and the last of many."""
-    texts = list(dict.fromkeys(map(_text, sorted(column.dropna().unique()))))
+    texts = list(dict.fromkeys(map(_shown_value, sorted(column.dropna().unique()))))
     if len(texts) > MOST_VALUES:
         return f"{texts[0]} to {texts[-1]}"
     return ", ".join(texts) or "missing"
@@ -191,7 +191,7 @@ def _column_of(name: str, frame: pd.DataFrame) -> str:
     return found[0]
 
 
-def _read(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
+def _read_folders(paths: Iterable[Location]) -> tuple[pd.DataFrame, list[str]]:
     """Read one row per run, and the statistics that are shown by default."""
     parts = []
     shown: list[str] = []
@@ -270,7 +270,7 @@ def as_table(found: pd.DataFrame) -> Table:
     caption = count(len(found), "row")
     if len(found) > MOST_ROWS:
         caption = f"the first {MOST_ROWS:,} of {len(found):,} rows (--csv and --json write all)"
-    texts = found[:MOST_ROWS].map(_text)
+    texts = found[:MOST_ROWS].map(_shown_value)
     labels = [name for name in map(str, texts) if name.startswith("label.")]
     if labels:
         names = [name.removeprefix("label.") for name in labels]
@@ -294,7 +294,7 @@ def as_table(found: pd.DataFrame) -> Table:
     return out
 
 
-def _text(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     """Write a value, numbers with four digits, missing ones as nothing."""
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return ""

@@ -29,7 +29,7 @@ from raysafl.storage.store import Store
 ELSEWHERE = "The numbers are in the table."
 
 # For each figure: the section of the page, the text for readers who cannot see the
-# figure, and the caption. `_about` fills in what the runs are judged by.
+# figure, and the caption. `_filled` fills in what the runs are judged by.
 ABOUT = {
     "curves": (
         "Curves",
@@ -167,7 +167,7 @@ def _rounds_to_draw(
     return sorted_rows(rounds).to_pandas(), sorted_rows(came).to_pandas()
 
 
-def _about(text: str, manifest: Manifest) -> str:
+def _filled(text: str, manifest: Manifest) -> str:
     """Fill what the runs are judged by into a text of `ABOUT`."""
     quality = quality_text(manifest)
     known = manifest.statistic(manifest.table.statistic)
@@ -183,7 +183,7 @@ def _named_pictures(
     kind: str, pages: Sequence[bytes | None], note: str, manifest: Manifest
 ) -> list[Picture]:
     """Name the pages of a figure and give them their texts."""
-    _, alt, caption = (_about(text, manifest) for text in ABOUT[kind])
+    _, alt, caption = (_filled(text, manifest) for text in ABOUT[kind])
     names = [f"{kind}.png", *(f"{kind}-{i + 2}.png" for i in range(len(pages)))]
     made = zip(names, pages, strict=False)
     text = f"{caption} {note.replace('`', '')}".strip()

@@ -230,7 +230,7 @@ class ClientTests:
                 counts_N = self.groups(Job("own", (cell,))).indices.sizes
             else:
                 weight_NC, counts_N = self._weights(self.labels(cell))
-                sums_Nn = _weighted(weight_NC, found["classes"][cell])
+                sums_Nn = _weighted_sums(weight_NC, found["classes"][cell])
             quality_N = [
                 self._value(measures, sums_n, int(count))
                 for sums_n, count in zip(sums_Nn, counts_N, strict=True)
@@ -260,7 +260,7 @@ class ClientTests:
         if not absent_C.any():
             return None
         weight_1C = absent_C[None].astype(np.float64)
-        (sums_n,) = _weighted(weight_1C, sums_Cn)
+        (sums_n,) = _weighted_sums(weight_1C, sums_Cn)
         return self._value(measures, sums_n, int(sizes_C[absent_C].sum()))
 
     def _weights(self, labels_NC: Ints) -> tuple[Floats, Ints]:
@@ -304,7 +304,7 @@ class ClientTests:
         self, measures: Measures, weight_G: Floats, sums_Gn: Floats, count: int
     ) -> float:
         """Return the metric of one client from the sums over its groups."""
-        (sums_n,) = _weighted(weight_G[None], sums_Gn)
+        (sums_n,) = _weighted_sums(weight_G[None], sums_Gn)
         return self._value(measures, sums_n, count)
 
     def _value(self, measures: Measures, sums_n: Floats, count: int) -> float:
@@ -329,7 +329,7 @@ def _value(measures: Measures, name: str, sums_n: Floats, count: int) -> float:
     raise KeyError(name)
 
 
-def _weighted(weight_NG: Floats, sums_Gn: Floats) -> Floats:
+def _weighted_sums(weight_NG: Floats, sums_Gn: Floats) -> Floats:
     """Return the weighted sums over groups for each client, [N, n].
 
     They are added in the order of the groups: a matrix product would be rounded

@@ -121,7 +121,7 @@ class ReducedOnCpu:
         self._sums = {
             cell: np.zeros(num_parameters) for cell in (*self._complete, *partial)
         }
-        self._row_of = _rows(tasks, counts)
+        self._row_of = _row_of_tasks(tasks, counts)
         self._rows = [np.empty(0, np.float32)] * len(self._row_of)
         self._columns_5T = np.empty((5, len(tasks)))
 
@@ -173,7 +173,7 @@ class ReducedOnGpu:
         self._complete, self._partial = complete_cells(tasks, counts)
         cells = [*self._complete, *self._partial]
         self._index_of = {cell: index for index, cell in enumerate(cells)}
-        self._row_of = _rows(tasks, counts)
+        self._row_of = _row_of_tasks(tasks, counts)
         # Both are on the device: the sum [P] of each averaged cell, made when the
         # first updates say where they lie; and of each stack the losses and accuracies.
         self._sums_CP: Tensor | None = None
@@ -294,7 +294,7 @@ def combine_shares(
         shares: For each share, the indices of its tasks in ascending order.
         results: The result of each share.
     """
-    row_of = _rows(tasks, counts)
+    row_of = _row_of_tasks(tasks, counts)
     rows = [np.empty(0, np.float32)] * len(row_of)
     columns_5T = np.empty((5, len(tasks)))
     means: dict[int, Array] = {}
@@ -311,7 +311,7 @@ def combine_shares(
 
     trained: Trained = {}
     left = iter(rows)
-    for cell, own in _columns_of(tasks, columns_5T).items():
+    for cell, own in _columns_by_row(tasks, columns_5T).items():
         if cell in counts:
             trained[cell] = MeanUpdate(torch.from_numpy(means[cell]), *own)
         else:
@@ -333,13 +333,13 @@ def _scaled(delta_P: Array, max_norm: float | None, weight: float = 1.0) -> Arra
     return delta_P if scale == 1.0 else delta_P * np.float32(scale)
 
 
-def _rows(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, int]:
+def _row_of_tasks(tasks: Sequence[Task], counts: Mapping[int, int]) -> dict[int, int]:
     """Number the tasks whose cells are not averaged: the row of each, by position."""
     kept = [i for i, task in enumerate(tasks) if task.cell not in counts]
     return {i: row for row, i in enumerate(kept)}
 
 
-def _columns_of(
+def _columns_by_row(
     tasks: Sequence[Task], columns_5T: Array
 ) -> dict[int, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
     """Return each cell's columns of an `Update` after delta, with their types."""

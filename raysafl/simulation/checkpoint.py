@@ -19,7 +19,7 @@ import torch
 
 from raysafl.core.algorithm import State
 from raysafl.simulation.per_client import ClientHistory
-from raysafl.simulation.simulation import Counts, Kept, Replicate, Simulation
+from raysafl.simulation.simulation import Counts, KeptModel, Replicate, Simulation
 
 # Everything that reading a damaged file may raise.
 DAMAGE = (
@@ -92,7 +92,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
         ValueError: The content is damaged or belongs to another run.
     """
     try:
-        saved, tensors = _load(content)
+        saved, tensors = _unpacked(content)
         seeds = [replicate["seed"] for replicate in saved["replicates"]]
         if seeds != simulation.run.seeds:
             raise ValueError(
@@ -132,7 +132,7 @@ def restore(simulation: Simulation, content: bytes) -> dict[str, Any]:
     return extra
 
 
-def _load(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the JSON and the tensors of a checkpoint, whose checksum must fit."""
     tensors = safetensors.torch.load(content)
     metadata = metadata_of(io.BytesIO(content))
@@ -184,12 +184,12 @@ def _history_of(tensors: Mapping[str, torch.Tensor], r: int) -> ClientHistory:
 
 def _best_model_of(
     tensors: Mapping[str, torch.Tensor], r: int, saved: tuple[int, float] | None
-) -> Kept | None:
+) -> KeptModel | None:
     """Return replicate r's best model; None if the checkpoint has none."""
     if saved is None:
         return None
     round, value = saved
-    return Kept(round, value, tensors[f"{r}/best"])
+    return KeptModel(round, value, tensors[f"{r}/best"])
 
 
 def _state_of(tensors: Mapping[str, torch.Tensor], r: int) -> State:

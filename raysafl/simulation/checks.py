@@ -54,7 +54,7 @@ def checked_pick(
     state, cohort = picked
     if round == 0 and users_parts(policy, Participation):
         _check_json(policy, state)
-    if _is_plain(cohort.ids, num_clients):
+    if _are_plain_ids(cohort.ids, num_clients):
         return state, cohort
 
     ids = _integers(cohort.ids)
@@ -68,7 +68,7 @@ def checked_pick(
     return state, replace(cohort, ids=ids.tolist())
 
 
-def _is_plain(ids: Any, num_clients: int) -> bool:
+def _are_plain_ids(ids: Any, num_clients: int) -> bool:
     """Return whether ids are what almost every policy returns, by a fast check.
 
     That is a list of Python's integers in ascending order, each once.

@@ -113,7 +113,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptModel:
     """A model of a replicate that the run keeps.
 
     Args:
@@ -165,7 +165,7 @@ class Replicate:
     stopped: str = ""
     stopped_in: int = -1
     clients: ClientHistory | None = None
-    best_model: Kept | None = None
+    best_model: KeptModel | None = None
 
     @property
     def ended(self) -> bool:
@@ -638,14 +638,14 @@ class Simulation:
         sign = 1 if self._keeps_highest else -1
         if before is None or before.value is None or sign * (value - before.value) > 0:
             w_P = replicate.state.w_P.float().clone()
-            replicate.best_model = Kept(self.round, value, w_P)
+            replicate.best_model = KeptModel(self.round, value, w_P)
 
-    def kept(self) -> dict[int, Kept]:
+    def kept(self) -> dict[int, KeptModel]:
         """Return the models that the run keeps after its last round, by replicate.
 
         A replicate that has diverged has no last model, but the best one before that.
         """
-        found: dict[int, Kept] = {}
+        found: dict[int, KeptModel] = {}
         for r, replicate in enumerate(self.replicates):
             if self.run.kept_by and replicate.best_model is not None:
                 found[r] = replicate.best_model
@@ -653,7 +653,7 @@ class Simulation:
                 last = self.round - 1
                 if replicate.stopped:
                     last = replicate.stopped_in
-                found[r] = Kept(last, None, replicate.state.w_P.float())
+                found[r] = KeptModel(last, None, replicate.state.w_P.float())
         return found
 
     def _record(

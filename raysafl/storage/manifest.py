@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from raysafl.core.component import Component
-from raysafl.core.record import Column
+from raysafl.core.record import ColumnDescription
 from raysafl.core.text import nearest
 from raysafl.storage.redaction import redacted
 from raysafl.storage.statistics import (
@@ -212,7 +212,7 @@ class Manifest(Component):
         default="",
         description="Markdown: what the paper leaves open, and what was chosen",
     )
-    columns: dict[str, Column] = Field(
+    columns: dict[str, ColumnDescription] = Field(
         default_factory=dict,
         description="what is known about the columns of the runs' rows that not every run "
         "has, by name",
@@ -278,7 +278,9 @@ class Manifest(Component):
         more = [entry for entry in entries if entry.run_id not in present]
         return self.replace(entries=[*self.entries, *more]) if more else self
 
-    def measuring(self, columns: Mapping[str, Column], quality: str) -> "Manifest":
+    def measuring(
+        self, columns: Mapping[str, ColumnDescription], quality: str
+    ) -> "Manifest":
         """Return the manifest with further columns, and what runs are judged by.
 
         Args:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysafl.core.record import COLUMNS, FURTHER_NAME, Column, Summary
+from raysafl.core.record import COLUMNS, FURTHER_NAME, ColumnDescription, Summary
 from raysafl.storage.files import read_parquet
 
-RUN_ID = Column(
+RUN_ID = ColumnDescription(
     "string", "first 12 digits of the SHA-256 of the run's JSON", Summary.KEY
 )
 # Of the files in rounds/, in this order.
@@ -31,29 +31,35 @@ ARROW_TYPES = {
     "list of float64": pa.list_(pa.float64()),
 }
 ROUNDS = pa.schema([(name, ARROW_TYPES[c.type]) for name, c in ROUND_COLUMNS.items()])
-CLIENT_COLUMNS: Mapping[str, Column] = {
+CLIENT_COLUMNS: Mapping[str, ColumnDescription] = {
     "run_id": RUN_ID,
-    "replicate": Column("int32", "number of the replicate, from 0", Summary.KEY),
-    "seed": Column("int64", "the run's seed plus the replicate's number", Summary.KEY),
-    "round": Column("int32", "number of the round, from 0", Summary.KEY),
-    "client": Column("int32", "number of the client, from 0", Summary.KEY),
-    "participations": Column(
+    "replicate": ColumnDescription(
+        "int32", "number of the replicate, from 0", Summary.KEY
+    ),
+    "seed": ColumnDescription(
+        "int64", "the run's seed plus the replicate's number", Summary.KEY
+    ),
+    "round": ColumnDescription("int32", "number of the round, from 0", Summary.KEY),
+    "client": ColumnDescription("int32", "number of the client, from 0", Summary.KEY),
+    "participations": ColumnDescription(
         "int32", "rounds up to this one in which the client has trained"
     ),
-    "samples": Column("int32", "training samples that the client holds"),
-    "test_samples": Column("int32", "test samples by which the client is judged"),
-    "quality": Column(
+    "samples": ColumnDescription("int32", "training samples that the client holds"),
+    "test_samples": ColumnDescription(
+        "int32", "test samples by which the client is judged"
+    ),
+    "quality": ColumnDescription(
         "float64",
         "the metric of the run's objective, usually the accuracy, of the global model "
         "after the round on the client's test samples",
         Summary.MEAN,
     ),
-    "loss": Column(
+    "loss": ColumnDescription(
         "float64",
         "mean loss of the global model after the round on the client's test samples",
         Summary.MEAN,
     ),
-    "personal_quality": Column(
+    "personal_quality": ColumnDescription(
         "float64",
         "the same metric of the client's personal model; empty if the run has none",
         Summary.MEAN,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from raysafl.core.record import (
     COLUMNS,
     FURTHER_NAME,
-    Column,
+    ColumnDescription,
     Summary,
     columns_with,
 )
@@ -125,7 +125,9 @@ FIXED = {
 }
 
 
-def declaration_of(name: str, columns: Mapping[str, Column]) -> Column | None:
+def declaration_of(
+    name: str, columns: Mapping[str, ColumnDescription]
+) -> ColumnDescription | None:
     """Return what is known about a column, or None if nothing is.
 
     A metric of each class has one column per class. If the number of classes is not
@@ -133,7 +135,7 @@ def declaration_of(name: str, columns: Mapping[str, Column]) -> Column | None:
     that is not declared is taken to be like one whose name differs in its number alone.
 
     Example:
-        >>> first = Column("float64", "accuracy of class 0", Summary.MEAN)
+        >>> first = ColumnDescription("float64", "accuracy of class 0", Summary.MEAN)
         >>> found = declaration_of("test_accuracy_of_7", {"test_accuracy_of_0": first})
         >>> found.meaning
         'accuracy of class 7'
@@ -157,7 +159,7 @@ def declaration_of(name: str, columns: Mapping[str, Column]) -> Column | None:
 
 
 def statistics_of(
-    columns: Mapping[str, Column],
+    columns: Mapping[str, ColumnDescription],
     quality: str = ACCURACY,
     measured: Collection[str] = (),
 ) -> dict[str, Statistic]:
@@ -208,7 +210,7 @@ def statistics_of(
     return found
 
 
-def _statistics_of_column(name: str, column: Column) -> dict[str, Statistic]:
+def _statistics_of_column(name: str, column: ColumnDescription) -> dict[str, Statistic]:
     """Return the statistics of one column, by name."""
     own = name.removeprefix("test_")
     kinds = {
@@ -230,7 +232,7 @@ def _statistics_of_column(name: str, column: Column) -> dict[str, Statistic]:
 
 
 def known_statistics(
-    columns: Mapping[str, Column], quality: str, names: Collection[str]
+    columns: Mapping[str, ColumnDescription], quality: str, names: Collection[str]
 ) -> dict[str, Statistic]:
     """Return what is known about some statistics, by name; unknown ones are left out.
 
@@ -261,7 +263,7 @@ def quality_statistics(quality: str) -> list[str]:
 def summarise_each(
     rows: "pd.DataFrame",
     lengths: Ints,
-    columns: Mapping[str, Column] | None = None,
+    columns: Mapping[str, ColumnDescription] | None = None,
     quality: str = ACCURACY,
 ) -> "pd.DataFrame":
     """Compute the statistics of many replicates.
@@ -314,7 +316,7 @@ def summarise_each(
         for name in STATISTICS
     }
     values_of = _Columns(rows)
-    further = _Further(rows, columns or {}, quality)
+    further = _FurtherStatistic(rows, columns or {}, quality)
     found |= {name: np.full(len(lengths), np.nan) for name in further.statistics}
     for some, places in _of_equal_length(lengths):
         for name, values in _summarise_equal(values_of, places).items():
@@ -351,7 +353,7 @@ class _Columns:
         }
 
 
-class _Further:
+class _FurtherStatistic:
     """The further statistics, of the columns that the rows have.
 
     Args:
@@ -361,7 +363,10 @@ class _Further:
     """
 
     def __init__(
-        self, rows: "pd.DataFrame", columns: Mapping[str, Column], quality: str
+        self,
+        rows: "pd.DataFrame",
+        columns: Mapping[str, ColumnDescription],
+        quality: str,
     ) -> None:
         further = [str(name) for name in rows if name not in COLUMNS]
         every = statistics_of(columns, quality, further)

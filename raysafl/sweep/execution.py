@@ -180,7 +180,7 @@ def execute(job: Job, executor: Executor, datasets: Datasets) -> None:
         with _reported(watch):
             executor.search(job, datasets, watch)
         return
-    packs = _packs(job, executor.room(), datasets)
+    packs = _packs_to_do(job, executor.room(), datasets)
     while packs:
         watch = job.watch()
         with _reported(watch):
@@ -198,7 +198,7 @@ def _reported(watch: Watch) -> Iterator[None]:
         raise StorageError(watch.lost)
 
 
-def _packs(job: Job, room: Room, datasets: Datasets) -> list[Pack]:
+def _packs_to_do(job: Job, room: Room, datasets: Datasets) -> list[Pack]:
     """Form packs that an executor has room for."""
     runs = job.todo.values()
     if job.is_one_by_one:

@@ -33,7 +33,7 @@ def load_sweep(path: Path) -> Sweep:
         near = [str(file) for file in path.parent.glob("*.py")]
         hint = f": {nearest(str(path), near)}" if near else ""
         raise ValueError(f"there is no experiment file {path}{hint}")
-    module = _execute(path)
+    module = _run_file(path)
     sweep = getattr(module, "SWEEP", None)
     if not isinstance(sweep, Sweep):
         found = sorted(
@@ -60,7 +60,7 @@ def outermost_package(file: Path) -> Path | None:
     return package
 
 
-def _execute(path: Path) -> ModuleType:
+def _run_file(path: Path) -> ModuleType:
     name = f"raysafl_experiment_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -10,7 +10,7 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) ->
     def cells(tag: str, texts: Sequence[str]) -> str:
         styles = ["left" if i < left else "right" for i in range(len(texts))]
         return "".join(
-            f'<{tag} style="text-align: {style}">{_lines(text)}</{tag}>'
+            f'<{tag} style="text-align: {style}">{_with_breaks(text)}</{tag}>'
             for style, text in zip(styles, texts, strict=True)
         )
 
@@ -21,5 +21,5 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) ->
     )
 
 
-def _lines(text: str) -> str:
+def _with_breaks(text: str) -> str:
     return escape(text).replace("\n", "<br>")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raysafl.core.record import Column, further_column, further_of
+from raysafl.core.record import ColumnDescription, further_column, further_of
 from raysafl.simulation.run import Run
 from raysafl.storage.statistics import ACCURACY, declaration_of, statistics_of
 
@@ -21,7 +21,7 @@ class Measures:
         has_validation: whether every run has validation samples.
     """
 
-    columns: Mapping[str, Column] = field(default_factory=dict)
+    columns: Mapping[str, ColumnDescription] = field(default_factory=dict)
     quality: str = ACCURACY
     has_validation: bool = False
 
@@ -34,7 +34,7 @@ class Measures:
                 run and another in the next, or a statistic's name would have two
                 meanings.
         """
-        columns: dict[str, Column] = {}
+        columns: dict[str, ColumnDescription] = {}
         qualities: list[str] = []
         seen: set[tuple[str, str, bool]] = set()
         for run in runs:
@@ -83,7 +83,10 @@ class Measures:
 
 
 def score_text(
-    quality: str, value: float, columns: Mapping[str, Column], digits: int = 2
+    quality: str,
+    value: float,
+    columns: Mapping[str, ColumnDescription],
+    digits: int = 2,
 ) -> str:
     """Write a value of the column by which a run is judged, such as `test mae 0.4182`.
 
@@ -104,7 +107,7 @@ def quality_of(run: Run) -> str:
     return f"test_{run.objective.metric}"
 
 
-def columns_of(run: Run) -> dict[str, Column]:
+def columns_of(run: Run) -> dict[str, ColumnDescription]:
     """Return what is known about the columns of a run's rows that not every run has.
 
     A metric of each class has a column per class, of which those of the first classes
@@ -120,7 +123,7 @@ def columns_of(run: Run) -> dict[str, Column]:
     )
 
 
-def _check_alike(name: str, one: Column, other: Column) -> None:
+def _check_alike(name: str, one: ColumnDescription, other: ColumnDescription) -> None:
     """Refuse two columns of one name whose values cannot be compared."""
     differs = [
         kind

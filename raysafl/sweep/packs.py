@@ -103,7 +103,7 @@ class Size(NamedTuple):
     multiplications: int
 
 
-class Need(NamedTuple):
+class Cost(NamedTuple):
     """What a run is estimated to need.
 
     Args:
@@ -148,7 +148,7 @@ def form_packs(
 
 def needs_of(
     runs: Iterable[Run], datasets: Mapping[str, Dataset]
-) -> list[list[tuple[Need, Run]]]:
+) -> list[list[tuple[Cost, Run]]]:
     """Group runs that may share a pack, and estimate what each needs.
 
     Args:
@@ -161,7 +161,7 @@ def needs_of(
         key = (run.data.source_key, *parts, run.local.batch_size)
         groups.setdefault(key, []).append(run)
 
-    needs: list[list[tuple[Need, Run]]] = []
+    needs: list[list[tuple[Cost, Run]]] = []
     for (source, *_), members in groups.items():
         dataset = datasets[source]
         model = FlatModel.on(members[0].model, dataset, members[0].objective)
@@ -216,7 +216,7 @@ def multiplications(model: FlatModel, dataset: Dataset) -> int:
 
 
 def _divided(
-    group: Sequence[tuple[Need, Run]], share: float, most: int, memory: float
+    group: Sequence[tuple[Cost, Run]], share: float, most: int, memory: float
 ) -> list[Pack]:
     """Divide runs of one dataset, model and objective into packs of about equal work.
 
@@ -256,7 +256,7 @@ def memory_note(packs: Sequence[Pack]) -> str:
     )
 
 
-def estimate(run: Run, dataset: Dataset, size: Size) -> Need:
+def estimate(run: Run, dataset: Dataset, size: Size) -> Cost:
     """Estimate what a run needs, from its first cohort.
 
     Args:
@@ -280,7 +280,7 @@ def estimate(run: Run, dataset: Dataset, size: Size) -> Need:
     if any(algorithm.remembers_clients for algorithm in algorithms):
         vectors += min(clients, run.rounds * cohort)
     memory = run.replicates * vectors * size.parameters * BYTES_PER_PARAMETER
-    return Need(work, memory)
+    return Cost(work, memory)
 
 
 def _tested_by_client(run: Run, test_samples: int, client_samples: int) -> float:

@@ -97,11 +97,11 @@ class State:
         left = "" if not self.done else f", {self.seconds_left:.0f} s left"
         return (
             f"{self.done}/{self.total} runs, {self.running} running"
-            f"{_quality_text(self.quality)}, {self.failed} failed{left}"
+            f"{_short_quality(self.quality)}, {self.failed} failed{left}"
         )
 
 
-def _quality_text(quality: str) -> str:
+def _short_quality(quality: str) -> str:
     return f" at {quality}" if quality else ""
 
 
@@ -238,7 +238,7 @@ class BarDisplay(Display):
         """Show how many runs go on, and how good they are in the mean."""
         if self.task is not None:
             self.progress.update(
-                self.task, running=running, quality=_quality_text(quality)
+                self.task, running=running, quality=_short_quality(quality)
             )
 
     def add_run(

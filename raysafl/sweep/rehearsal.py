@@ -61,7 +61,7 @@ def rehearse(
     """
     began = time.monotonic()
     with _same_random_state():
-        for label, run in _distinct(runs):
+        for label, run in _combinations(runs):
             if time.monotonic() - began > SECONDS:
                 return
             try:
@@ -147,7 +147,7 @@ def _try(run: Run, dataset: Dataset, engine: str) -> None:
     dump(simulation)
 
 
-def _distinct(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
+def _combinations(runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
     """Return what to try, one replicate each: new combinations of classes first."""
     distinct: dict[tuple[str, ...], tuple[str, Run]] = {}
     for label, run in runs.items():

@@ -450,7 +450,7 @@ class Runner:
         def config_of(run_id: str) -> dict[str, Any]:
             return todo[run_id].model_dump(mode="json") if run_id in todo else {}
 
-        return Tracker(self.store, uri, self._say, track, config_of, _curve_of_run)
+        return Tracker(self.store, uri, self._say, track, config_of, _curve_as_png)
 
     def _carry_out(
         self,
@@ -525,7 +525,7 @@ def _import_report() -> None:
     import raysafl.report.write  # noqa: F401
 
 
-def _curve_of_run(rows: "pd.DataFrame", title: str, manifest: Manifest) -> bytes:
+def _curve_as_png(rows: "pd.DataFrame", title: str, manifest: Manifest) -> bytes:
     """Draw the figure of a run that MLflow shows."""
     from raysafl.report.figures.curves import curve_of_run
 

@@ -140,7 +140,7 @@ class Sampler(Packs):
             found = self.given(pack, dataset_of(run, self.datasets))
         # The user's own function may raise anything.
         except Exception as error:
-            run_id = run.id if run else _key(config)
+            run_id = run.id if run else _id_of_failed(config)
             self._register(run_id, config, run)
             self.watch.refuse(run_id, failure(error, run, provenance()))
             return None
@@ -165,7 +165,7 @@ class Sampler(Packs):
             self.job.store.write_manifest(manifest.extended([entry]))
 
 
-def _key(config: Mapping[str, Any]) -> str:
+def _id_of_failed(config: Mapping[str, Any]) -> str:
     """Return a name for a configuration of which no run can be made.
 
     Equal configurations have equal names.

@@ -149,7 +149,9 @@ def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
         Frame(code.co_filename, line): kind.__name__
         for kind in classes
         for member in vars(kind).values()
-        for code in _codes(getattr(getattr(member, "fget", member), "__code__", None))
+        for code in _codes_inside(
+            getattr(getattr(member, "fget", member), "__code__", None)
+        )
         for _, _, line in code.co_lines()
         if line is not None
     }
@@ -158,9 +160,9 @@ def _class_at(frames: Iterable[Frame], components: Iterable[Component]) -> str:
     )
 
 
-def _codes(code: object) -> Iterator[CodeType]:
+def _codes_inside(code: object) -> Iterator[CodeType]:
     """Yield the code of a function and of all functions that are defined inside it."""
     if isinstance(code, CodeType):
         yield code
         for constant in code.co_consts:
-            yield from _codes(constant)
+            yield from _codes_inside(constant)

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
-from raysafl.core.record import COLUMNS, Column
+from raysafl.core.record import COLUMNS, ColumnDescription
 from raysafl.simulation.run import Run
 from raysafl.storage.ledger import LedgerEntry, ReplicateEnd, Status
 from raysafl.storage.manifest import Label
@@ -53,7 +53,7 @@ class Watch:
         self.code_of = code_of
         self.stopped_by = stopped_by
         # What is known about further columns; read when it is needed.
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, ColumnDescription] = {}
         # Packs of several runs that could not be carried out as a whole.
         self.unfinished: list[Pack] = []
         # The runs whose end was shown.

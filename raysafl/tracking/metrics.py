@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysafl.core.record import FURTHER_NAME, Column, Summary, columns_with
+from raysafl.core.record import FURTHER_NAME, ColumnDescription, Summary, columns_with
 from raysafl.storage.ledger import LedgerEntry
 from raysafl.storage.manifest import Manifest, Table
 from raysafl.storage.rows import scalar_names, sorted_rows
@@ -155,7 +155,7 @@ def further_of_rows(rows: "pd.DataFrame") -> list[str]:
 
 def final_statistics(
     rows: "pd.DataFrame",
-    columns: Mapping[str, Column] | None = None,
+    columns: Mapping[str, ColumnDescription] | None = None,
     quality: str = ACCURACY,
 ) -> dict[str, dict[str, Spread]]:
     """Return the statistics of many runs, by run id; runs without rows have none.

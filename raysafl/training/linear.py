@@ -200,7 +200,7 @@ class Fused(Linear):
         lr_T = np.array([task.local.rate(task.round) for task in tasks], F)
         steps_T = np.array([len(plan) for plan in plans])
         plan = (np.concatenate(plans), steps_T)
-        terms = _terms(tasks, self.classes, self.inputs)
+        terms = _shrink_and_pulls(tasks, self.classes, self.inputs)
         buffers = self._buffers(plans[0].shape[1])
         descend(w_TP, self.classes, lr_T, terms, plan, data, buffers, tuple(tally))
         return tally
@@ -244,7 +244,7 @@ def _round_up(number: int, block: int) -> int:
     return -(-number // block) * block
 
 
-def _terms(
+def _shrink_and_pulls(
     tasks: Sequence[Task], classes: int, inputs: int
 ) -> tuple[NDArray[Any], ...]:
     """Express what a step adds to the loss's gradient in the form shrink * w + pull.

@@ -156,9 +156,9 @@ class LocalStep:
 
     def begin(self, tasks: Sequence[Task]) -> None:
         """Put some tasks at their starts, in place of those that were here before."""
-        starts, start_row_T = _distinct([task.w_P for task in tasks])
+        starts, start_row_T = _distinct_vectors([task.w_P for task in tasks])
         zero_P = torch.zeros_like(tasks[0].w_P)
-        offsets, offset_row_T = _distinct(
+        offsets, offset_row_T = _distinct_vectors(
             [zero_P if task.offset_P is None else task.offset_P for task in tasks]
             if self.offset_TP is not None
             else []
@@ -224,7 +224,9 @@ class LocalStep:
         return delta_TP, loss_T, accuracy_T
 
 
-def _distinct(vectors: Sequence[Tensor]) -> tuple[list[Tensor], NDArray[np.int64]]:
+def _distinct_vectors(
+    vectors: Sequence[Tensor],
+) -> tuple[list[Tensor], NDArray[np.int64]]:
     """Return the distinct objects among vectors, and for each vector which one it is.
 
     All tasks of a replicate start from one object, which is uploaded once.

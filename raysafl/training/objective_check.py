@@ -63,7 +63,7 @@ def _try_gradient(
     w_P = w_P.clone().requires_grad_()
     with torch.enable_grad():
         out_B = model.logits(w_P, x_B)
-        loss_B = _checked_losses(objective, out_B, y_B)
+        loss_B = _tried_losses(objective, out_B, y_B)
         if not loss_B.requires_grad:
             _refuse(
                 objective,
@@ -81,9 +81,9 @@ def _try_gradient(
 
 def _try_losses(objective: Objective, out_B: Tensor, y_B: Tensor) -> None:
     """Compare the losses of a batch with those of its halves."""
-    whole_B = _checked_losses(objective, out_B, y_B)
+    whole_B = _tried_losses(objective, out_B, y_B)
     halves_B = torch.cat(
-        _on_halves(lambda out, y: _checked_losses(objective, out, y), out_B, y_B)
+        _on_halves(lambda out, y: _tried_losses(objective, out, y), out_B, y_B)
     )
     if not _close(whole_B, halves_B):
         _refuse(
@@ -133,7 +133,7 @@ def _check_value(where: str, metric: Metric, value: Any) -> None:
         )
 
 
-def _checked_losses(objective: Objective, out_B: Tensor, y_B: Tensor) -> Tensor:
+def _tried_losses(objective: Objective, out_B: Tensor, y_B: Tensor) -> Tensor:
     """Return the losses, which must be one finite number per sample."""
     loss_B = objective.losses(out_B, y_B)
     shape = out_B.shape[:1]

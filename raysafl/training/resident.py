@@ -14,7 +14,7 @@ from raysafl.training.inputs import Inputs
 RECORDED = 64
 
 
-class Kept(Protocol):
+class RecordedStep(Protocol):
     """A recorded step, of which only the size and the graph are looked at here."""
 
     graph: Any

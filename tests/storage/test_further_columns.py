@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.objectives import DETAILED, PLAIN, REGRESSION, carried_out
 
-from raysafl.core.record import Column, further_column, further_of
+from raysafl.core.record import ColumnDescription, further_column, further_of
 from raysafl.storage.integrity import row_hashes, row_sums
 from raysafl.storage.rows import ROUNDS, joined, schema_of, table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
@@ -212,11 +212,13 @@ def test_a_metric_that_is_a_number_here_and_a_list_there_is_refused() -> None:
 
 
 def test_the_name_and_the_type_of_a_further_column_are_checked() -> None:
-    assert further_of({"test_mae": further_column("m"), "round": Column("int32", "")})
+    assert further_of(
+        {"test_mae": further_column("m"), "round": ColumnDescription("int32", "")}
+    )
     with pytest.raises(ValueError, match=r"called 'mae'; give a name such as test_mae"):
         further_of({"mae": further_column("m")})
     with pytest.raises(ValueError, match="has the type int32"):
-        further_of({"test_mae": Column("int32", "m")})
+        further_of({"test_mae": ColumnDescription("int32", "m")})
 
 
 def rows(**columns: list[float]) -> pd.DataFrame:

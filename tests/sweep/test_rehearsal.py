@@ -216,7 +216,7 @@ def test_each_combination_is_tried_once_and_new_classes_come_first(tiny: Run) ->
     numbers = {f"a{i}": tiny.replace(algorithm=Mine(number=i)) for i in range(3)}
     again = {f"b{i}": run.replace(seed=5) for i, run in enumerate(numbers.values())}
     runs = numbers | again | {"c": tiny.replace(algorithm=Other()), "d": tiny}
-    tried = rehearsal._distinct(runs)
+    tried = rehearsal._combinations(runs)
     assert [label for label, _ in tried] == ["a0", "c", "a1", "a2"]
     assert all(run.replicates == 1 for _, run in tried)
 

@@ -288,7 +288,7 @@ def matching(
     found: list[dict[str, Any]] = []
     for group, entries in groups.items():
         rows = _distances(entries, manifest)
-        best = min(rows, key=_nearest, default=None)
+        best = min(rows, key=_rank_of_statistic, default=None)
         found += [{"group": group, **row, "best": row is best} for row in rows]
     return pd.DataFrame(
         found, columns=["group", "statistic", "entries", "distance", "best"]
@@ -323,7 +323,7 @@ def readings(compared: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         labels = dict(zip(axes, cast("tuple[Label, ...]", key), strict=True))
         rows = _distances(entries, manifest)
         if rows:
-            best = min(rows, key=_nearest)
+            best = min(rows, key=_rank_of_statistic)
             found.append(
                 {
                     "method": "" if method is None else label_text(labels.pop(method)),
@@ -348,7 +348,7 @@ def _distances(entries: pd.DataFrame, manifest: Manifest) -> list[dict[str, Any]
     ]
 
 
-def _nearest(row: dict[str, Any]) -> tuple[int, float]:
+def _rank_of_statistic(row: dict[str, Any]) -> tuple[int, float]:
     """Return what is least for the statistic that is nearest to the paper."""
     # A statistic with fewer entries may be near by luck, so it is not compared.
     return -row["entries"], row["distance"]

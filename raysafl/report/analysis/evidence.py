@@ -94,7 +94,7 @@ def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
         entries["freedom"].to_numpy(float)
     )
     found = entries.rename(columns={f"std.{name}": "std"})
-    entries["half.diff"], entries["z"] = _place(
+    entries["half.diff"], entries["z"] = _place_among(
         found, entries[f"diff.{name}"], manifest
     )
     entries["verdict"] = np.select(
@@ -114,7 +114,7 @@ def judged(runs: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
     return entries
 
 
-def _place(
+def _place_among(
     found: pd.DataFrame, diff: "pd.Series[float]", manifest: Manifest
 ) -> tuple[Floats, Floats]:
     """Return the half width of the prediction interval of differences, and their z.
@@ -191,7 +191,7 @@ def bias(entries: pd.DataFrame, runs: pd.DataFrame, manifest: Manifest) -> pd.Da
         each = means.rename("value").reset_index().assign(group=group)
         found = nested(each["value"], each["group"], each["partition"])
         found = found.reindex([group])
-        half, z = _place(found, pd.Series({group: diff.mean()}), manifest)
+        half, z = _place_among(found, pd.Series({group: diff.mean()}), manifest)
         rows.append(
             {
                 "group": group,

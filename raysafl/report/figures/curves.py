@@ -203,7 +203,7 @@ def curves(
     method = layout.method
     others = [axis for axis in layout.axes if axis != method]
     # Replicates that are not in the table are not drawn either.
-    kept, left_out = _kept(rounds, runs)
+    kept, left_out = _of_the_table(rounds, runs)
     of_run = {str(run_id): rows for run_id, rows in kept.groupby("run_id")}
     shown, empty = _begun(manifest, others, of_run, what)
     combinations = layout.combinations(shown, others)
@@ -220,7 +220,7 @@ def curves(
     pages = [panels[i : i + step] for i in range(0, len(panels), step)]
     spread = "mean ± std over replicates" if (rounds["replicate"] > 0).any() else ""
     small = "" if manifest.scale == "paper" else f"scale: {manifest.scale}"
-    points = {} if entries is None else _points(entries, manifest, what)
+    points = {} if entries is None else _points_of_curves(entries, manifest, what)
     shown_points = (
         f"points: {manifest.table.statistic}, as in the table" if points else ""
     )
@@ -249,7 +249,7 @@ def curves(
     return made
 
 
-def _points(
+def _points_of_curves(
     entries: pd.DataFrame, manifest: Manifest, what: Quantity
 ) -> dict[str, tuple[float, float]]:
     """Return mean and standard deviation in the table by run, if the column has such values."""
@@ -286,7 +286,9 @@ def _begun(
     ), f"{empty} of {empty + len(there)} panels {what.empty}"
 
 
-def _kept(rounds: pd.DataFrame, runs: pd.DataFrame | None) -> tuple[pd.DataFrame, str]:
+def _of_the_table(
+    rounds: pd.DataFrame, runs: pd.DataFrame | None
+) -> tuple[pd.DataFrame, str]:
     """Return the rows of the replicates in the table, and a note that counts the others."""
     if runs is None or runs.empty:
         return rounds, ""

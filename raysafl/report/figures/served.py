@@ -30,7 +30,7 @@ POINTS = 20
 RATE = "rounds in which it trained (%)"
 
 
-def _quantity(manifest: Manifest) -> Quantity:
+def _quantity_of(manifest: Manifest) -> Quantity:
     """Return the column of `clients/` that stands for what the runs are judged by."""
     what = Quantity.judging(manifest)
     # Runs that differ in their metric are judged by the loss, which all have.
@@ -59,7 +59,7 @@ def served(
     Returns:
         A PNG file; None if no run has evaluated its clients.
     """
-    of_run = _points(clients, runs, _quantity(manifest))
+    of_run = _points_of_clients(clients, runs, _quantity_of(manifest))
     entries = [entry for entry in manifest.entries if entry.run_id in of_run]
     if not entries:
         return None
@@ -81,13 +81,13 @@ def served(
         key: Key = tuple(entry.labels.get(axis) for axis in others)
         if key in places:
             method = entry.labels.get(layout.method) if layout.method else None
-            _draw(places[key], of_run[entry.run_id], looks[method])
+            _scatter(places[key], of_run[entry.run_id], looks[method])
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for axes in list(places.values())[-wide:]:
         axes.set_xlabel(RATE, fontsize=LETTERS)
         axes.tick_params(labelbottom=True)
-    figure.supylabel(_quantity(manifest).label, fontsize=LETTERS + 1)
+    figure.supylabel(_quantity_of(manifest).label, fontsize=LETTERS + 1)
     notes = ["mean over replicates", "last evaluation of the clients"]
     if clients["client"].max() < ONE_BY_ONE:
         notes.insert(0, "one point is a client")
@@ -102,7 +102,7 @@ def served(
     return to_png(figure)
 
 
-def _points(
+def _points_of_clients(
     clients: pd.DataFrame, runs: pd.DataFrame, what: Quantity
 ) -> dict[str, pd.DataFrame]:
     """Return the points of each run: `rate` in per cent, and `value`."""
@@ -130,7 +130,7 @@ def _put_together(points: pd.DataFrame) -> pd.DataFrame:
     return ordered.groupby(group).mean()
 
 
-def _draw(axes: Axes, points: pd.DataFrame, look: Look) -> None:
+def _scatter(axes: Axes, points: pd.DataFrame, look: Look) -> None:
     colour, mark = look
     axes.plot(
         points["rate"],

@@ -135,10 +135,10 @@ def _line(labels: Labels, sweeps: Sequence[Entries], table: Table) -> list[str]:
     found = [entries.get(labels) for entries in sweeps]
     texts = []
     for i, entry in enumerate(found):
-        mean, std, n = _numbers(entry, table)
+        mean, std, n = _mean_and_spread(entry, table)
         texts.append(spread(mean, std, table.unit) + (f" [{n}]" if n else ""))
         if i:
-            base, base_std, base_n = _numbers(found[0], table)
+            base, base_std, base_n = _mean_and_spread(found[0], table)
             half = float(
                 welch(*(np.array([x], float) for x in (std, base_std, n, base_n)))[0]
             )
@@ -146,7 +146,7 @@ def _line(labels: Labels, sweeps: Sequence[Entries], table: Table) -> list[str]:
     return texts
 
 
-def _numbers(entry: Any, table: Table) -> tuple[float, float, int]:
+def _mean_and_spread(entry: Any, table: Table) -> tuple[float, float, int]:
     """Return mean, standard deviation and number of replicates; NaN without an entry."""
     if entry is None:
         return math.nan, math.nan, 0

@@ -30,12 +30,12 @@ def _prose(text: str) -> Markup:
     return Markup(MarkdownIt("js-default").render(text))
 
 
-def _cell(cell: Cell) -> Markup:
+def _cell_html(cell: Cell) -> Markup:
     """Write an entry of a table: our number above what stands beside it."""
     if isinstance(cell, Pair):
         lower = '<br><span class="paper">{}</span> ' if cell.beside else ""
         beside = Markup(lower).format(cell.beside)
-        return _cell(cell.ours) + beside + _cell(cell.verdict)
+        return _cell_html(cell.ours) + beside + _cell_html(cell.verdict)
     if isinstance(cell, Verdict):
         badge = '<span class="verdict {0}">{0}</span>' if cell else ""
         return Markup(badge).format(cell)
@@ -59,7 +59,7 @@ def _anchor(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
-def _kind(block: Block) -> str:
+def _kind_of_block(block: Block) -> str:
     return type(block).__name__
 
 
@@ -69,6 +69,11 @@ def _template() -> "Template":
 
     loader = PackageLoader("raysafl.report")
     there = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    there.filters |= {"prose": _prose, "cell": _cell, "data": _data, "pixels": _pixels}
-    there.filters |= {"anchor": _anchor, "kind": _kind}
+    there.filters |= {
+        "prose": _prose,
+        "cell": _cell_html,
+        "data": _data,
+        "pixels": _pixels,
+    }
+    there.filters |= {"anchor": _anchor, "kind": _kind_of_block}
     return there.get_template("page.html.jinja")

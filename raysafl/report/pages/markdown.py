@@ -20,12 +20,12 @@ def markdown(document: Document) -> str:
     parts += [f"**{document.warning}**"] if document.warning else []
     parts += [document.lead] if document.lead else []
     for title, own in document.sections.items():
-        texts = [_text(block) for block in own if not isinstance(block, Picture)]
+        texts = [_block_text(block) for block in own if not isinstance(block, Picture)]
         parts += [f"## {title}", *texts] if texts else []
     return "\n\n".join(parts) + "\n"
 
 
-def _text(block: Block) -> str:
+def _block_text(block: Block) -> str:
     if isinstance(block, Grid):
         left = len(block.head) if block.words else block.heads
         return pipe_table(block.head, block.rows, left)
@@ -43,11 +43,11 @@ def pipe_table(
     """Write a Markdown table, its first `left` columns flush left, the others flush right."""
     rule = [":--" if i < left else "--:" for i in range(len(head))]
     return "\n".join(
-        f"| {' | '.join(map(_cell, row))} |" for row in [head, rule, *rows]
+        f"| {' | '.join(map(_cell_markdown, row))} |" for row in [head, rule, *rows]
     )
 
 
-def _cell(cell: Cell) -> str:
+def _cell_markdown(cell: Cell) -> str:
     """Write an entry of a table, such as `56.18 ± 0.20 (paper 57.09 ± 0.04, outside)`."""
     if isinstance(cell, Pair):
         beside = ", ".join(filter(None, cell[1:]))

@@ -42,7 +42,9 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
     per_run = known.groupby("run_id").size() if len(known) else pd.Series(dtype=int)
     replicates = " or ".join(str(n) for n in sorted(set(per_run))) or "none yet"
     versions = [
-        f"{name} {_values(each, name)}" for name in VERSIONS if _values(each, name)
+        f"{name} {_values_text(each, name)}"
+        for name in VERSIONS
+        if _values_text(each, name)
     ]
     totals = {
         c: float(known[c].sum()) if c in known else 0.0
@@ -53,10 +55,10 @@ def origin_facts(runs: pd.DataFrame, manifest: Manifest) -> dict[str, str]:
         "runs": f"{len(each)} of {len(entries)}",
         "replicates per run": replicates,
         "experiment": manifest.source,
-        "commit": _values(each, "commit"),
+        "commit": _values_text(each, "commit"),
         "versions": ", ".join(versions),
-        "host": _values(each, "host"),
-        "device": _values(each, "device"),
+        "host": _values_text(each, "host"),
+        "device": _values_text(each, "device"),
         "total time": duration(float(each["seconds"].sum()))
         if "seconds" in each
         else "",
@@ -88,7 +90,7 @@ def mlflow_text(store: Store) -> str:
     )
 
 
-def _values(each: pd.DataFrame, column: str) -> str:
+def _values_text(each: pd.DataFrame, column: str) -> str:
     """Write the values of a column, with the number of runs if there are several."""
     if column not in each:
         return ""

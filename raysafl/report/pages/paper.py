@@ -52,14 +52,14 @@ def compared(numbers: Numbers) -> list[Block]:
     absent = "Printed in the paper, but not an entry of this sweep:\n\n"
     return [
         counted if judged else "",
-        _distance(numbers),
-        *_bias(numbers),
+        _distance_text(numbers),
+        *_bias_blocks(numbers),
         rule(table),
         absent + "\n".join(left) if left else "",
     ]
 
 
-def _distance(numbers: Numbers) -> str:
+def _distance_text(numbers: Numbers) -> str:
     """Say how far the table is from the paper's, and how much the printed numbers spread."""
     # These need a printed number and one of ours, but no spread.
     found = distance(numbers.entries, numbers.shown)
@@ -76,7 +76,7 @@ def _distance(numbers: Numbers) -> str:
     return f"{text}; the mean printed standard deviation is **{printed}**."
 
 
-def _bias(numbers: Numbers) -> list[Block]:
+def _bias_blocks(numbers: Numbers) -> list[Block]:
     """Write whether groups of entries are higher or lower than the paper's on the whole."""
     unit = numbers.shown.table.unit
     rows = [

@@ -26,7 +26,7 @@ def results_document(
     return Document(
         title=manifest.title or manifest.name,
         warning=scale_note(manifest),
-        lead=f"{_ends(numbers)} {search_note(manifest)}".strip(),
+        lead=f"{_ends_text(numbers)} {search_note(manifest)}".strip(),
         sections={
             "Table": sections.table(numbers),
             "Compared with the paper": paper.compared(numbers),
@@ -50,7 +50,7 @@ def results_document(
     )
 
 
-def _ends(numbers: Numbers) -> str:
+def _ends_text(numbers: Numbers) -> str:
     """Say how many runs there are, how their replicates ended, and what they are laid beside."""
     manifest = numbers.manifest
     # These count what was run, which improvements over a baseline do not.

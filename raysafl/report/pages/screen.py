@@ -72,12 +72,17 @@ def _fill(part: Part, width: int) -> Screen:
         repeats = sum(
             row[: i + 1] == last[: i + 1] for i in range(grid.heads if last else 0)
         )
-        out.add_row(*(Text("" if i < repeats else _text(c)) for i, c in enumerate(row)))
+        out.add_row(
+            *(
+                Text("" if i < repeats else _without_markup(c))
+                for i, c in enumerate(row)
+            )
+        )
         last = row
     return out
 
 
-def _text(cell: Cell) -> str:
+def _without_markup(cell: Cell) -> str:
     """Write our number, and the paper's below it."""
     return "\n".join(filter(None, cell[:2])) if isinstance(cell, Pair) else cell
 

@@ -90,7 +90,7 @@ class CodeDigests:
         if top in self._statements(owner.__module__):
             text = "\n".join(self._reached(owner.__module__, top))
         else:
-            tell = partial(_described, seen=set())
+            tell = partial(_told, seen=set())
             # A class may name itself: what was told before is not told again.
             text = json.dumps(owner, default=tell, skipkeys=True, check_circular=False)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -216,7 +216,7 @@ def _imports(statement: ast.stmt, package: str) -> set[Place]:
     return places
 
 
-def _described(value: Any, seen: set[int]) -> Any:
+def _told(value: Any, seen: set[int]) -> Any:
     """Return what JSON is to hold of a value that has no source and is no constant.
 
     Args:
@@ -249,7 +249,7 @@ def _described(value: Any, seen: set[int]) -> Any:
         # A name that has no value yet is an empty cell.
         with suppress(ValueError):
             held[name] = cell.cell_contents
-    return [*(_compiled(code, value.__doc__) for code in codes), held]
+    return [*(_bytecode(code, value.__doc__) for code in codes), held]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -260,7 +260,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(value)
 
 
-def _compiled(code: CodeType, docstring: str | None) -> str:
+def _bytecode(code: CodeType, docstring: str | None) -> str:
     constants = [
         # The order of a set of strings changes from process to process.
         sorted(value, key=repr) if isinstance(value, frozenset) else value

@@ -91,7 +91,7 @@ class OnRay:
         _ship(packs)
         references = _put_datasets(datasets)
         given = [
-            _given(job, pack, references[pack.runs[0].data.source_key])
+            _handed_over(job, pack, references[pack.runs[0].data.source_key])
             for pack in packs
         ]
         follow = WatchTrials(watch, {pack.id: pack for pack in packs}, self.hardware)
@@ -110,7 +110,7 @@ class OnRay:
             source = pack.runs[0].data.source_key
             if source not in references:
                 references.update(_put_datasets({source: dataset}))
-            return _given(job, pack, references[source])
+            return _handed_over(job, pack, references[source])
 
         sampler = Sampler(job, dict(datasets), watch, given)
         follow = WatchTrials(watch, sampler.packs, self.hardware)
@@ -191,7 +191,7 @@ def _ship(packs: Iterable[Pack]) -> None:
     ship_user_code(part for run in runs for part in run.components())
 
 
-def _given(job: Job, pack: Pack, dataset: "ray.ObjectRef[Dataset]") -> Given:
+def _handed_over(job: Job, pack: Pack, dataset: "ray.ObjectRef[Dataset]") -> Given:
     """Return what a trial is given of a pack."""
     return Given(pack.id, ray.put((pack, job.code_of(pack))), dataset)
 

@@ -82,14 +82,14 @@ class WatchTrials(tune.Callback):
         **info: Any,
     ) -> None:
         """Take a report."""
-        self.watch.take(_news(result))
+        self.watch.take(_news_in(result))
         self._show(trials)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         """Take a trial that has ended, or that was stopped."""
-        self.watch.complete(_news(trial.last_result or {}), self._pack(trial))
+        self.watch.complete(_news_in(trial.last_result or {}), self._pack(trial))
         self._ended(trial, trials)
 
     def on_trial_error(
@@ -112,7 +112,7 @@ class WatchTrials(tune.Callback):
     def _show(self, trials: list[Trial]) -> None:
         """Show what runs now."""
         self.watch.show(
-            _news(trial.last_result or {})
+            _news_in(trial.last_result or {})
             for trial in trials
             if trial.status == Trial.RUNNING
         )
@@ -129,7 +129,7 @@ class HaltTrials(Halt, tune.Stopper):
         return NoopStopper, ()
 
 
-def _news(result: Mapping[str, Any]) -> News:
+def _news_in(result: Mapping[str, Any]) -> News:
     """Return what a report says to the driver alone; a report without it says nothing."""
     news: News = result.get(NEWS, News())
     return news
