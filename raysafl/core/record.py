@@ -243,7 +243,7 @@ def further_column(
     is_fraction: bool = False,
     higher_is_better: bool = True,
     is_list: bool = False,
-) -> Column:
+) -> ColumnDescription:
     """Declare a further column: a measured number, or a list of them.
 
     Args:
