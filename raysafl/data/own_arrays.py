@@ -248,7 +248,8 @@ def _items(dataset: Any, place: str) -> tuple[Array, Array]:
                 f"{f' with {len(item)} parts' if isinstance(item, tuple | list) else ''}"
             )
     once, again = (_as_input(item[0]) for item in first)
-    if once.shape != again.shape or not np.array_equal(once, again):
+    # What is not a number is refused below, with its place.
+    if not np.array_equal(once, again, equal_nan=True):
         raise ValueError(
             f"the {place} dataset gives another input each time that its first item is "
             "read, probably by a random transform; runs could not be repeated. Leave the "

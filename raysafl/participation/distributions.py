@@ -98,7 +98,9 @@ class ScipyDistribution(Distribution):
     ) -> None:
         # `kind` is in the JSON of every component, and no argument of the distribution.
         more.pop("kind", None)
-        super().__init__(**{"name": name, "params": {**(params or {}), **more}})
+        if isinstance(params, Mapping):
+            params = {**params, **more}
+        super().__init__(**{"name": name, "params": more if params is None else params})
 
     @model_validator(mode="after")
     def _known(self) -> "ScipyDistribution":

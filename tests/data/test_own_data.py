@@ -475,6 +475,10 @@ class Ragged(Pictures):
         (Ragged(), "have different shapes, [3], [4]"),
         (iter([1]), "has no length or no items by number"),
         (
+            TensorDataset(torch.tensor([[torch.nan], [1.0]]), torch.zeros(2)),
+            "1 NaN (the first in row 0)",
+        ),
+        (
             TensorDataset(torch.zeros(0, 3), torch.zeros(0)),
             "the train dataset is empty",
         ),

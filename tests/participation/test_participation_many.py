@@ -171,3 +171,8 @@ def test_probabilities_are_computed_once_for_equal_distributions_and_cannot_be_c
     for cached in (first, rates(Beta(), 50, 7)):
         with pytest.raises(ValueError, match="read-only"):
             cached[0] = 1.0
+
+
+def test_arguments_of_a_distribution_that_are_no_mapping_are_refused() -> None:
+    with pytest.raises(ValueError, match="valid dictionary"):
+        ScipyDistribution("beta", params="[red]q")  # type: ignore[arg-type]

@@ -82,6 +82,9 @@ def served(
         if key in places:
             method = entry.labels.get(layout.method) if layout.method else None
             _scatter(places[key], of_run[entry.run_id], looks[method])
+    # No client trains in more than 100 % of the rounds; a point there is seen as a whole.
+    left, right = grid.flat[0].get_xlim()
+    grid.flat[0].set_xlim(left, min(right, 102))
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for axes in list(places.values())[-wide:]:
