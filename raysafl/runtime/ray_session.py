@@ -27,11 +27,12 @@ from raysafl.runtime.ray_private import (
 
 # Seconds that a cluster's head node has to answer the first connection.
 CONNECT_TIMEOUT_SECONDS = 10
-# Seconds between two looks whether the head still accepts connections.
+# The parts of a Ray without which it ends: its head, and what starts processes on a node.
+OWN_PARTS = ("gcs_server", "raylet")
+# Seconds between two looks whether Ray is still there.
 LOOK_SECONDS = 2.0
-# Seconds without an answer until the head counts as lost. Ray itself waits for 60, as
-# the head of a cluster may be started again.
-LOCAL_PATIENCE_SECONDS = 4.0
+# Seconds without an answer until the head of a cluster counts as lost. Ray itself waits for
+# 60, as it may be started again.
 PATIENCE_SECONDS = 40.0
 # Seconds that the trials then have to save where they are.
 SAVE_SECONDS = 8.0
@@ -93,44 +94,53 @@ def _start(address: str | None, preload: str) -> None:
 
 
 @contextmanager
-def watched_head(stop: Callable[[], None]) -> Iterator[None]:
-    """End this process with a message if the head of the cluster, Ray's GCS, is lost.
+def watched_ray(stop: Callable[[], None]) -> Iterator[None]:
+    """End this process with a message if Ray is lost: its head, or a part of it started here.
 
     Without it nothing can go on: calls of Ray do not return any more, and a minute later
     Ray ends the process by itself, without a word that helps. It is ended here as if it
     had been killed, and Ray's processes with it.
 
     Args:
-        stop: is called from a thread when the head is lost, so that the trials save
-            where they are. They have `SAVE_SECONDS` for it.
+        stop: is called from a thread when Ray is lost, so that the trials save where
+            they are. They have `SAVE_SECONDS` for it.
     """
     address = str(ray.get_runtime_context().gcs_address)
-    # Nobody will start the head of a Ray again that this process has started.
     below = psutil.Process().children(recursive=True)
-    local = any(process.name() == "gcs_server" for process in below)
-    patience = LOCAL_PATIENCE_SECONDS if local else PATIENCE_SECONDS
+    # Nobody will start the parts of a Ray again that this process has started.
+    parts = {process: process.name() for process in below}
+    parts = {process: name for process, name in parts.items() if name in OWN_PARTS}
     over = threading.Event()
 
     def watch() -> None:
         answered = time.monotonic()
         while not over.wait(LOOK_SECONDS):
-            if _accepts(address):
+            ended = [name for process, name in parts.items() if not _runs(process)]
+            if parts or _accepts(address):
                 answered = time.monotonic()
-            elif time.monotonic() - answered > patience:
+            if ended or time.monotonic() - answered > PATIENCE_SECONDS:
+                why = _why_lost(address, *ended[:1])
+                print(f"Error: {why}", file=sys.stderr, flush=True)
                 stop()
-                time.sleep(SAVE_SECONDS)
-                print(
-                    f"Error: {_why_lost(address, local)}", file=sys.stderr, flush=True
-                )
-                _end_with(below)
+                # Without a raylet, Tune gives its trials up, and the block ends.
+                if not over.wait(SAVE_SECONDS):
+                    _end_with(below)
+                return
 
     # Ray Client's head may not be reached from here: there is nothing to watch then.
-    if _accepts(address):
+    if parts or _accepts(address):
         threading.Thread(target=watch, name="head", daemon=True).start()
     try:
         yield
     finally:
         over.set()
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether a process has not ended."""
+    with suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def _end_with(others: Iterable[psutil.Process]) -> NoReturn:
@@ -155,13 +165,13 @@ def _accepts(address: str) -> bool:
     return True
 
 
-def _why_lost(address: str, local: bool) -> str:
-    """Say that the head is lost, and what to do."""
-    if local:
+def _why_lost(address: str, part: str = "") -> str:
+    """Say that the head is lost, or a part of a Ray that was started here, and what to do."""
+    if part:
         return (
-            f"Ray's own process gcs_server ({address}) has ended, and without it no run can "
-            "go on. Perhaps memory ran out (`dmesg` tells), or somebody ended it. The same "
-            "command goes on where it was"
+            f"Ray's own process {part} has ended, and without it no run can go on. Perhaps "
+            "memory ran out (`dmesg` tells), or somebody ended it. The same command goes on "
+            "where it was"
         )
     return (
         f"the head of the Ray cluster, {address}, does not answer any more, and without it "

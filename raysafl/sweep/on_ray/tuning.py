@@ -20,7 +20,7 @@ from raysafl.runtime.ray_session import (
     check_fits,
     ray_session,
     resources_of_nodes,
-    watched_head,
+    watched_ray,
 )
 from raysafl.sweep.callbacks import Shown, keep_logs
 from raysafl.sweep.code.shipping import ship_user_code
@@ -131,7 +131,7 @@ class OnRay:
         with environment(**QUIET), scratch(job.store) as folder:
             tuner = self._tuner(job, folder, follow, shown, packs, most)
             try:
-                with watched_head(follow.watch.interrupt):
+                with watched_ray(follow.watch.interrupt):
                     tuner.fit()
             finally:
                 if job.callbacks:
