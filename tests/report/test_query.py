@@ -257,9 +257,7 @@ def test_a_diverged_replicate_is_counted_and_not_averaged(
     run_id, entry = next(iter(other.ledger().items()))
     end = ReplicateEnd(replicate=2, status=Status.DIVERGED, reason="NaN")
     diverged = {"status": Status.DIVERGED, "replicates": [*entry.replicates[:2], end]}
-    other.commit(
-        other.read({run_id}).rows, {run_id: entry.model_copy(update=diverged)}
-    )
+    other.commit(other.read({run_id}).rows, {run_id: entry.model_copy(update=diverged)})
     runs = Store(real_results / "quickstart").runs()
     one = runs[runs["run_id"] == run_id].sort_values("replicate")
     found = results([tmp_path, real_results], f"run_id == '{run_id}'")
