@@ -16,6 +16,7 @@ rows that its run wrote, and the digest of the models that it kept. Whoever show
 results reads them by `Journal.read`, which says of each run whether all of that is there.
 """
 
+import hashlib
 import json
 import re
 import secrets
@@ -65,6 +66,8 @@ FRONT = re.compile(rb'\{"sha256": "[0-9a-f]{64}", "run_id": "([\w-]+)"')
 RUN_IN_BODY = re.compile(rb'\{"run_id": "([\w-]+)"')
 # Rows of files with so many bytes are in memory at the same time while they are compacted.
 BYTES_AT_ONCE = 32 * 2**20
+# How what is wrong with a run's kept models begins.
+KEPT = "the models that it kept "
 # How often a reader begins again because commits were replaced meanwhile.
 MOST_TRIES = 10
 
@@ -403,9 +406,7 @@ class Journal:
     def read(self, run_ids: Collection[str] | None = None) -> Checked:
         """Read results, and find the runs of which not all is there that they wrote.
 
-        That are the rows in both tables, compared by their digests, and the kept models,
-        of which it is looked whether the file is there with its size. (`verify` and
-        `load_model` compare its digest.)
+        That are the rows in both tables and the kept models, compared by their digests.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all runs.
@@ -504,14 +505,14 @@ class Journal:
             return empty
 
     def _model_fault(self, run_id: str, entry: LedgerEntry) -> str:
-        """Say whether the file of a run's kept models is missing or has another size."""
+        """Say whether the file of a run's kept models is missing or is another one."""
         if not entry.kept:
             return ""
         try:
-            size = self.model(run_id).stat().st_size
+            digest = hashlib.sha256(self.model(run_id).read_bytes()).hexdigest()
         except FileNotFoundError:
-            return "the models that it kept are missing"
-        return "" if size == entry.kept_bytes else "the models that it kept are damaged"
+            return f"{KEPT}are missing"
+        return "" if digest == entry.kept else f"{KEPT}are damaged"
 
     # Forgetting and compacting
 
