@@ -362,11 +362,8 @@ class Journal:
         self, run_ids: Set[str] | None = None
     ) -> dict[str, tuple[str, LedgerEntry]]:
         """Return the name of the commit in which each ended run counts, and its entry there."""
-        owners: dict[str, tuple[str, bytes]] = {}
-        for commit in self.commits(run_ids):
-            for run_id in commit.forgets & owners.keys():
-                del owners[run_id]
-            owners |= {i: (commit.name, body) for i, body in commit.entries.items()}
+        commits = self.commits(run_ids)
+        for commit in commits:
             for number, why in commit.faults.items():
                 warnings.warn(
                     f"line {number} of {self.path / 'ledger' / commit.name}.jsonl cannot "
@@ -374,7 +371,7 @@ class Journal:
                     stacklevel=4,
                 )
         found = {}
-        for run_id, (name, body) in sorted(owners.items()):
+        for run_id, (name, body) in sorted(_counted(commits).items()):
             try:
                 found[run_id] = (name, _entry(body))
             except (ValueError, RecursionError) as error:
@@ -437,8 +434,7 @@ class Journal:
         for run_id in unended.keys() - owners.keys():
             tables["rounds"].append(unended[run_id].rows)
             tables["clients"].append(unended[run_id].clients)
-        rows = joined(tables["rounds"])
-        clients = pa.concat_tables([CLIENTS.empty_table(), *tables["clients"]])
+        rows, clients = (joined(tables[folder], folder) for folder in TABLES)
         if wrong:
             rows = without_runs(rows, wrong)
             clients = without_runs(clients, wrong)
@@ -493,7 +489,7 @@ class Journal:
     ) -> pa.Table:
         """Return the rows in a file of a commit; none if it is missing or damaged."""
         file = self.file(folder, f"{name}.parquet")
-        empty = (ROUNDS if folder == "rounds" else CLIENTS).empty_table()
+        empty = joined([], folder)
         try:
             with file.open("rb") as source:
                 return read_rows(folder, source, run_ids)
@@ -542,13 +538,13 @@ class Journal:
         Commits with a damaged run, or with a line that cannot be read, stay as they are.
         """
         before = self.size()
-        owners = self.owners()
-        readable = {commit.name for commit in self.commits() if not commit.faults}
-        whole = self._replace(readable, least=2)
+        found = self.commits()
+        where = {i: name for i, (name, _) in _counted(found).items()}
+        whole = self._replace({c.name for c in found if not c.faults}, least=2)
         self.tidy()
-        left = {run_id for run_id, (name, _) in owners.items() if name not in whole}
-        compacted = len(owners) - len(left)
-        left |= set(self.open_runs()) - owners.keys()
+        left = {run_id for run_id, name in where.items() if name not in whole}
+        compacted = len(where) - len(left)
+        left |= set(self.open_runs()) - where.keys()
         return Compaction(compacted, sorted(left), before, self.size())
 
     def rewrite(self, names: Set[str]) -> None:
@@ -602,44 +598,45 @@ class Journal:
         Returns:
             Those of the commits in which no other run is damaged.
         """
+        owners = self.owners()
         while len(names) >= least:
-            owners = self.owners()
-            entries = {
-                run_id: entry
-                for run_id, (name, entry) in owners.items()
-                if name in names and run_id not in without
+            own = {
+                run_id: owner
+                for run_id, owner in owners.items()
+                if owner[0] in names and run_id not in without
             }
             new = self._new_name()
             try:
                 for folder in TABLES:
-                    if any(entry.sums.get(folder) for entry in entries.values()):
-                        tables = self._whole(folder, sorted(entries))
-                        self._write_table(
-                            folder, new, tables, self._schema(folder, names)
-                        )
+                    tables = self._whole(folder, own)
+                    self._write_table(folder, new, tables, self._schema(folder, names))
             except _DamagedError as error:
                 names = names - {owners[run_id][0] for run_id in error.run_ids}
                 continue
+            entries = {run_id: entry for run_id, (_, entry) in own.items()}
             self._write_ledger(new, entries, names, without)
             break
         return names
 
-    def _whole(self, folder: str, run_ids: list[str]) -> Iterator[pa.Table]:
+    def _whole(
+        self, folder: str, owners: Mapping[str, tuple[str, LedgerEntry]]
+    ) -> Iterator[pa.Table]:
         """Yield the rows of some runs at a time, sorted, all of which must be undamaged."""
-        at_once = 1 + len(run_ids) // (1 + self.size() // BYTES_AT_ONCE)
-        for first in range(0, len(run_ids), at_once):
-            checked = self._read(set(run_ids[first : first + at_once]))
-            if checked.faults:
-                raise _DamagedError(checked.faults)
-            table = checked.rows if folder == "rounds" else checked.clients
-            yield sorted_rows(table, folder)
+        ids = sorted(owners)
+        at_once = 1 + len(ids) // (1 + self.size() // BYTES_AT_ONCE)
+        for first in range(0, len(ids), at_once):
+            some = {i: owners[i] for i in ids[first : first + at_once]}
+            tables, faults = self._tables_of(folder, some, len(some) == len(ids))
+            if faults:
+                raise _DamagedError(faults)
+            yield sorted_rows(joined(tables, folder), folder)
 
     def _schema(self, folder: str, names: Set[str]) -> pa.Schema:
         """Return the columns of the files of some commits; damaged ones are left out."""
         if folder == "clients":
             return CLIENTS
         tables = []
-        for name in names:
+        for name in sorted(names):
             # A file that cannot be read is named by whoever reads its rows.
             with suppress(FileNotFoundError, ValueError, pa.ArrowException, OSError):
                 with self.file(folder, f"{name}.parquet").open("rb") as source:
@@ -698,6 +695,16 @@ def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:
         entries,
         faults,
     )
+
+
+def _counted(commits: Iterable[Commit]) -> dict[str, tuple[str, bytes]]:
+    """Return the name of the commit in which each run counts, and the JSON of its entry."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for commit in commits:
+        for run_id in commit.forgets & found.keys():
+            del found[run_id]
+        found |= {i: (commit.name, body) for i, body in commit.entries.items()}
+    return found
 
 
 def _entry(body: bytes) -> LedgerEntry:
