@@ -401,27 +401,30 @@ class Journal:
         """Return the ids of the runs that have ended, or can go on from a file."""
         return set(self.open_runs()).union(*(c.entries for c in self.commits()))
 
-    def read(self, run_ids: Collection[str] | None = None) -> Checked:
+    def read(
+        self, run_ids: Collection[str] | None = None, unended: bool = True
+    ) -> Checked:
         """Read results, and find the runs of which not all is there that they wrote.
 
         That are the rows in both tables and the kept models, compared by their digests.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all runs.
+            unended: whether runs that have not ended are read, too.
         """
         ids = _ids(run_ids)
         for _ in range(MOST_TRIES):
             before = self._names()
-            found = self._read(ids)
+            found = self._read(ids, unended)
             # Another process may have replaced commits while they were read.
             if not found.faults or self._names() == before:
                 break
         return found
 
-    def _read(self, ids: Set[str] | None) -> Checked:
+    def _read(self, ids: Set[str] | None, also_open: bool) -> Checked:
         # Open runs are read first: a run that ends meanwhile is then in both places, and
         # in the other order it would be in none.
-        unended = self._open_tables(ids)
+        unended = self._open_tables(ids) if also_open else {}
         owners = self.owners(ids)
         ledger = {i: entry for i, (_, entry) in owners.items()}
         faults = {i: self._model_fault(i, entry) for i, entry in ledger.items()}

@@ -177,7 +177,8 @@ class _Verification:
     def _ended_runs(self) -> Iterator[Finding]:
         for run_id, why in self.checked.faults.items():
             name = self._name(run_id)
-            where, what = name, f"it is damaged: {why}"
+            where = name
+            what = f"it is damaged: {why}"
             if why.startswith(KEPT):
                 where = f"models/{run_id}.safetensors"
                 what = f"the models that {name} kept {why.removeprefix(KEPT)}"
