@@ -4,8 +4,8 @@ import importlib.util
 
 # The packages that may be missing: name -> what people call it, and how to install it.
 OPTIONAL = {
-    "ray": ("Ray", "pip install 'ray[tune]'"),
-    "mlflow": ("MLflow", "pip install mlflow"),
+    "ray": ("Ray", "pip install 'raysafl[ray]'"),
+    "mlflow": ("MLflow", "pip install 'raysafl[mlflow]'"),
 }
 
 

@@ -685,12 +685,16 @@ def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:
             faults[number] = str(error)
             continue
         run = RUN_IN_BODY.match(body)
-        if run is None:
+        if run is not None:
+            entries[run[1].decode()] = body
+        elif number == 1:
             head = json.loads(body)
         else:
-            entries[run[1].decode()] = body
-    if head and head["commit"] != name:
-        return Commit(name, faults={1: f"it is a copy of commit {head['commit']}"})
+            faults[number] = "it names no run"
+    if head and head.get("commit") != name:
+        return Commit(name, faults={1: f"it is that of commit {head.get('commit')}"})
+    if not head:
+        faults.setdefault(1, "it names no commit")
     return Commit(
         name,
         frozenset(head.get("replaces", ())),

@@ -22,6 +22,7 @@ import pytest
 from helpers.commands import RAYSAFL
 from helpers.folders import contents
 from helpers.here import run_in_process
+from helpers.patience import PATIENCE
 
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.store import Store
@@ -104,7 +105,7 @@ class Nodes:
 
     def close(self) -> None:
         """End its input, and wait for its end."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ class Driver:
 
     def end(self) -> str:
         """What it said, and its exit code, once it ended by itself."""
-        code = self.process.wait(timeout=180)
+        code = self.process.wait(timeout=2 * PATIENCE)
         return self.log.read_text() + f"exit code {code}"
 
 
@@ -150,9 +151,9 @@ def seen(out: Path, who: str) -> list[dict[str, Any]]:
     ]
 
 
-def eventually(what: Callable[[], Any], seconds: float = 90) -> Any:
-    """What a condition gives once it holds; fails if it does not for so long."""
-    deadline = time.monotonic() + seconds
+def eventually(what: Callable[[], Any]) -> Any:
+    """What a condition gives once it holds; fails if it does not for a long time."""
+    deadline = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.1)
@@ -220,7 +221,7 @@ def run_four(folder: Path, *options: str, **env: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=180,
+        timeout=PATIENCE,
     )
     return done.returncode, " ".join(done.stdout.split())
 
@@ -287,7 +288,7 @@ def test_without_logical_gpus_idle_ones_are_told_once_and_actors_refuse_unseen_o
         env=real,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     ).stdout
     assert answer.startswith("cpu\n")
     assert "Ray gave GPU 0 of" in answer and "--gpus 0" in answer, answer
@@ -474,7 +475,7 @@ def autoscaled() -> Iterator[tuple[Env, str]]:
                 env={**env, **scaling},
                 check=True,
                 capture_output=True,
-                timeout=60,
+                timeout=PATIENCE,
             )
             yield env, address
         finally:

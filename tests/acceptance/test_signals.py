@@ -16,6 +16,7 @@ import pytest
 from helpers.chaos import rows
 from helpers.commands import RAYSAFL
 from helpers.here import run_in_process
+from helpers.patience import PATIENCE
 
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import Status
@@ -39,7 +40,6 @@ COMMAND = ["run", "mine.py", "--out", "out", "--executor"]
 HERE, RAY = ["here"], ["ray", "--trials", "2", "--cpus", "0.5"]
 # So many that no run ends within the seconds before a signal.
 ROUNDS = 1000
-PATIENCE = 120
 # Ray's agents end by themselves after Ray's other processes were killed. Before that they
 # try for up to a minute to tell Ray's head, which may be gone too.
 LEFT_SECONDS = 100

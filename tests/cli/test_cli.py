@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import call_here as call
+from helpers.patience import PATIENCE
 
 EXPERIMENT = """
 from raysafl import *
@@ -44,7 +45,7 @@ def test_an_address_where_nothing_answers_is_an_error_at_once(tmp_path: Path) ->
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=120,
+            timeout=PATIENCE,
         )
     assert done.returncode == 2, done.stderr
     assert "nothing accepts connections" in " ".join(done.stderr.split())

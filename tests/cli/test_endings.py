@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.commands import RAYSAFL, call, call_here
+from helpers.patience import PATIENCE
 
 from raysafl.cli import signals
 from raysafl.cli.endings import BUG, explain
@@ -67,7 +68,7 @@ def test_a_signal_while_the_command_is_imported_ends_it_without_a_traceback(
         process = started("list", cwd=tmp_path)
         time.sleep(chance.uniform(0, 0.4))
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, said
         assert said.strip().startswith("Stopped by") and "Traceback" not in said
 
@@ -80,7 +81,7 @@ def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
 
     process = started("list", cwd=tmp_path, preexec_fn=ignore)
     process.send_signal(signal.SIGHUP)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and "FedAvg" in said
 
 

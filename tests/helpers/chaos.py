@@ -19,6 +19,7 @@ import pandas as pd
 import psutil
 
 from helpers.here import run_in_process
+from helpers.patience import PATIENCE
 from raysafl import (
     SAFARI,
     SCAFFOLD,
@@ -41,7 +42,6 @@ from raysafl.storage.store import Store
 VICTIMS = {"driver": 0.2, "coordinator": 0.35, "client actor": 0.35, "node": 0.1}
 KEY = ["run_id", "replicate", "round"]
 CLOCK = ["seconds"]  # the only column that is not a function of the run
-PATIENCE = 300.0
 
 DRIVER = """
 import sys

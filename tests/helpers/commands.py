@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from helpers.patience import PATIENCE
 from raysafl.cli import app as cli
 
 # What the installed command runs.
@@ -21,7 +22,7 @@ def call(folder: Path, *arguments: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     return done.returncode, " ".join(done.stdout.split())
 

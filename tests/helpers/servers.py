@@ -31,7 +31,7 @@ def process(
         env={**os.environ, **(env or {})},
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and server.poll() is None:
             with suppress(OSError):
                 urllib.request.urlopen(url, timeout=5).close()

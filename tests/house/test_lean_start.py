@@ -129,7 +129,7 @@ def test_a_run_is_simulated_without_ray_and_the_trainable_asks_for_it(
         "except ValueError as error: print(error)"
     )
     assert python(code, without) == (
-        "Ray is not installed, and fl.trainable needs it: pip install 'ray[tune]'"
+        "Ray is not installed, and fl.trainable needs it: pip install 'raysafl[ray]'"
     )
 
 
@@ -160,11 +160,11 @@ def test_the_doctor_says_without_ray_and_mlflow_what_is_not_to_be_had(
     [
         (
             ["run", "mine.py", "--executor", "ray"],
-            "Ray is not installed, and executor 'ray' needs it: pip install 'ray[tune]'",
+            "Ray is not installed, and executor 'ray' needs it: pip install 'raysafl[ray]'",
         ),
         (
             ["ui"],
-            "MLflow is not installed, and `raysafl ui` needs it: pip install mlflow",
+            "MLflow is not installed, and `raysafl ui` needs it: pip install 'raysafl[mlflow]'",
         ),
     ],
 )

@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from helpers.patience import PATIENCE
 from ray._private import node, ray_constants, services
 
 from raysafl.runtime import ray_private
@@ -155,7 +156,7 @@ with ray_session(None):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 143
     assert "Stopped by SIGTERM." in done.stdout

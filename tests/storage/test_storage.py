@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from filelock import Timeout
 from helpers.here import run_in_process
+from helpers.patience import PATIENCE
 from helpers.servers import Line, s3
 
 from raysafl import Hardware, Run, Runner
@@ -335,13 +336,13 @@ def test_a_late_write_of_a_killed_process_does_not_take_the_lock_and_one_from_el
         late["machine"] = late["machine"] if machine == "this" else "another"
         file.write_bytes(json.dumps(late).encode())
         if machine == "this":
-            taking.result(timeout=30)
+            taking.result(timeout=PATIENCE)
             assert json.loads(file.read_bytes())["token"] != "late"
             taken.release()
             assert not file.is_file()
         else:
             with pytest.raises(Timeout):
-                taking.result(timeout=30)
+                taking.result(timeout=PATIENCE)
             assert json.loads(file.read_bytes())["token"] == "late"
 
 
@@ -355,7 +356,7 @@ def test_a_trial_waits_for_the_trial_that_has_its_run(bucket: str) -> None:
         with pytest.raises(TimeoutError):
             waiting.result(timeout=1)
         first.release()
-        waiting.result(timeout=30)
+        waiting.result(timeout=PATIENCE)
         first.release()  # it is not its own any more
         assert (parse_location(bucket) / "tune" / "aaaa.lock").is_file()
         second.release()

@@ -12,6 +12,7 @@ import pytest
 import ray
 from conftest import kill_actor
 from helpers.here import run_in_process
+from helpers.patience import PATIENCE
 
 from raysafl import FedAvg, Hardware, Key, Markov, Run
 from raysafl.core.algorithm import Algorithm, Round, State
@@ -231,5 +232,7 @@ def test_a_second_trial_of_the_same_run_waits_for_the_first(
         with pytest.raises(TimeoutError):
             waiting.result(timeout=1)
         last = to_the_end(first)[-1]
-        assert waiting.result(timeout=30)["test_accuracy"] == last["test_accuracy"]
+        assert (
+            waiting.result(timeout=PATIENCE)["test_accuracy"] == last["test_accuracy"]
+        )
     assert len(store.rounds(tiny.id)) == 8

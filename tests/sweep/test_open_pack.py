@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.patience import PATIENCE
 
 from raysafl import Run
 from raysafl.runtime.in_process import Worker
@@ -40,6 +41,6 @@ def test_a_second_attempt_at_a_pack_waits_for_the_first_and_takes_over_what_it_e
             second.result(timeout=1)
         news = first.advance(np.inf)
         assert news.done and [end.run_id for end in news.ends] == [tiny.id]
-        taken = second.result(timeout=60)
+        taken = second.result(timeout=PATIENCE)
     assert taken.done and [end.run_id for end in taken.ends] == [tiny.id]
     assert hosted == ["again"]

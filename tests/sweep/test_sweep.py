@@ -17,6 +17,7 @@ import pytest
 import ray
 from helpers.folders import apart
 from helpers.here import run_in_process
+from helpers.patience import PATIENCE
 from ray import tune
 from ray.util.placement_group import placement_group, remove_placement_group
 from rich.console import Console
@@ -158,7 +159,7 @@ Runner(sweep, {str(tmp_path / "s")!r}, executor="ray", quiet=True).run()
     assert child.stdout is not None and child.stdout.readline() == "loading\n"
     time.sleep(1)  # Ray starts
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=PATIENCE)
     assert "KeyboardInterrupt" in said and child.returncode != 0
     assert not (tmp_path / "s" / "manifest.json").exists()
 
@@ -243,7 +244,7 @@ def test_a_driver_waits_for_the_trials_of_a_killed_one_and_keeps_what_they_write
         run_in_process(run, store, Worker(run.cells, run.data.load(), run.model))
         before = store.rounds()
         earlier.release()
-        outcome, _ = going.result(timeout=60)
+        outcome, _ = going.result(timeout=PATIENCE)
     assert outcome.ok and outcome.skipped == 1
     pd.testing.assert_frame_equal(outcome.store.rounds(run.id), before)
 

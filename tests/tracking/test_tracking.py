@@ -18,6 +18,7 @@ import mlflow
 import pandas as pd
 import pytest
 from helpers.made import save
+from helpers.patience import PATIENCE
 from helpers.tracked import ENDED, A, B, View, complete, rows, sweep, uri_of
 
 from raysafl.storage.ledger import LedgerEntry, Status
@@ -37,7 +38,7 @@ from raysafl.tracking.tracker import Tracker
 
 def first_view(view: Any, run_id: str) -> View:
     """MLflow as soon as another thread has logged rounds of a run."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             now: View = view()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.commands import RAYSAFL
+from helpers.patience import PATIENCE
 
 from raysafl.storage.ledger import LedgerEntry, Status
 from raysafl.storage.manifest import Entry, Manifest, Table
@@ -56,7 +57,7 @@ def ask(url: str, body: dict[str, Any] | None = None) -> bytes:
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=60) as answer:
+    with opener.open(request, timeout=PATIENCE) as answer:
         content: bytes = answer.read()
         return content
 

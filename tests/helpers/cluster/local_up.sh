@@ -36,7 +36,7 @@ if [ -z "${INSIDE:-}" ]; then
         VENV=$WORK/venv
         echo "== pip install, as in setup_commands"
         python3 -m venv "$VENV"
-        (cd "$WORK/repo" && time "$VENV/bin/pip" install -q 'ray[default,tune]==2.60.0' -e . -c constraints.txt)
+        (cd "$WORK/repo" && time "$VENV/bin/pip" install -q 'ray[default,tune]==2.60.0' -e '.[all]' -c constraints.txt)
     fi
     "$VENV/bin/pip" install -q setuptools # below there is no network to build the package with
     INSIDE=1 WORK=$WORK VENV=$VENV LOG=${LOG:-$WORK/log} unshare --pid --fork --kill-child --mount --mount-proc --net \

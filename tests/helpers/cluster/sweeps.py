@@ -80,7 +80,7 @@ class Together(Algorithm):
     def round(self, state: State, ids: Sequence[int], key: Key) -> Round:
         if ray.is_initialized():
             leave(self.seen, "coordinator", self.run)
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while coordinators(self.seen) < self.wait:
                 if time.monotonic() > deadline:
                     raise TimeoutError(
