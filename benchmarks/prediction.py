@@ -150,10 +150,10 @@ QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     ),
     "memory of a node": (f"{CORES} x (coordinator + actor) at these cells", size),
     "files a second while runs go on": (
-        f"{TRIALS} x runs of a pack x 2 / {FLUSH_SECONDS:g} s, if a pack lasts so long",
+        f"{TRIALS} x runs of a pack / {FLUSH_SECONDS:g} s, if a pack lasts so long",
         in_digits,
     ),
-    "files of bundles, before they are compacted": ("2 x packs", in_digits),
+    "files of commits, before they are compacted": ("2 x packs", in_digits),
     "bytes of the folder": ("runs x bytes of a run with one row", size),
     "reports to the driver": (
         f"packs x time of a pack / {REPORT_SECONDS:g} s, at least one a pack",
@@ -183,7 +183,7 @@ def predict(s: Shape, m: Measured) -> dict[str, float]:
     moved = cells * ((2 + evaluated) * 4 * m.parameters + 40 * s.clients + m.header)
     vectors = cells * 4 * m.parameters
     in_messages = 4 * m.parameters <= LARGE and vectors <= MOST_IN_PARTS
-    in_flight = 0.0 if pack_s < FLUSH_SECONDS else TRIALS * runs * 2 / FLUSH_SECONDS
+    in_flight = 0.0 if pack_s < FLUSH_SECONDS else TRIALS * runs / FLUSH_SECONDS
     reports = packs * max(1, pack_s / REPORT_SECONDS)
     return {
         "runs of a pack": runs,
@@ -199,7 +199,7 @@ def predict(s: Shape, m: Measured) -> dict[str, float]:
         + (0 if in_messages else CORES * 2 * vectors),
         "memory of a node": CORES * (m.coordinator(cells) + m.actor(cells)),
         "files a second while runs go on": in_flight,
-        "files of bundles, before they are compacted": 2 * packs,
+        "files of commits, before they are compacted": 2 * packs,
         "bytes of the folder": RUNS * m.run_bytes,
         "reports to the driver": reports,
         "processor time of the driver": reports * m.report_s + RUNS * m.driver_s,

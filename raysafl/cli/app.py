@@ -338,6 +338,7 @@ def compact_command(
 ) -> None:
     """Put the files of a sweep's ended runs into two files, which all commands read as well."""
     for store in [store for path in paths for store in _sweeps(path)]:
+        store.manifest()
         with working(), store.lock():
             done = store.compact()
         console.print(f"{short(store.path)}: {done}", soft_wrap=True)

@@ -165,8 +165,6 @@ def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
             f"{where} kept no model. Give the run keep='last', 'best' or 'best_val' "
             "and run the sweep again; it is then another run with another id"
         )
-    if entry.status is Status.DAMAGED:
-        raise ValueError(f"{where} is damaged: {entry.reason}")
     if not entry.kept:
         why = {
             Status.STOPPED: "a scheduler stopped it",
@@ -175,12 +173,20 @@ def _bytes_of_models(store: Store, run_id: str, entry: LedgerEntry) -> bytes:
         raise ValueError(
             f"{where} kept no model, because {why}; only a finished run keeps models"
         )
-    content = store.model(run_id).read_bytes()
+    try:
+        content = store.model(run_id).read_bytes()
+    except FileNotFoundError:
+        raise ValueError(
+            f"the models of {where} are missing: {store.model(run_id)}. `raysafl verify "
+            "--repair` forgets the run, so that `raysafl run` computes it again"
+        ) from None
     if hashlib.sha256(content).hexdigest() != entry.kept:
         raise ValueError(
             f"{store.model(run_id)} is damaged, or belongs to another attempt. `raysafl "
             "verify --repair` forgets the run, so that `raysafl run` computes it again"
         )
+    if entry.status is Status.DAMAGED:
+        raise ValueError(f"{where} is damaged: {entry.reason}")
     return content
 
 

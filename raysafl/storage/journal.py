@@ -16,6 +16,7 @@ rows that its run wrote, and the digest of the models that it kept. Whoever show
 results reads them by `Journal.read`, which says of each run whether all of that is there.
 """
 
+import hashlib
 import json
 import re
 import secrets
@@ -65,6 +66,8 @@ FRONT = re.compile(rb'\{"sha256": "[0-9a-f]{64}", "run_id": "([\w-]+)"')
 RUN_IN_BODY = re.compile(rb'\{"run_id": "([\w-]+)"')
 # Rows of files with so many bytes are in memory at the same time while they are compacted.
 BYTES_AT_ONCE = 32 * 2**20
+# How what is wrong with a run's kept models begins.
+KEPT = "the models that it kept "
 # How often a reader begins again because commits were replaced meanwhile.
 MOST_TRIES = 10
 
@@ -277,8 +280,9 @@ class Journal:
         for folder, table in tables.items():
             self._write_table(folder, name, [sorted_rows(table, folder)], table.schema)
         self._write_ledger(name, complete)
-        for run_id, entry in entries.items():
-            if entry.status.decided:
+        # Most runs of a pack have no file, and a listing takes less than a deletion each.
+        for run_id in entries.keys() & self.open_runs():
+            if entries[run_id].status.decided:
                 self.open_file(run_id).unlink(missing_ok=True)
 
     def commit_end(self, run_id: str, entry: LedgerEntry) -> None:
@@ -358,11 +362,8 @@ class Journal:
         self, run_ids: Set[str] | None = None
     ) -> dict[str, tuple[str, LedgerEntry]]:
         """Return the name of the commit in which each ended run counts, and its entry there."""
-        owners: dict[str, tuple[str, bytes]] = {}
-        for commit in self.commits(run_ids):
-            for run_id in commit.forgets & owners.keys():
-                del owners[run_id]
-            owners |= {i: (commit.name, body) for i, body in commit.entries.items()}
+        commits = self.commits(run_ids)
+        for commit in commits:
             for number, why in commit.faults.items():
                 warnings.warn(
                     f"line {number} of {self.path / 'ledger' / commit.name}.jsonl cannot "
@@ -370,7 +371,7 @@ class Journal:
                     stacklevel=4,
                 )
         found = {}
-        for run_id, (name, body) in sorted(owners.items()):
+        for run_id, (name, body) in sorted(_counted(commits).items()):
             try:
                 found[run_id] = (name, _entry(body))
             except (ValueError, RecursionError) as error:
@@ -400,29 +401,30 @@ class Journal:
         """Return the ids of the runs that have ended, or can go on from a file."""
         return set(self.open_runs()).union(*(c.entries for c in self.commits()))
 
-    def read(self, run_ids: Collection[str] | None = None) -> Checked:
+    def read(
+        self, run_ids: Collection[str] | None = None, unended: bool = True
+    ) -> Checked:
         """Read results, and find the runs of which not all is there that they wrote.
 
-        That are the rows in both tables, compared by their digests, and the kept models,
-        of which it is looked whether the file is there with its size. (`verify` and
-        `load_model` compare its digest.)
+        That are the rows in both tables and the kept models, compared by their digests.
 
         Args:
             run_ids: the ids of the runs, or the id of one; None for all runs.
+            unended: whether runs that have not ended are read, too.
         """
         ids = _ids(run_ids)
         for _ in range(MOST_TRIES):
             before = self._names()
-            found = self._read(ids)
+            found = self._read(ids, unended)
             # Another process may have replaced commits while they were read.
             if not found.faults or self._names() == before:
                 break
         return found
 
-    def _read(self, ids: Set[str] | None) -> Checked:
+    def _read(self, ids: Set[str] | None, also_open: bool) -> Checked:
         # Open runs are read first: a run that ends meanwhile is then in both places, and
         # in the other order it would be in none.
-        unended = self._open_tables(ids)
+        unended = self._open_tables(ids) if also_open else {}
         owners = self.owners(ids)
         ledger = {i: entry for i, (_, entry) in owners.items()}
         faults = {i: self._model_fault(i, entry) for i, entry in ledger.items()}
@@ -435,8 +437,7 @@ class Journal:
         for run_id in unended.keys() - owners.keys():
             tables["rounds"].append(unended[run_id].rows)
             tables["clients"].append(unended[run_id].clients)
-        rows = joined(tables["rounds"])
-        clients = pa.concat_tables([CLIENTS.empty_table(), *tables["clients"]])
+        rows, clients = (joined(tables[folder], folder) for folder in TABLES)
         if wrong:
             rows = without_runs(rows, wrong)
             clients = without_runs(clients, wrong)
@@ -491,7 +492,7 @@ class Journal:
     ) -> pa.Table:
         """Return the rows in a file of a commit; none if it is missing or damaged."""
         file = self.file(folder, f"{name}.parquet")
-        empty = (ROUNDS if folder == "rounds" else CLIENTS).empty_table()
+        empty = joined([], folder)
         try:
             with file.open("rb") as source:
                 return read_rows(folder, source, run_ids)
@@ -504,14 +505,14 @@ class Journal:
             return empty
 
     def _model_fault(self, run_id: str, entry: LedgerEntry) -> str:
-        """Say whether the file of a run's kept models is missing or has another size."""
+        """Say whether the file of a run's kept models is missing or is another one."""
         if not entry.kept:
             return ""
         try:
-            size = self.model(run_id).stat().st_size
+            digest = hashlib.sha256(self.model(run_id).read_bytes()).hexdigest()
         except FileNotFoundError:
-            return "the models that it kept are missing"
-        return "" if size == entry.kept_bytes else "the models that it kept are damaged"
+            return f"{KEPT}are missing"
+        return "" if digest == entry.kept else f"{KEPT}are damaged"
 
     # Forgetting and compacting
 
@@ -540,13 +541,13 @@ class Journal:
         Commits with a damaged run, or with a line that cannot be read, stay as they are.
         """
         before = self.size()
-        owners = self.owners()
-        readable = {commit.name for commit in self.commits() if not commit.faults}
-        whole = self._replace(readable, least=2)
+        found = self.commits()
+        where = {i: name for i, (name, _) in _counted(found).items()}
+        whole = self._replace({c.name for c in found if not c.faults}, least=2)
         self.tidy()
-        left = {run_id for run_id, (name, _) in owners.items() if name not in whole}
-        compacted = len(owners) - len(left)
-        left |= set(self.open_runs()) - owners.keys()
+        left = {run_id for run_id, name in where.items() if name not in whole}
+        compacted = len(where) - len(left)
+        left |= set(self.open_runs()) - where.keys()
         return Compaction(compacted, sorted(left), before, self.size())
 
     def rewrite(self, names: Set[str]) -> None:
@@ -600,44 +601,45 @@ class Journal:
         Returns:
             Those of the commits in which no other run is damaged.
         """
+        owners = self.owners()
         while len(names) >= least:
-            owners = self.owners()
-            entries = {
-                run_id: entry
-                for run_id, (name, entry) in owners.items()
-                if name in names and run_id not in without
+            own = {
+                run_id: owner
+                for run_id, owner in owners.items()
+                if owner[0] in names and run_id not in without
             }
             new = self._new_name()
             try:
                 for folder in TABLES:
-                    if any(entry.sums.get(folder) for entry in entries.values()):
-                        tables = self._whole(folder, sorted(entries))
-                        self._write_table(
-                            folder, new, tables, self._schema(folder, names)
-                        )
+                    tables = self._whole(folder, own)
+                    self._write_table(folder, new, tables, self._schema(folder, names))
             except _DamagedError as error:
                 names = names - {owners[run_id][0] for run_id in error.run_ids}
                 continue
+            entries = {run_id: entry for run_id, (_, entry) in own.items()}
             self._write_ledger(new, entries, names, without)
             break
         return names
 
-    def _whole(self, folder: str, run_ids: list[str]) -> Iterator[pa.Table]:
+    def _whole(
+        self, folder: str, owners: Mapping[str, tuple[str, LedgerEntry]]
+    ) -> Iterator[pa.Table]:
         """Yield the rows of some runs at a time, sorted, all of which must be undamaged."""
-        at_once = 1 + len(run_ids) // (1 + self.size() // BYTES_AT_ONCE)
-        for first in range(0, len(run_ids), at_once):
-            checked = self._read(set(run_ids[first : first + at_once]))
-            if checked.faults:
-                raise _DamagedError(checked.faults)
-            table = checked.rows if folder == "rounds" else checked.clients
-            yield sorted_rows(table, folder)
+        ids = sorted(owners)
+        at_once = 1 + len(ids) // (1 + self.size() // BYTES_AT_ONCE)
+        for first in range(0, len(ids), at_once):
+            some = {i: owners[i] for i in ids[first : first + at_once]}
+            tables, faults = self._tables_of(folder, some, len(some) == len(ids))
+            if faults:
+                raise _DamagedError(faults)
+            yield sorted_rows(joined(tables, folder), folder)
 
     def _schema(self, folder: str, names: Set[str]) -> pa.Schema:
         """Return the columns of the files of some commits; damaged ones are left out."""
         if folder == "clients":
             return CLIENTS
         tables = []
-        for name in names:
+        for name in sorted(names):
             # A file that cannot be read is named by whoever reads its rows.
             with suppress(FileNotFoundError, ValueError, pa.ArrowException, OSError):
                 with self.file(folder, f"{name}.parquet").open("rb") as source:
@@ -683,12 +685,16 @@ def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:
             faults[number] = str(error)
             continue
         run = RUN_IN_BODY.match(body)
-        if run is None:
+        if run is not None:
+            entries[run[1].decode()] = body
+        elif number == 1:
             head = json.loads(body)
         else:
-            entries[run[1].decode()] = body
-    if head and head["commit"] != name:
-        return Commit(name, faults={1: f"it is a copy of commit {head['commit']}"})
+            faults[number] = "it names no run"
+    if head and head.get("commit") != name:
+        return Commit(name, faults={1: f"it is that of commit {head.get('commit')}"})
+    if not head:
+        faults.setdefault(1, "it names no commit")
     return Commit(
         name,
         frozenset(head.get("replaces", ())),
@@ -696,6 +702,16 @@ def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:
         entries,
         faults,
     )
+
+
+def _counted(commits: Iterable[Commit]) -> dict[str, tuple[str, bytes]]:
+    """Return the name of the commit in which each run counts, and the JSON of its entry."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for commit in commits:
+        for run_id in commit.forgets & found.keys():
+            del found[run_id]
+        found |= {i: (commit.name, body) for i, body in commit.entries.items()}
+    return found
 
 
 def _entry(body: bytes) -> LedgerEntry:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote, quote_plus, unquote
 
 # What stands in place of a secret outside of a URI.
@@ -74,7 +74,7 @@ def redacted(text: str, *uris: str) -> str:
         >>> redacted("unknown host 'ss/word'", "postgresql://me:pa@ss/word@host/db")
         "unknown host '***'"
     """
-    for secret in _known_secrets(uris):
+    for secret in _known_secrets(tuple(os.environ.items()), uris):
         text = text.replace(secret, HIDDEN)
     text = NAMED_VALUE.sub(rf"\1{HIDDEN}", text)
     flags = re.NOFLAG
@@ -87,10 +87,14 @@ def redacted(text: str, *uris: str) -> str:
     return text
 
 
-def _known_secrets(uris: Iterable[str]) -> list[str]:
+# The texts of thousands of runs are redacted in one environment.
+@lru_cache(maxsize=8)
+def _known_secrets(
+    environment: tuple[tuple[str, str], ...], uris: tuple[str, ...]
+) -> list[str]:
     """Return the secrets of the environment and of URIs as they may be written, long first."""
-    found = [value for name, value in os.environ.items() if SECRET_NAME.search(name)]
-    for uri in [*os.environ.values(), *uris]:
+    found = [value for name, value in environment if SECRET_NAME.search(name)]
+    for uri in [*(value for _, value in environment), *uris]:
         for password in re.findall(r"\A[\w+.:-]*//[^:/]*:(.*)@", uri, re.DOTALL):
             # A parser that ends the password early takes its parts for host and path.
             found += [password, *re.split("[@/?#]", password), *password.split("@", 1)]

@@ -68,6 +68,8 @@ CLIENT_COLUMNS: Mapping[str, ColumnDescription] = {
 CLIENTS = pa.schema(
     [(name, ARROW_TYPES[own.type]) for name, own in CLIENT_COLUMNS.items()]
 )
+# The columns that the rows of each table have at least, by the name of its folder.
+SCHEMAS = {"rounds": ROUNDS, "clients": CLIENTS}
 # The order of the rows in each table, by the name of its folder.
 ORDER = {
     "rounds": ("run_id", "replicate", "round"),
@@ -147,15 +149,19 @@ def scalar_names(schema: pa.Schema) -> list[str]:
     return [name for name in further if schema.field(name).type == pa.float64()]
 
 
-def joined(tables: Iterable[pa.Table]) -> pa.Table:
+def joined(tables: Iterable[pa.Table], folder: str = "rounds") -> pa.Table:
     """Put rows together; a column that some tables lack is empty in their rows.
+
+    Args:
+        tables: the rows.
+        folder: the name of the folder of their table.
 
     Raises:
         ValueError: a further column is a number in one table and a list in another.
     """
     try:
         return pa.concat_tables(
-            [ROUNDS.empty_table(), *tables], promote_options="default"
+            [SCHEMAS[folder].empty_table(), *tables], promote_options="default"
         )
     except pa.ArrowException as error:
         raise ValueError(

@@ -216,7 +216,14 @@ class Store(Journal):
             )
             if missing := needed - set(table.column_names):
                 raise ValueError(f"it has no column {min(missing)!r}")
+            # What pandas notes beside the columns has no checksum.
+            table = table.replace_schema_metadata(None)
             frame: pd.DataFrame = table.to_pandas()
+            if "partition_seed" in frame:
+                # Large seeds are no floats, which a missing one would make of them.
+                seeds = table["partition_seed"]
+                frame["partition_seed"] = seeds.to_pandas(integer_object_nulls=True)
+                frame = frame.astype({"partition_seed": "Int64"})
         except (FileNotFoundError, ValueError, pa.ArrowException) as error:
             raise ValueError(
                 f"{file} cannot be read ({error}); `raysafl report` makes it anew from rounds/"

@@ -1,6 +1,5 @@
 """`raysafl verify`: what is wrong in a sweep's folder, and forgetting what is damaged."""
 
-import hashlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raysafl.storage.journal import COMMIT, TABLES, Checked
+from raysafl.storage.journal import COMMIT, KEPT, TABLES, Checked
 from raysafl.storage.ledger import Status
 from raysafl.storage.paths import Location
 from raysafl.storage.rows import read_rows
@@ -110,7 +109,6 @@ class _Verification:
         yield from self._strange_files()
         yield from self._commits()
         yield from self._ended_runs()
-        yield from self._models()
         yield from self._open_runs()
         if not self.manifest_fault:
             yield from self._orphans()
@@ -120,9 +118,6 @@ class _Verification:
         """Return a run's labels, or its id if it has none."""
         labels = self.labels.get(run_id, {})
         return ", ".join(f"{k}={v}" for k, v in labels.items()) or f"run {run_id}"
-
-    def _of_run(self, run_id: str, what: str) -> Finding:
-        return Finding(self._name(run_id), what, AGAIN, run_id)
 
     def _manifest(self) -> Iterator[Finding]:
         file = self.store.file("manifest.json")
@@ -181,15 +176,13 @@ class _Verification:
 
     def _ended_runs(self) -> Iterator[Finding]:
         for run_id, why in self.checked.faults.items():
-            yield self._of_run(run_id, f"it is damaged: {why}")
-
-    def _models(self) -> Iterator[Finding]:
-        """Find files of models whose content is not what the run wrote."""
-        for run_id, entry in self.checked.ledger.items():
-            if entry.kept and run_id not in self.checked.faults:
-                content = self.store.model(run_id).read_bytes()
-                if hashlib.sha256(content).hexdigest() != entry.kept:
-                    yield self._of_run(run_id, "the models that it kept are damaged")
+            name = self._name(run_id)
+            where = name
+            what = f"it is damaged: {why}"
+            if why.startswith(KEPT):
+                where = f"models/{run_id}.safetensors"
+                what = f"the models that {name} kept {why.removeprefix(KEPT)}"
+            yield Finding(where, what, AGAIN, run_id)
 
     def _open_runs(self) -> Iterator[Finding]:
         """Check the files from which runs go on."""

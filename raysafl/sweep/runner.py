@@ -287,7 +287,7 @@ class Runner:
         earlier = self._earlier_manifest(manifest)
         if not self.resume:
             return _Attempt(earlier, None if self.sweep.is_searched else chosen, set())
-        ledger = self.store.read().ledger
+        ledger = self.store.read(unended=False).ledger
         known = manifest.extended(earlier.entries) if earlier else manifest
         labels = known.labels()
         makers = stored_makers(self.store, ledger)

@@ -16,6 +16,7 @@ import pytest
 from conftest import CHAOS
 
 from raysafl import PerClient, Run, Runner, Sweep
+from raysafl.kept.load import load_model
 from raysafl.quickstart import BASE
 from raysafl.report import write
 from raysafl.runtime.in_process import Worker
@@ -77,6 +78,12 @@ def served(store: Store) -> pd.DataFrame:
     ledger = store.ledger()
     table = store.clients()
     return table[table["run_id"].isin(list(ledger))].reset_index(drop=True)
+
+
+def model_of(store: Store, run_id: str) -> bytes:
+    """The parameters of the model that a run kept, as `load_model` gives them."""
+    parameters = load_model(store.path, run_id).parameters()
+    return b"".join(p.detach().numpy().tobytes() for p in parameters)
 
 
 def files(folder: Path) -> list[Path]:
@@ -255,6 +262,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
     reference = computed(tmp_path / "reference" / "faults", SHORT, whole=True)
     expected, statistics = rows_of(reference), shown(reference)
     clients = served(reference)
+    models = {i: model_of(reference, i) for i in reference.ledger()}
     original = computed(tmp_path / "original" / "faults", SHORT, whole=False)
     foreign = computed(tmp_path / "foreign" / "faults", FOREIGN, whole=False)
     tally = Tally()
@@ -266,7 +274,7 @@ def test_no_fault_in_a_folder_is_shown_as_a_right_number_or_loses_a_row(
                 warnings.simplefilter("ignore")
                 form(Store(folder), rng)
                 harm(folder, foreign.path, rng, tally)
-                look(Store(folder), statistics, clients, tally)
+                look(Store(folder), statistics, clients, models, tally)
                 go_on(Store(folder), expected, rng, tally)
                 pd.testing.assert_frame_equal(served(Store(folder)), clients)
                 models_are_whole(Store(folder))
@@ -303,7 +311,11 @@ def models_are_whole(store: Store) -> None:
 
 
 def look(
-    store: Store, statistics: pd.DataFrame, clients: pd.DataFrame, tally: Tally
+    store: Store,
+    statistics: pd.DataFrame,
+    clients: pd.DataFrame,
+    models: dict[str, bytes],
+    tally: Tally,
 ) -> None:
     """Count the numbers of finished runs that are not those of the reference."""
     good = {i for i, e in store.read().ledger.items() if e.status == "finished"}
@@ -312,6 +324,11 @@ def look(
         clients
     )
     tally.lost += len(clients[clients["run_id"].isin(good)]) - len(mine)
+    for run_id, model in models.items():
+        try:
+            tally.shown_wrong += model_of(store, run_id) != model
+        except ValueError:
+            tally.lost += run_id in good
     found = shown(store).merge(statistics, on=["run_id", "replicate"])
     for name in STATISTICS:
         same = found[f"{name}_x"].eq(found[f"{name}_y"])

@@ -6,6 +6,7 @@ from helpers.here import run_in_process
 from raysafl import Sweep
 from raysafl.report.write import write_report
 from raysafl.runtime.in_process import Worker
+from raysafl.storage.paths import Location
 from raysafl.storage.rows import of_runs
 from raysafl.storage.runs_table import write_runs_table
 from raysafl.storage.store import Store
@@ -25,10 +26,10 @@ def apart(store: Store) -> None:
         store.commit(rows, {run_id: entry}, clients)
 
 
-def rows_file(store: Store, run_id: str, folder: str = "rounds") -> Path:
+def rows_file(store: Store, run_id: str, folder: str = "rounds") -> Location:
     """Return the file that holds the rows of an ended run."""
     name, _ = store.owners()[run_id]
-    return Path(str(store.file(folder, f"{name}.parquet")))
+    return store.file(folder, f"{name}.parquet")
 
 
 def finished(sweep: Sweep, folder: Path, report: bool = False) -> Store:

@@ -132,7 +132,8 @@ def test_verify_notices_a_table_that_is_not_what_the_run_wrote(
     findings = verify(store)
     texts = " ".join(map(str, findings))
     assert "clients/" in texts
-    before = read_by_all(store, runs[0].id)
+    with pytest.warns(match="left out") if damage == "cut" else nullcontext():
+        before = read_by_all(store, runs[0].id)
     assert before == ("damaged", {"damaged"}, "damaged")
     repaired = repair(store, findings)
     assert repaired == findings

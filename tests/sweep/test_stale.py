@@ -1,7 +1,6 @@
 """An experiment file is edited between two `raysafl run`: what becomes of old results."""
 
 import io
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.folders import apart
 from ray import tune
 from rich.console import Console
 
 from raysafl import Hardware, Outcome, Runner, Sweep
 from raysafl.runtime.in_process import Worker
 from raysafl.storage.ledger import LedgerEntry
+from raysafl.storage.rows import of_runs
 from raysafl.storage.store import Store
 from raysafl.sweep.code import old_results
 from raysafl.sweep.code.digest import CodeDigests
@@ -237,12 +236,14 @@ def test_another_version_of_raysafl_is_one_warning_and_results_are_kept(
 
 def test_entries_without_digests_are_kept_without_a_word(tmp_path: Path) -> None:
     go(written(tmp_path), tmp_path / "s")
-    apart(Store(tmp_path / "s"))
-    for file in (tmp_path / "s" / "ledger").iterdir():
-        entry = json.loads(file.read_text())
-        assert set(entry.pop("code")) <= {"Mine"}
-        file.write_text(json.dumps(entry))
-        assert LedgerEntry.from_json(file.read_text()).code is None
+    store = Store(tmp_path / "s")
+    before = store.read()
+    for run_id, entry in before.ledger.items():
+        fields = entry.content()
+        assert set(fields.pop("code")) <= {"Mine"}
+        without = LedgerEntry.model_validate(fields)
+        store.commit(of_runs(before.rows, [run_id]), {run_id: without})
+    assert {entry.code for entry in store.ledger().values()} == {None}
     outcome, said = go(written(tmp_path, BODY), tmp_path / "s")
     assert outcome.skipped == 3 and "runs to do" not in said
 

@@ -684,8 +684,9 @@ def test_the_ledger_names_versions_commit_host_and_configuration(
     tiny: Run, tmp_path: Path
 ) -> None:
     outcome, _ = go(Sweep("one", [tiny]), tmp_path / "s", command="raysafl run x.py")
-    entry = json.loads((tmp_path / "s" / "ledger" / "ledger.jsonl").read_text())
-    assert entry["run_id"] == tiny.id
+    (file,) = (tmp_path / "s" / "ledger").iterdir()
+    head, entry = map(json.loads, file.read_text().splitlines())
+    assert head["commit"] == file.stem and entry["run_id"] == tiny.id
     assert entry["status"] == "finished" and Run.model_validate(entry["config"]) == tiny
     assert {
         "python",
