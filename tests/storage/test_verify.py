@@ -35,7 +35,7 @@ from raysafl.storage.compaction import compact
 from raysafl.storage.files import write_parquet
 from raysafl.storage.integrity import RowSum, faults, row_hashes, row_sums
 from raysafl.storage.ledger import LedgerEntry, Status
-from raysafl.storage.paths import parse_location
+from raysafl.storage.paths import SweepBusyError, parse_location
 from raysafl.storage.rows import ROUNDS, table_of
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
@@ -506,6 +506,13 @@ def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:
     copy.file("manifest.json").unlink()
     code, said = command("verify", str(copy.path))
     assert code == 1 and "it has no file manifest.json" in said
+
+
+def test_a_folder_that_is_written_to_is_repaired_by_its_writer_alone(
+    copy: Store,
+) -> None:
+    with copy.lock(), pytest.raises(SweepBusyError):
+        repair(Store(copy.path), [])
 
 
 @pytest.mark.acceptance
