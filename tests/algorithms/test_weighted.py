@@ -64,10 +64,13 @@ class Counting(Algorithm):
 
 
 def test_an_algorithm_is_told_how_many_samples_clients_hold(tiny: Run) -> None:
-    run = tiny.replace(algorithm=Counting(), rounds=1)
+    skewed = Dirichlet(alpha=0.1, balanced=False)
+    data = tiny.data.replace(partition=skewed, partition_seeds=2)
+    run = tiny.replace(data=data, algorithm=Counting(), rounds=1)
     worker = Worker(run.cells, run.data.load(), run.model)
     sim = Simulation(run, worker)
     sim.step()
+    assert worker.sizes(0) != worker.sizes(1)
     for cell, replicate in enumerate(sim.replicates):
         sizes, server = worker.sizes(cell)
         expected = [sizes[3], sizes[0], server, sum(sizes)]

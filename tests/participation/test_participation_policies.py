@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.matrix import policies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -106,6 +108,25 @@ def test_a_policy_without_state_is_a_function_of_seed_and_round(
 ) -> None:
     alone = [policy.pick(None, M, Key(3, t), None)[1].ids for t in reversed(range(20))]
     assert alone[::-1] == cohorts(policy, 20, 3)
+
+
+def test_a_cohort_is_chosen_without_a_draw_of_a_later_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    stream = Key.__call__
+
+    def noted(key: Key, purpose: str, client: int = 0) -> np.random.Generator:
+        drawn.append(key.round)
+        return stream(key, purpose, client)
+
+    monkeypatch.setattr(Key, "__call__", noted)
+    for policy in [*EVERY, *policies(tmp_path).values()]:
+        state = policy.init()
+        for t in range(12):
+            drawn.clear()
+            state, _ = policy.pick(state, M, Key(3, t), 0.5)
+            assert all(round <= t for round in drawn), policy
 
 
 @pytest.mark.parametrize("policy", EVERY, ids=repr)

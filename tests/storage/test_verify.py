@@ -27,7 +27,7 @@ from raysafl.runtime.in_process import Worker
 from raysafl.storage import locks
 from raysafl.storage.integrity import row_hashes, row_sums
 from raysafl.storage.ledger import Status
-from raysafl.storage.paths import parse_location
+from raysafl.storage.paths import SweepBusyError, parse_location
 from raysafl.storage.rows import ROUNDS, encoded
 from raysafl.storage.runs_table import make_runs_table, write_runs_table
 from raysafl.storage.store import Store
@@ -424,6 +424,13 @@ def test_a_folder_that_has_lost_its_manifest_is_verified(copy: Store) -> None:
     copy.file("manifest.json").unlink()
     code, said = command("verify", str(copy.path))
     assert code == 1 and "it has no file manifest.json" in said
+
+
+def test_a_folder_that_is_written_to_is_repaired_by_its_writer_alone(
+    copy: Store,
+) -> None:
+    with copy.lock(), pytest.raises(SweepBusyError):
+        repair(Store(copy.path), [])
 
 
 @pytest.mark.acceptance

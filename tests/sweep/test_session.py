@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from helpers.crashes import crashes
 from helpers.here import run_in_process
 
@@ -100,6 +101,25 @@ def test_a_crash_at_any_operation_of_a_flush_costs_no_round_that_a_checkpoint_ha
             store.rounds().drop(columns=CLOCK), whole.rounds().drop(columns=CLOCK)
         )
     assert rounds == {1, 2}
+
+
+@pytest.mark.parametrize("flush_seconds", [0.0, np.inf])
+def test_runs_whose_pack_goes_on_without_the_first_keep_the_rows_of_each_alone(
+    flush_seconds: float, tiny: Run, tmp_path: Path
+) -> None:
+    runs = [tiny.replace(rounds=rounds, seed=10 * rounds) for rounds in (1, 4, 2, 3)]
+    cells = [cell for run in runs for cell in run.cells]
+    store = Store(tmp_path / "pack")
+    store.create()
+    together = Worker(cells, tiny.data.load(), tiny.model)
+    Session(runs, store, together, {}, flush_seconds).advance(np.inf)
+    for run in runs:
+        alone = Store(tmp_path / run.id)
+        alone.create()
+        run_in_process(run, alone, work(run))
+        pd.testing.assert_frame_equal(
+            store.rounds(run.id).drop(columns=CLOCK), alone.rounds().drop(columns=CLOCK)
+        )
 
 
 def test_a_run_that_has_ended_after_a_crash_at_any_operation_has_its_table_of_clients(
