@@ -692,7 +692,7 @@ def _parsed(name: str, content: bytes, run_ids: Set[str] | None) -> Commit:
         else:
             faults[number] = "it names no run"
     if head and head.get("commit") != name:
-        return Commit(name, faults={1: f"it is that of commit {head.get('commit')}"})
+        return Commit(name, faults={1: f"it is a copy of commit {head.get('commit')}"})
     if not head:
         faults.setdefault(1, "it names no commit")
     return Commit(

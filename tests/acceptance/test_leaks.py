@@ -50,7 +50,7 @@ def used(ledger: Path) -> dict[str, float]:
     ours = [p for p in below if "ray::" in " ".join(p.cmdline())]
     store = "object_store_memory"
     return {
-        "ended": sum(1 for _ in ledger.glob("pack-*.jsonl")),
+        "ended": sum(1 for _ in ledger.glob("*.jsonl")),
         "handles": me.num_fds(),
         "processes": len(ours),
         "driver MB": me.memory_info().rss / 2**20,
