@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import raysafl as fl
-from raysafl.core.held import held_in_process
+from raysafl.core.held import find_held
 
 X = np.arange(24.0).reshape(8, 3)
 Y = np.array(["b", "a", "b", "a", "c", "c", "a", "b"])
@@ -271,10 +271,10 @@ def test_equal_data_are_in_memory_once_and_go_with_their_last_source() -> None:
     one, two = (fl.from_arrays(x, Y, test_share=0.25) for _ in range(2))
     assert one.load().train.x is two.load().train.x
     content = one.content
-    assert content in held_in_process()
+    assert find_held(content) is not None
     del one, two
     gc.collect()
-    assert content not in held_in_process()
+    assert find_held(content) is None
 
 
 def test_a_pickle_holds_no_data_and_finds_them_again() -> None:

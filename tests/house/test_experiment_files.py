@@ -283,7 +283,8 @@ def test_a_users_algorithm_reaches_a_process_that_has_not_the_file(
         write(folder / "base_h4.py", base)
     file = write(folder / "own_algorithm.py", HEAD, own)
     sweep = load_sweep(file)
-    ship_user_code(sweep, sweep.labelled().values())
+    runs = sweep.labelled().values()
+    ship_user_code(part for run in runs for part in run.components())
     pickle, elsewhere = tmp_path / "sweep.pickle", tmp_path / "elsewhere"
     pickle.write_bytes(ray.cloudpickle.dumps(sweep))
     elsewhere.mkdir()
