@@ -57,7 +57,7 @@ OTHERS = {
     "sweep.outcome": ["Outcome"],
     "sweep.runner": ["Runner"],
     "sweep.simulate": ["simulate"],
-    "sweep.trainable": ["trainable"],
+    "sweep.on_ray.trainable": ["trainable"],
     "version": ["__version__"],
 }
 

@@ -118,10 +118,10 @@ from .simulation.per_client import PerClient
 from .simulation.run import Run
 from .storage.manifest import Claim, Printed, Table
 from .sweep.definition import Sweep
+from .sweep.on_ray.trainable import trainable
 from .sweep.outcome import Outcome
 from .sweep.runner import Runner
 from .sweep.simulate import simulate
-from .sweep.trainable import trainable
 from .version import __version__
 
 __all__ = [

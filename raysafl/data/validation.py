@@ -38,7 +38,7 @@ class Validation(Component):
         >>> dataset = data.load()
         >>> split = data.split(dataset, seed=0)
         >>> len(dataset.train), len(split.validation), int(split.clients.sizes.sum())
-        (1200, 120, 1080)
+        (1437, 143, 1294)
     """
 
     server: float = Field(

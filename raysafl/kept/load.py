@@ -46,10 +46,11 @@ def load_model(
 
     Example:
         >>> import tempfile
+        >>> import torch
         >>> import raysafl as fl
         >>> from raysafl.quickstart import BASE
         >>> run = BASE.replace(rounds=2, keep="last")
-        >>> folder = Path(tempfile.mkdtemp(), "kept")
+        >>> folder = f"{tempfile.mkdtemp()}/kept"
         >>> sweep = fl.Sweep("kept", [run])
         >>> runner = fl.Runner(sweep, folder, executor="here", track="none", quiet=True)
         >>> runner.run().ok
