@@ -44,7 +44,7 @@ def test_any_objective_has_the_same_bits_on_actors_in_a_pack_and_alone(
     file.write_text(own_objective())
     sweep = load_sweep(file)
     own = dict(sweep.labelled())
-    ship_user_code(sweep, own.values())
+    ship_user_code(part for run in own.values() for part in run.components())
     by_tau: dict[float, dict[str, Run]] = {}
     for (tau, name), run in own.items():
         by_tau.setdefault(float(tau), {})[name] = run
