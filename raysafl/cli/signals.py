@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -21,6 +22,8 @@ NAMES = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "SIGHUP (the terminal was closed)",
 }
+# The seconds after which a signal that Python ignored is sent again.
+AGAIN_SECONDS = 0.1
 # The signals that arrived while the command worked, in their order.
 _arrived: list[int] = []
 
@@ -45,9 +48,13 @@ def working() -> Iterator[None]:
     numbers = [n for n in NAMES if signal.getsignal(n) is _on_signal]
     for number in numbers:
         signal.signal(number, _interrupt)
+    before = sys.unraisablehook
+    if numbers:
+        sys.unraisablehook = _deliver_again
     try:
         yield
     finally:
+        sys.unraisablehook = before
         for number in numbers:
             signal.signal(number, _on_signal)
 
@@ -100,3 +107,16 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """Remember which signal came, and unwind the command."""
     _arrived.append(number)
     raise KeyboardInterrupt
+
+
+def _deliver_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send a signal again a moment after it came where Python ignores errors.
+
+    That is inside a function that C calls, such as numba's when it reads compiled code.
+    """
+    if not (_arrived and issubclass(ignored.exc_type, KeyboardInterrupt)):
+        sys.__unraisablehook__(ignored)
+        return
+    again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), _arrived[-1]))
+    again.daemon = True
+    again.start()

@@ -22,6 +22,13 @@ from raysafl.sweep.watch import Watch
 class Packs(Searcher):
     """A search algorithm of Tune's whose configurations are packs."""
 
+    def __reduce__(self) -> tuple[type["Packs"], tuple[()]]:
+        """Let Tune pickle one that knows nothing in place of this one.
+
+        Tune pickles its searcher to restore it later, which raysafl never does.
+        """
+        return Packs, ()
+
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
@@ -86,7 +93,8 @@ class Sampler(Packs):
         self.datasets = datasets
         self.watch = watch
         self.given = given
-        self.searcher: Searcher = job.sweep.search_alg
+        # Tune would ask for the state of one that is called `searcher`.
+        self.algorithm: Searcher = job.sweep.search_alg
         # The packs so far, by id, and the labels of their runs.
         self.packs: dict[str, Pack] = {}
         self.labels: dict[str, Mapping[str, Label]] = {}
@@ -95,12 +103,12 @@ class Sampler(Packs):
         self._names: dict[str, str] = {}
         metric, mode = job.sweep.goal
         # What a searcher was told when it was made is not told again.
-        told = bool(getattr(self.searcher, "metric", None))
+        told = bool(getattr(self.algorithm, "metric", None))
         goal = (None, None) if told else (metric, mode)
-        if not self.searcher.set_search_properties(*goal, dict(job.sweep.space)):
+        if not self.algorithm.set_search_properties(*goal, dict(job.sweep.space)):
             raise ValueError(
                 f"search_alg has a search space of its own, so it does not take that of sweep "
-                f"'{job.sweep.name}'; make {type(self.searcher).__name__}(...) without one"
+                f"'{job.sweep.name}'; make {type(self.algorithm).__name__}(...) without one"
             )
 
     def suggest(self, trial_id: str) -> Any:
@@ -110,26 +118,26 @@ class Sampler(Packs):
         """
         while self._asked < self.job.sweep.num_samples:
             name = f"{self._asked:05d}"
-            config = self.searcher.suggest(name)
+            config = self.algorithm.suggest(name)
             if not isinstance(config, Mapping):
                 return config
             self._asked += 1
             if (found := self._made(dict(config))) is not None:
                 self._names[trial_id] = name
                 return {PACK_KEY: found}
-            self.searcher.on_trial_complete(name, error=True)
+            self.algorithm.on_trial_complete(name, error=True)
         return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Tell the algorithm what a trial reports."""
-        self.searcher.on_trial_result(self._names[trial_id], result)
+        self.algorithm.on_trial_result(self._names[trial_id], result)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Tell the algorithm that a trial has ended."""
         name = self._names.pop(trial_id)
-        self.searcher.on_trial_complete(name, result=result, error=error)
+        self.algorithm.on_trial_complete(name, result=result, error=error)
 
     def _made(self, config: dict[str, Any]) -> Any:
         """Return what a trial is given of the run of a configuration; None if none is made."""

@@ -73,6 +73,31 @@ def test_a_signal_while_the_command_is_imported_ends_it_without_a_traceback(
         assert said.strip().startswith("Stopped by") and "Traceback" not in said
 
 
+IN_A_CALLBACK = """
+import ctypes, signal, time
+from raysafl.cli import signals
+
+signals.end_at_once()
+called = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))
+with signals.working():
+    try:
+        called()  # Python ignores what is raised in it
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("interrupted", signals.first())
+"""
+
+
+def test_a_signal_in_a_function_that_c_calls_is_not_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CALLBACK],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted 15\n", "")
+
+
 def test_a_signal_that_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
     """As `nohup` asks, and a shell that starts a command in the background."""
 
