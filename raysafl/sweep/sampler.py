@@ -68,7 +68,8 @@ class Sampler(Packs):
     """A search algorithm whose configurations are packs of one run each, in the driver.
 
     A configuration of which no run can be made, or whose data cannot be loaded, is recorded
-    as failed; the algorithm hears of it, and is asked for another.
+    as failed; the algorithm hears of it, and is asked for another. A run that has ended in an
+    earlier attempt keeps its results.
 
     Args:
         job: the sweep, and how it is carried out.
@@ -150,7 +151,9 @@ class Sampler(Packs):
         except Exception as error:
             run_id = run.id if run else _id_of_failed(config)
             self._register(run_id, config, run)
-            self.watch.refuse(run_id, failure(error, run, provenance()))
+            before = self.job.store.ledger_entry(run_id)
+            if before is None or not before.status.decided:
+                self.watch.refuse(run_id, failure(error, run, provenance()))
             return None
         self._register(run.id, config, run)
         self.packs[pack.id] = pack

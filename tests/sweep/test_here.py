@@ -172,6 +172,20 @@ def test_a_suggestion_of_which_no_run_can_be_made_fails_alone_and_the_searcher_h
     assert list(searcher.told) == ["00000", "00002"] and searcher.failed == ["00001"]
 
 
+def test_a_run_that_has_ended_keeps_its_rows_where_its_data_cannot_be_loaded_any_more(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = go(searched(tiny, Halving()), tmp_path / "s")
+
+    def lost(run: Run, datasets: object) -> None:
+        raise ValueError("the data are gone")
+
+    monkeypatch.setattr("raysafl.sweep.sampler.dataset_of", lost)
+    again, _ = go(searched(tiny, Halving()), tmp_path / "s")
+    assert again.ok
+    pd.testing.assert_frame_equal(again.store.rounds(), first.store.rounds())
+
+
 def test_a_random_space_gives_the_runs_that_tune_would_draw(
     tiny: Run, tmp_path: Path
 ) -> None:

@@ -278,6 +278,46 @@ def test_runs_that_are_sampled_are_checked_as_well(tmp_path: Path) -> None:
     assert "changed" not in said and again.runs["final"].equals(outcome.runs["final"])
 
 
+SEARCHED = (
+    SAMPLED[0],
+    """
+from ray import tune
+
+class Fixed(tune.search.Searcher):
+    def set_search_properties(self, metric, mode, config, **spec):
+        return True
+
+    def suggest(self, trial_id):
+        return {"algorithm.lr": GRID[int(trial_id)]}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+SPACE = {"algorithm.lr": tune.uniform(0.1, 0.2)}
+SWEEP = Sweep("s", space=SPACE, base=SMALL.replace(algorithm=Mine()), num_samples=2,
+              search_alg=Fixed())
+""",
+)
+
+
+def test_runs_that_a_search_algorithm_asked_for_are_checked_as_well(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "s"
+    first, _ = go(written(tmp_path, SEARCHED), out)
+    assert first.ok and len(first.manifest.entries) == 2
+    again, said = go(written(tmp_path, SEARCHED), out)
+    assert "changed" not in said and again.runs["final"].equals(first.runs["final"])
+    before = contents(out)
+    with pytest.raises(
+        ValueError, match=r"since 2 runs were computed: algorithm\.lr=0\."
+    ):
+        go(written(tmp_path, SEARCHED, BODY), out)
+    assert contents(out) == before
+    outcome, _ = go(written(tmp_path, SEARCHED, BODY), out, stale="rerun")
+    assert outcome.ok and not outcome.runs["final"].equals(first.runs["final"])
+
+
 @pytest.mark.parametrize("stale", ["rerun", "keep"])
 def test_runs_of_classes_that_make_defines_are_checked_as_well(
     stale: str, tmp_path: Path

@@ -57,9 +57,10 @@ def todays_code(
 ) -> CodeOf:
     """Return a function from a run's id and stored digests to its digests today.
 
-    A run that a search algorithm asked for is made again from its stored configuration. If
-    that is not to be had, or has a class that is not defined any more, its stored digests
-    count as those of today only if it has not ended: it begins anew when it is asked for again.
+    A run that a search algorithm asked for is not among `runs`. If it has ended, it is made
+    again from its configuration in the ledger; it has no digests today if that names a class
+    that is not defined any more. If it has not ended, its stored digests are returned: they
+    are compared when it is asked for again.
 
     Args:
         runs: the runs of the sweep, as far as they are known, by id.
