@@ -546,6 +546,9 @@ class Journal:
         whole = self._replace({c.name for c in found if not c.faults}, least=2)
         self.tidy()
         left = {run_id for run_id, name in where.items() if name not in whole}
+        if len(whole) < 2:
+            # A single commit was not read to be put together with another.
+            left |= self.read(unended=False).faults.keys()
         compacted = len(where) - len(left)
         left |= set(self.open_runs()) - where.keys()
         return Compaction(compacted, sorted(left), before, self.size())

@@ -187,6 +187,17 @@ def test_compacting_leaves_one_commit_and_compacting_again_changes_nothing(
     assert_mixed(store)
 
 
+@pytest.mark.filterwarnings("ignore:.* cannot be read and is left out")
+def test_runs_of_a_single_commit_that_is_damaged_do_not_count_as_compacted(
+    store: Store,
+) -> None:
+    store.commit(*ended(RUNS[:2]))
+    (file,) = store.rounds_path.iterdir()
+    file.write_bytes(file.read_bytes()[:50])
+    done = store.compact()
+    assert done.compacted == 0 and done.left == sorted(run.id for run in RUNS[:2])
+
+
 def test_pandas_reads_each_row_once_after_compacting_and_after_forgetting(
     store: Store,
 ) -> None:
